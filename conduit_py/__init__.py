@@ -1,0 +1,62 @@
+"""conduit-py moves records between systems: ordered acks, bounded memory, nothing lost.
+
+The names are imported on first use: `conduit-py --help` must not pay for pydantic and trio.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from conduit_py.backoff import Recovery, Retry
+    from conduit_py.batch import Batch, Fate, MessageId
+    from conduit_py.dead_letter import DeadLetter
+    from conduit_py.errors import ConduitError, FatalError, PipelineInvalid, RecordRefused, TransientError
+    from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source
+    from conduit_py.record import Operation, Payload, Record
+    from conduit_py.sdk.processor import processor
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "conduit_py.backoff": ("Recovery", "Retry"),
+    "conduit_py.batch": ("Batch", "Fate", "MessageId"),
+    "conduit_py.dead_letter": ("DeadLetter",),
+    "conduit_py.errors": ("ConduitError", "FatalError", "PipelineInvalid", "RecordRefused", "TransientError"),
+    "conduit_py.pipeline": ("DeadLetters", "Destination", "Pipeline", "Processor", "Source"),
+    "conduit_py.record": ("Operation", "Payload", "Record"),
+    "conduit_py.sdk.processor": ("processor",),
+}
+
+__all__ = [
+    "Batch",
+    "ConduitError",
+    "DeadLetter",
+    "DeadLetters",
+    "Destination",
+    "FatalError",
+    "Fate",
+    "MessageId",
+    "Operation",
+    "Payload",
+    "Pipeline",
+    "PipelineInvalid",
+    "Processor",
+    "Record",
+    "RecordRefused",
+    "Recovery",
+    "Retry",
+    "Source",
+    "TransientError",
+    "processor",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'conduit_py' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,67 @@
+"""DeadLetter: a refused record with everything needed to understand it and to send it again."""
+
+import time
+
+import msgspec
+
+from conduit_py import metadata
+from conduit_py.batch import MessageId
+from conduit_py.record import Payload, Record, Structured
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Which node refused a message, why, and at which attempt. Text only: errors keep tracebacks alive."""
+
+    node: str
+    error: str
+    attempt: int = 1
+
+
+class DeadLetter(msgspec.Struct):
+    """A refused message: the record as it stood at the failing node, and why it got no further.
+
+    `failures` has one entry per node that refused it, the first of which counts as the cause.
+    """
+
+    pipeline: str
+    message: MessageId
+    position: bytes
+    record: Record
+    failures: list[Failure]
+    at: float = msgspec.field(default_factory=time.time)
+
+    @property
+    def node(self) -> str:
+        return self.failures[0].node
+
+    @property
+    def error(self) -> str:
+        return self.failures[0].error
+
+    def to_map(self) -> Structured:
+        """The letter as plain values: what a dead-letter destination stores as its payload."""
+        return {
+            "pipeline": self.pipeline,
+            "source": self.message.source,
+            "position": self.position,
+            "piece": list(self.message.piece),
+            "node": self.node,
+            "error": self.error,
+            "attempt": self.failures[0].attempt,
+            "failures": [msgspec.structs.asdict(failure) for failure in self.failures],
+            "at": self.at,
+            "record": self.record.to_map(),
+        }
+
+    def to_record(self) -> Record:
+        """The letter as a record for a dead-letter destination."""
+        return Record(
+            position=self.position,
+            metadata={
+                metadata.CREATED_AT: str(int(self.at * 1e9)),
+                metadata.SOURCE_ID: self.message.source,
+                metadata.NACK_ERROR: self.error,
+                metadata.NACK_NODE: self.node,
+            },
+            payload=Payload(after=self.to_map()),
+        )

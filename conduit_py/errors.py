@@ -1,0 +1,155 @@
+"""The error tree: whose fault it is, what happens next, and a stable code to look it up by.
+
+    ConduitError
+    ├── PipelineInvalid        the definition is wrong; nothing was started
+    ├── EnvironmentUnfit       the machine or the state directory cannot be used; nothing was started
+    │   └── StateLocked        another process owns the state directory
+    ├── RecordRefused          one record cannot be handled; it is nacked and the pipeline goes on
+    └── RunError               the run stops
+        ├── TransientError     starting again may help: the lifecycle does so with back-off
+        │   ├── NodeFailed     a connector or processor raised something it did not classify
+        │   └── StateFailed    the state store could not make progress durable
+        └── FatalError         starting again would fail the same way: the pipeline stays stopped
+            ├── ContractBroken a connector or processor broke a rule of its own contract
+            ├── NackNotAllowed the dead-letter policy does not take this nack
+            ├── DeadLetterFailed a dead letter could not be stored
+            └── StopTimedOut   a graceful stop did not end within its deadline
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class ConduitError(Exception):
+    """Root of everything conduit-py raises on purpose."""
+
+    code: ClassVar[str] = "conduit"
+    suggestion: str | None = None
+
+    def __init__(self, message: str, *, suggestion: str | None = None) -> None:
+        super().__init__(message)
+        if suggestion is not None:
+            self.suggestion = suggestion
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in a pipeline definition: where it stands, what is wrong, what to do about it."""
+
+    path: str
+    message: str
+    suggestion: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}: " if self.file else ""
+        advice = f" ({self.suggestion})" if self.suggestion else ""
+        return f"{place}{self.path}: {self.message}{advice}"
+
+
+class PipelineInvalid(ConduitError):
+    """The definition has mistakes; `problems` lists all of them, not only the first."""
+
+    code = "pipeline.invalid"
+
+    def __init__(self, pipeline: str, problems: Sequence[Problem]) -> None:
+        self.pipeline = pipeline
+        self.problems = tuple(problems)
+        count = f"{len(problems)} mistake" + ("s" if len(problems) != 1 else "")
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        super().__init__(f"pipeline {pipeline!r} has {count}:\n{lines}")
+
+
+class EnvironmentUnfit(ConduitError):
+    """This machine cannot run the pipeline as it is: a missing program, folder or permission."""
+
+    code = "environment.unfit"
+
+
+class StateLocked(EnvironmentUnfit):
+    """Another process owns the state directory."""
+
+    code = "state.locked"
+
+
+class RecordRefused(ConduitError):
+    """A destination or processor refused one record; the pipeline may go on without it."""
+
+    code = "record.refused"
+
+
+class RunError(ConduitError):
+    """Something that ends a run. `node` is the node it happened in, once known."""
+
+    code = "run.failed"
+    node: str | None = None
+
+
+class TransientError(RunError):
+    """Starting again may help, so the lifecycle does, with back-off. Connectors may raise it."""
+
+    code = "run.transient"
+
+
+class NodeFailed(TransientError):
+    """A connector or processor raised an error that it did not classify; the cause is chained."""
+
+    code = "node.failed"
+
+    def __init__(self, node: str, doing: str, cause: BaseException) -> None:
+        super().__init__(f"{node}: {doing} failed: {describe(cause)}")
+        self.node = node
+
+
+class StateFailed(TransientError):
+    """The state store could not make progress durable; nothing after it was acked."""
+
+    code = "state.failed"
+
+
+class FatalError(RunError):
+    """Starting again would fail in the same way. Connectors may raise it."""
+
+    code = "run.fatal"
+
+
+class ContractBroken(FatalError):
+    """A connector or processor broke a rule of its contract; the message names both."""
+
+    code = "contract.broken"
+
+    def __init__(self, node: str, rule: str) -> None:
+        super().__init__(f"{node}: {rule}")
+        self.node = node
+
+
+class NackNotAllowed(FatalError):
+    """The dead-letter policy does not take this nack: handler `stop`, or the window's threshold."""
+
+    code = "dead_letter.not_allowed"
+
+
+class DeadLetterFailed(FatalError):
+    """The dead-letter handler failed, so its message was not acked."""
+
+    code = "dead_letter.failed"
+
+
+class StopTimedOut(FatalError):
+    """A graceful stop met its deadline and became a forceful one."""
+
+    code = "stop.timed_out"
+
+
+def describe(error: BaseException) -> str:
+    """One line that names an error the way a person would: our own by message, others by type too."""
+    if isinstance(error, ConduitError):
+        return error.message
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

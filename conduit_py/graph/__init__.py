@@ -1,0 +1,1 @@
+"""From a pipeline to a checked graph, its plan and its drawing."""

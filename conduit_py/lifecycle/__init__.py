@@ -1,0 +1,1 @@
+"""Pipelines over time: status, recovery, stop."""

@@ -1,0 +1,217 @@
+"""Record: the value that flows through a pipeline, in OpenCDC shape, and its JSON form."""
+
+import base64
+import binascii
+import copy
+import math
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, TypeAlias
+
+import msgspec
+
+from conduit_py.errors import RecordRefused
+
+Structured: TypeAlias = dict[str, Any]
+Data: TypeAlias = bytes | Structured | None
+"""Raw bytes, structured data, or absent. Absent is not empty."""
+
+
+class Operation(str, Enum):
+    """What happened to the thing a record describes."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+    SNAPSHOT = "snapshot"
+
+
+# Records form no reference cycles, so keeping them out of the garbage collector saves its pauses.
+class Payload(msgspec.Struct, gc=False):
+    """The state before and after a change. Indexing reads and writes `after`."""
+
+    before: Data = None
+    after: Data = None
+
+    def __getitem__(self, key: str) -> Any:
+        return _fields(self.after)[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        # The direct attempt keeps the common case to one call; the check only words the error.
+        try:
+            self.after[key] = value  # type: ignore[call-overload, index]
+        except TypeError:
+            _fields(self.after)[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del _fields(self.after)[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in _fields(self.after)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_fields(self.after))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return _fields(self.after).get(key, default)
+
+
+class Record(msgspec.Struct, gc=False):
+    """One change, as OpenCDC describes it. The position is the source's and means nothing to others.
+
+    Python values in structured data (integers of any size, Decimal, datetime, bytes) arrive at the
+    destination as they left the source.
+    """
+
+    position: bytes = b""
+    operation: Operation = Operation.CREATE
+    metadata: dict[str, str] = {}  # noqa: RUF012 - msgspec gives every record a dict of its own
+    key: Data = None
+    payload: Payload = msgspec.field(default_factory=Payload)
+
+    @classmethod
+    def of(cls, after: Data, *, key: Data = None, position: bytes = b"") -> "Record":
+        """A record that creates `after`: the short form for sources, tests and split pieces."""
+        return cls(position=position, key=key, payload=Payload(after=after))
+
+    def copy(self) -> "Record":
+        """A record that shares nothing mutable with this one."""
+        return Record(
+            self.position,
+            self.operation,
+            dict(self.metadata),
+            copy.deepcopy(self.key),
+            Payload(copy.deepcopy(self.payload.before), copy.deepcopy(self.payload.after)),
+        )
+
+    def to_json(self) -> bytes:
+        """The record in Conduit's JSON form: position and raw data in base64, absent data null."""
+        return encode_json(self)
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> "Record":
+        """Read Conduit's JSON form; a text that is not one raises RecordRefused naming the field."""
+        return cls.from_map(decode_json(text))
+
+    def to_map(self) -> Structured:
+        """The JSON form as plain Python values, to be nested in another record's payload."""
+        return {
+            "position": _to_base64(self.position),
+            "operation": self.operation.value,
+            "metadata": dict(self.metadata),
+            "key": _data_to_map(self.key),
+            "payload": {"before": _data_to_map(self.payload.before), "after": _data_to_map(self.payload.after)},
+        }
+
+    @classmethod
+    def from_map(cls, value: object) -> "Record":
+        """The inverse of `to_map`; what does not fit raises RecordRefused naming the field."""
+        fields = _object(value, "record", allowed={"position", "operation", "metadata", "key", "payload"})
+        payload = _object(fields.get("payload") or {}, "payload", allowed={"before", "after"})
+        return cls(
+            position=_from_base64(fields.get("position") or "", "position"),
+            operation=_operation(fields.get("operation", "create")),
+            metadata=_metadata(fields.get("metadata") or {}),
+            key=_data_from_map(fields.get("key"), "key"),
+            payload=Payload(
+                _data_from_map(payload.get("before"), "payload.before"),
+                _data_from_map(payload.get("after"), "payload.after"),
+            ),
+        )
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder()
+
+
+def encode_json(value: object) -> bytes:
+    """JSON for a value of a record. What JSON cannot carry raises RecordRefused naming it (invariant 12)."""
+    try:
+        text = _ENCODER.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise RecordRefused(f"cannot be written as JSON: {error}") from error
+    # NaN and infinity have no JSON; the encoder would write null. Only texts with a null can hide one.
+    if b"null" in text:
+        refuse_non_finite(value)
+    return text
+
+
+def decode_json(text: bytes | str) -> Any:
+    """The value of a JSON text, integers exact; a malformed text raises RecordRefused."""
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordRefused(f"not valid JSON: {error}") from error
+
+
+def refuse_non_finite(value: object, path: str = "") -> None:
+    """Raise RecordRefused naming the first NaN or infinite number inside `value`."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise RecordRefused(f"cannot be written as JSON: {path or 'the value'} is {value}")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            refuse_non_finite(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple | set | frozenset):
+        for index, item in enumerate(value):
+            refuse_non_finite(item, f"{path}[{index}]")
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            refuse_non_finite(getattr(value, name), f"{path}.{name}" if path else name)
+
+
+def _fields(data: Data) -> Structured:
+    if isinstance(data, dict):
+        return data
+    if data is None:
+        raise RecordRefused("payload.after is absent, so it has no fields")
+    raise RecordRefused(
+        "payload.after is raw bytes, so it has no fields",
+        suggestion="decode it first, for example with conduit_processors.json.Decode",
+    )
+
+
+def _object(value: object, name: str, *, allowed: set[str]) -> Structured:
+    if not isinstance(value, dict):
+        raise RecordRefused(f"{name} must be an object, not {type(value).__name__}")
+    unknown = sorted(set(value) - allowed)
+    if unknown:
+        raise RecordRefused(f"{name} has unknown fields: {', '.join(map(repr, unknown))}")
+    return value
+
+
+def _operation(value: object) -> Operation:
+    try:
+        return Operation(value)
+    except ValueError:
+        known = ", ".join(operation.value for operation in Operation)
+        raise RecordRefused(f"operation must be one of {known}, not {value!r}") from None
+
+
+def _metadata(value: object) -> dict[str, str]:
+    if isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
+        return value
+    raise RecordRefused("metadata must map text to text")
+
+
+def _to_base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode("ascii")
+
+
+def _from_base64(value: object, name: str) -> bytes:
+    if not isinstance(value, str):
+        raise RecordRefused(f"{name} must be base64 text, not {type(value).__name__}")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RecordRefused(f"{name} is not base64: {error}") from None
+
+
+def _data_to_map(data: Data) -> str | Structured | None:
+    return _to_base64(data) if isinstance(data, bytes) else data
+
+
+def _data_from_map(value: object, name: str) -> Data:
+    if value is None or isinstance(value, dict):
+        return value
+    return _from_base64(value, name)

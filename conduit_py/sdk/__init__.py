@@ -1,0 +1,38 @@
+"""What authors of connectors and processors import; everything else may change without notice."""
+
+from conduit_py.batch import Batch, Fate, FateHandler, MessageId
+from conduit_py.errors import FatalError, RecordRefused, TransientError
+from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
+from conduit_py.sdk.destination import AckMode, Answer, Destination, Level
+from conduit_py.sdk.options import Options
+from conduit_py.sdk.processor import Processor, Result, processor
+from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Source
+
+__all__ = [
+    "AckMode",
+    "Answer",
+    "Batch",
+    "Data",
+    "Destination",
+    "EndOfSource",
+    "FatalError",
+    "Fate",
+    "FateHandler",
+    "Level",
+    "MessageId",
+    "NothingYet",
+    "Operation",
+    "Options",
+    "Payload",
+    "Processor",
+    "Reading",
+    "Record",
+    "RecordRefused",
+    "Result",
+    "Source",
+    "Structured",
+    "TransientError",
+    "decode_json",
+    "encode_json",
+    "processor",
+]

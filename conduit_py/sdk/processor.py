@@ -1,0 +1,106 @@
+"""Processor: what happens to records on the way."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, TypeAlias, overload
+
+from conduit_py.backoff import Retry
+from conduit_py.batch import Batch
+from conduit_py.record import Record
+from conduit_py.sdk.options import Options, place_of_call
+from conduit_py.sdk.plugin import OptionsT, Plugin
+
+Result: TypeAlias = Record | list[Record] | None | Exception
+"""One record goes on, a list splits, None filters, an exception nacks."""
+
+Condition: TypeAlias = Callable[[Record], bool]
+
+
+class Processor(Plugin[OptionsT]):
+    """Turns each record into one, none or several; raising refuses the record.
+
+    Implement `process`, or `process_batch` to see the records of a batch together. A processor may
+    change the record it is given and return it. With `workers` above 1 every worker has a processor
+    of its own.
+    """
+
+    blocking: ClassVar[bool | None] = None
+    """True: sync calls always run in the node's thread. False: never. None: once they prove slow."""
+
+    def open(self) -> Awaitable[None] | None:
+        """Get ready. Called once per run, before the first record."""
+
+    def process(self, record: Record) -> Awaitable[Result] | Result:
+        """The result for one record."""
+        raise NotImplementedError(f"{type(self).__qualname__} must implement process or process_batch")
+
+    def process_batch(self, batch: Batch) -> Awaitable[Sequence[Result]] | Sequence[Result]:
+        """One result per record of the batch, in the same order. Overriding this takes the place of `process`."""
+        raise NotImplementedError(f"{type(self).__qualname__} must implement process or process_batch")
+
+    def close(self) -> Awaitable[None] | None:
+        """Release everything. Called once after `open`, even when that failed."""
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether the runtime calls `process_batch` rather than `process`."""
+        return type(self).process_batch is not Processor.process_batch
+
+
+class FunctionProcessor(Processor[Options]):
+    """A Python function as a processor; calling it calls the function, so it can be tested alone."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        batch: bool = False,
+        name: str | None = None,
+        workers: int = 1,
+        when: Condition | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        self._declare({}, place_of_call())
+        self.function = function
+        self.name = name or getattr(function, "__name__", type(function).__name__).strip("<>")
+        self.batch = batch
+        self.workers = workers
+        self.when = when
+        self.retry = retry
+        # The runtime calls the function itself: a method in between would cost every record a call.
+        setattr(self, "process_batch" if batch else "process", function)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    @property
+    def by_batch(self) -> bool:
+        return self.batch
+
+    def fresh(self) -> "FunctionProcessor":
+        return self
+
+
+@overload
+def processor(function: Callable[..., Any], /) -> FunctionProcessor: ...
+@overload
+def processor(
+    *,
+    batch: bool = False,
+    name: str | None = None,
+    workers: int = 1,
+    when: Condition | None = None,
+    retry: Retry | None = None,
+) -> Callable[[Callable[..., Any]], FunctionProcessor]: ...
+def processor(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
+    """Make a function a processor, as `@processor` or with settings as `@processor(batch=True, workers=4)`.
+
+    The function takes a record and returns a record, None (filter) or a list of records (split), or
+    raises (nack). With `batch=True` it takes a batch and returns one such result per record, where an
+    exception in place of a result nacks that record alone. It may be async.
+    """
+    if function is None:
+        return lambda wrapped: FunctionProcessor(wrapped, **settings)
+    if not callable(function) or inspect.isclass(function):
+        raise TypeError("@processor takes a function; write a class as `class Name(conduit_py.sdk.Processor)`")
+    return FunctionProcessor(function, **settings)

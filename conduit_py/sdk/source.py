@@ -1,0 +1,56 @@
+"""Source: where records come from."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from conduit_py.record import Record
+from conduit_py.sdk.plugin import Connector, OptionsT
+
+
+class EndOfSource(Exception):
+    """Raised by `read` when a bounded source has no more records: the source is completed, not failed."""
+
+
+class NothingYet(Exception):
+    """Raised by `read` when there is no record now: the runtime asks again after a growing pause."""
+
+
+class Reading(msgspec.Struct):
+    """Records of which some could not be understood: `refused` maps their index to the reason.
+
+    A refused record carries what was read, as raw bytes, and its position: it becomes a dead letter.
+    """
+
+    records: list[Record]
+    refused: Mapping[int, str]
+
+
+class Source(Connector[OptionsT], ABC):
+    """Reads records in a stable order and can say where it is.
+
+    Calls come in this order, never two of `open`, `read` and `teardown` at once:
+    `open`, `read` again and again, `stop`, `teardown`. `ack` may be called while `read` waits.
+    """
+
+    resumable: ClassVar[bool] = True
+    """Whether `open` with the position of a record continues exactly after that record."""
+
+    def open(self, position: bytes | None) -> Awaitable[None] | None:
+        """Get ready to read what follows `position`; None is from the beginning."""
+
+    @abstractmethod
+    def read(self, n: int) -> "Awaitable[list[Record] | Reading] | list[Record] | Reading":
+        """Wait for records and return at least one and at most `n`, in order, each with its own position.
+
+        Raise EndOfSource when there will never be more, NothingYet when there is none now. A read that
+        is cancelled (async) or told to `stop` must not have lost a record for the next run.
+        """
+
+    def ack(self, positions: Sequence[bytes]) -> Awaitable[None] | None:
+        """Everything up to the last of these positions is durably handled: called in order, once each."""
+
+    def stop(self) -> Awaitable[None] | None:
+        """Make a waiting `read` return what it has or raise EndOfSource. An async `read` is cancelled instead."""

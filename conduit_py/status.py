@@ -1,0 +1,53 @@
+"""The life of a pipeline as others see it: status, who stopped it, and the first error."""
+
+import time
+from enum import Enum
+
+import msgspec
+
+from conduit_py.errors import ConduitError, RunError, describe
+
+
+class Status(str, Enum):
+    """Where a pipeline is in its life."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    COMPLETED = "completed"
+    DEGRADED = "degraded"
+
+
+class Stopper(str, Enum):
+    """Who asked a pipeline to stop: what the system stopped, it starts again; what the user stopped, it does not."""
+
+    USER = "user"
+    SYSTEM = "system"
+
+
+class LastError(msgspec.Struct, frozen=True):
+    """The first error of the last run that failed, kept as text."""
+
+    code: str
+    message: str
+    node: str | None = None
+    suggestion: str | None = None
+    at: float = msgspec.field(default_factory=time.time)
+
+    @classmethod
+    def of(cls, error: BaseException) -> "LastError":
+        if isinstance(error, ConduitError):
+            node = error.node if isinstance(error, RunError) else None
+            return cls(error.code, error.message, node, error.suggestion)
+        return cls("internal", describe(error))
+
+
+class PipelineState(msgspec.Struct, frozen=True):
+    """What is known about a pipeline between and during runs."""
+
+    status: Status = Status.CREATED
+    stopped_by: Stopper | None = None
+    error: LastError | None = None
+    since: float = msgspec.field(default_factory=time.time)

@@ -1,0 +1,1 @@
+"""The data plane on trio: one file per thing a batch meets."""

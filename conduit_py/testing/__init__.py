@@ -1,0 +1,1 @@
+"""What authors of connectors and pipelines test with."""

@@ -39,7 +39,7 @@ class Payload(msgspec.Struct, gc=False):
     def __setitem__(self, key: str, value: Any) -> None:
         # The direct attempt keeps the common case to one call; the check only words the error.
         try:
-            self.after[key] = value  # type: ignore[call-overload, index]
+            self.after[key] = value  # type: ignore[index]
         except TypeError:
             _fields(self.after)[key] = value
 

@@ -1,0 +1,181 @@
+"""From a pipeline as written down to a checked graph, or to the list of everything wrong with it."""
+
+from collections.abc import Iterator, Sequence
+
+import networkx as nx
+
+from conduit_py.errors import PipelineInvalid, Problem
+from conduit_py.graph.node import Graph, Kind, Node
+from conduit_py.pipeline import Destination, Pipeline, Processor, Source
+from conduit_py.sdk.options import Place, at, did_you_mean
+
+
+def compile_pipeline(pipeline: Pipeline) -> Graph:
+    """The pipeline's graph. Every mistake in it, of the definition and of the graph, is in one PipelineInvalid."""
+    draft = _Draft(pipeline)
+    problems = [*_declared_problems(pipeline), *draft.problems, *_delivery_problems(pipeline)]
+    # The shape of a graph with missing or doubled nodes would only produce errors about errors.
+    if not draft.problems:
+        problems += _shape_problems(draft)
+    if problems:
+        raise PipelineInvalid(pipeline.id, problems)
+    order = list(nx.lexicographical_topological_sort(draft.digraph, key=list(draft.nodes).index))
+    return Graph(pipeline, draft.digraph, {id: draft.nodes[id] for id in order})
+
+
+class _Draft:
+    """The graph while it is being put together: nodes, edges, and what did not fit."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.nodes: dict[str, Node] = {}
+        self.digraph: nx.DiGraph[str] = nx.DiGraph()
+        self.problems: list[Problem] = []
+        self._ends: dict[str, str] = {}
+        self._heads: dict[str, str] = {}
+        self._add_sources()
+        self._add_processors()
+        self._add_destinations()
+        self._connect()
+
+    def _add_sources(self) -> None:
+        if not self.pipeline.sources:
+            self._problem("sources", "a pipeline needs at least one source", self.pipeline.place)
+        for source in self.pipeline.sources:
+            self._add(source.id, "source", source)
+            chain = self._add_chain(source.id, source.processors)
+            self._link_chain([source.id, *chain])
+            self._ends[source.id] = chain[-1] if chain else source.id
+
+    def _add_processors(self) -> None:
+        self._line = self._add_chain(None, self.pipeline.processors)
+        for id in self._line:
+            self._ends[id] = id
+
+    def _add_destinations(self) -> None:
+        if not self.pipeline.destinations:
+            self._problem("destinations", "a pipeline needs at least one destination", self.pipeline.place)
+        for destination in self.pipeline.destinations:
+            chain = self._add_chain(destination.id, destination.processors)
+            self._add(destination.id, "destination", destination)
+            self._link_chain([*chain, destination.id])
+            self._heads[destination.id] = chain[0] if chain else destination.id
+
+    def _add_chain(self, owner: str | None, processors: Sequence[Processor]) -> list[str]:
+        ids = []
+        for processor in processors:
+            id = f"{owner}:{processor.id}" if owner else processor.id
+            if not processor.named:
+                id = self._unused(id)
+            if owner and processor.after is not None:
+                self._problem(f"{id}.after", f"is for processors of the pipeline, not of {owner!r}", processor.place)
+            self._add(id, "processor", processor)
+            ids.append(id)
+        return ids
+
+    def _connect(self) -> None:
+        """Draw the edges that the order of the lists implies, unless `after` says otherwise."""
+        sources = [source.id for source in self.pipeline.sources]
+        previous = sources
+        for id, processor in zip(self._line, self.pipeline.processors, strict=True):
+            self._link(previous if processor.after is None else processor.after, id, id, processor.place)
+            previous = [id]
+        for destination in self.pipeline.destinations:
+            after = previous if destination.after is None else destination.after
+            self._link(after, self._heads[destination.id], destination.id, destination.place)
+
+    def _link(self, after: Sequence[str], id: str, said_by: str, place: Place | None) -> None:
+        if not after:
+            self._problem(f"{said_by}.after", "names no node, so nothing would ever arrive", place)
+        for name in after:
+            if name in self._ends:
+                self._edge(self._ends[name], id)
+            elif name in self.nodes:
+                self._problem(f"{said_by}.after", f"{name!r} is a destination, which has no output", place)
+            else:
+                known = sorted(self._ends)
+                hint = did_you_mean(name, known) or f"nodes are {', '.join(known)}"
+                self._problem(f"{said_by}.after", f"there is no node {name!r}", place, hint)
+
+    def _link_chain(self, ids: Sequence[str]) -> None:
+        for upper, lower in zip(ids, ids[1:], strict=False):
+            self._edge(upper, lower)
+
+    def _edge(self, upper: str, lower: str) -> None:
+        if not self.digraph.has_edge(upper, lower):
+            self.digraph.add_edge(upper, lower)
+            self.nodes[upper].outputs.append(lower)
+            self.nodes[lower].inputs.append(upper)
+
+    def _add(self, id: str, kind: Kind, declared: Source | Processor | Destination) -> None:
+        if id in self.nodes:
+            message = f"the id {id!r} is already taken by a {self.nodes[id].kind}"
+            self._problem(id, message, declared.place, "give every node an id of its own")
+        self.nodes[id] = Node(id, kind, declared)
+        self.digraph.add_node(id)
+
+    def _unused(self, id: str) -> str:
+        candidates = (f"{id}-{number}" for number in range(2, 1_000_000))
+        return id if id not in self.nodes else next(name for name in candidates if name not in self.nodes)
+
+    def _problem(self, path: str, message: str, place: Place | None, suggestion: str | None = None) -> None:
+        self.problems.append(Problem(path, message, suggestion, *(place or (None, None))))
+
+
+def _declared_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    yield from pipeline.problems
+    yield from (at(problem, "dead_letters") for problem in pipeline.dead_letters.problems)
+    for kind, items in (("sources", pipeline.sources), ("destinations", pipeline.destinations)):
+        for item in items:
+            yield from (at(problem, f"{kind}.{item.id}") for problem in item.problems)
+            yield from _processor_problems(f"{kind}.{item.id}.processors", item.processors)
+    yield from _processor_problems("processors", pipeline.processors)
+
+
+def _processor_problems(prefix: str, processors: Sequence[Processor]) -> Iterator[Problem]:
+    for processor in processors:
+        yield from (at(problem, f"{prefix}.{processor.id}") for problem in processor.problems)
+
+
+def _delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    place = pipeline.place or (None, None)
+    if pipeline.delivery == "exactly_once":
+        hint = "use at_least_once with destinations that are idempotent by delivery key"
+        yield Problem("delivery", "exactly_once is not available in this version", hint, *place)
+    if pipeline.delivery == "at_most_once" and pipeline.dead_letters.handler not in ("stop", "drop"):
+        yield Problem("dead_letters", "at_most_once drops refused records", 'use DeadLetters("drop")', *place)
+
+
+def _shape_problems(draft: _Draft) -> list[Problem]:
+    try:
+        cycle = nx.find_cycle(draft.digraph)
+    except nx.NetworkXNoCycle:
+        return [*_loose_ends(draft), *_double_paths(draft)]
+    path = " → ".join([upper for upper, _ in cycle] + [cycle[0][0]])
+    node = draft.nodes[cycle[0][0]]
+    return [_at_node(node, f"the graph has a cycle: {path}", "take one of these `after` away")]
+
+
+def _loose_ends(draft: _Draft) -> Iterator[Problem]:
+    for node in draft.nodes.values():
+        if node.kind != "source" and not node.inputs:
+            yield _at_node(node, "nothing leads to this node")
+        if node.kind != "destination" and not node.outputs:
+            yield _at_node(node, "its records go nowhere", f"let a destination come after={node.id!r}")
+
+
+def _double_paths(draft: _Draft) -> Iterator[Problem]:
+    """A message that reached a node twice would be written twice, and its votes counted twice."""
+    order = list(nx.topological_sort(draft.digraph))
+    for source in draft.pipeline.sources:
+        paths = {source.id: 1}
+        for id in order:
+            if id != source.id:
+                paths[id] = sum(paths.get(upper, 0) for upper in draft.nodes[id].inputs)
+            if paths[id] > 1:
+                yield _at_node(draft.nodes[id], f"records of {source.id!r} reach it on {paths[id]} paths")
+                break
+
+
+def _at_node(node: Node, message: str, suggestion: str | None = None) -> Problem:
+    return Problem(f"{node.kind}s.{node.id}", message, suggestion, *(node.declared.place or (None, None)))

@@ -1,0 +1,56 @@
+"""Node and Graph: a pipeline as a directed graph that is known to be sound."""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import networkx as nx
+
+from conduit_py.pipeline import Destination, Pipeline, Processor, Source
+
+Kind: TypeAlias = Literal["source", "processor", "destination"]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One thing a batch meets, with the ids of its neighbours."""
+
+    id: str
+    kind: Kind
+    declared: Source | Processor | Destination
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """What does the work: the connector's module or the processor's own name."""
+        if isinstance(self.declared, Processor):
+            plugin = self.declared.processor
+            return getattr(plugin, "name", type(plugin).__name__)
+        return type(self.declared.connector).__module__.removeprefix("conduit_connectors.").partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A checked pipeline: a DAG in which every source reaches a destination, and each by one path only."""
+
+    pipeline: Pipeline
+    digraph: "nx.DiGraph[str]"
+    nodes: dict[str, Node]
+    """In topological order."""
+
+    @property
+    def sources(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.kind == "source"]
+
+    @property
+    def destinations(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.kind == "destination"]
+
+    def votes(self, node: str) -> int:
+        """Which destinations a message at this node is still to reach, as a bit set.
+
+        Every destination has one vote on every message that can reach it: a node that ends a message
+        (filters or refuses it) casts the votes of all destinations behind it.
+        """
+        reachable = nx.descendants(self.digraph, node) | {node}
+        return sum(1 << bit for bit, each in enumerate(self.destinations) if each.id in reachable)

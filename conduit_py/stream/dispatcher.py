@@ -1,0 +1,77 @@
+"""Dispatcher: gives the records of a source their identities and sends them on their way."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from conduit_py.batch import Batch, Span
+from conduit_py.dead_letter import DeadLetter, Failure
+from conduit_py.errors import ContractBroken
+from conduit_py.record import Record
+from conduit_py.stream.intake import Intake
+from conduit_py.stream.ledger import Ledger
+from conduit_py.stream.meter import Meter
+from conduit_py.stream.outlet import Outlet
+from conduit_py.stream.stage import Stage, run_stages
+
+
+class Dispatcher:
+    """Takes what the reader has read as one batch, registers it in the ledger and sends it downstream.
+
+    The processors that only this source feeds run here, without a channel in between. With
+    `before_sending` (at-most-once) progress is made durable before the batch sets out.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        intake: Intake,
+        ledger: Ledger,
+        voters: int,
+        stages: list[Stage],
+        outlet: Outlet,
+        meter: Meter,
+        before_sending: Callable[[Span], Awaitable[None]] | None = None,
+    ) -> None:
+        self._node = node
+        self._intake = intake
+        self._ledger = ledger
+        self._voters = voters
+        self._stages = stages
+        self._outlet = outlet
+        self._meter = meter
+        self._before_sending = before_sending
+        self._last_position = b""
+
+    async def run(self) -> None:
+        async with self._outlet:
+            while (taken := await self._intake.take()) is not None:
+                batch = self._register(*taken)
+                if self._before_sending is not None:
+                    await self._before_sending(batch.span)
+                await run_stages(self._stages, batch, self._outlet)
+
+    def _register(self, records: list[Record], refused: Mapping[int, str], read_at: float) -> Batch:
+        positions = [record.position for record in records]
+        self._check(positions)
+        span = self._ledger.register(positions, read_at)
+        batch = Batch.whole(span, records)
+        return self._without(batch, refused) if refused else batch
+
+    def _check(self, positions: list[bytes]) -> None:
+        """Acking an empty position would wipe the stored one; a repeated one could not be told apart."""
+        if not all(positions):
+            raise ContractBroken(self._node, "read() returned a record without a position")
+        if len(set(positions)) < len(positions) or positions[0] == self._last_position:
+            raise ContractBroken(self._node, "read() returned a position twice")
+        self._last_position = positions[-1]
+
+    def _without(self, batch: Batch, refused: Mapping[int, str]) -> Batch:
+        """The batch less the records that the source itself could not understand."""
+        for index in sorted(refused):
+            if not 0 <= index < len(batch):
+                raise ContractBroken(self._node, f"read() refused record {index} of {len(batch)}")
+            position = batch.span.position(batch.sequences[index])
+            failure = Failure(self._node, refused[index])
+            letter = DeadLetter(batch.span.pipeline, batch.id(index), position, batch[index], [failure])
+            self._ledger.nack(batch.span, letter, self._voters)
+        self._meter.refused += len(refused)
+        return batch.select([index for index in range(len(batch)) if index not in refused])

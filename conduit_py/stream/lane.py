@@ -1,0 +1,117 @@
+"""Lane: one worker of a processor node, with a processor of its own."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from conduit_py.batch import Batch
+from conduit_py.errors import ContractBroken, RunError
+from conduit_py.record import Record
+from conduit_py.sdk.processor import FunctionProcessor, Processor, Result
+from conduit_py.stream.border import border
+from conduit_py.stream.calls import Calls, is_async
+
+SLOW_SECONDS = 0.05
+"""A sync processor that takes longer than this for a batch would hold up every other task."""
+
+
+class Lane:
+    """Gives the results of a processor for the records of a batch, in order, errors included as values.
+
+    A sync processor runs right here while it is quick, which saves a change of threads per batch; one
+    that opens something, says it blocks, or proves slow runs in a thread of its own.
+    """
+
+    def __init__(self, node: str, processor: Processor[Any], *, always_in_thread: bool = False) -> None:
+        self._node = node
+        self._calls = Calls(node, processor)
+        self._processor = processor
+        self._by_batch = processor.by_batch
+        self._call: Callable[..., Any] = processor.process_batch if self._by_batch else processor.process
+        self._async = is_async(self._call)
+        self._in_thread = always_in_thread or self._blocks(processor)
+
+    def _blocks(self, processor: Processor[Any]) -> bool:
+        if processor.blocking is not None:
+            return processor.blocking
+        return not isinstance(processor, FunctionProcessor) and not self._calls.inherited("open")
+
+    async def open(self) -> None:
+        with border(self._node, "open"):
+            if self._processor.blocking is False and not is_async(self._processor.open):
+                self._processor.open()
+            else:
+                await self._calls("open")
+
+    async def close(self) -> None:
+        try:
+            with border(self._node, "close"):
+                await self._calls("close")
+        finally:
+            self._calls.close()
+
+    async def run(self, batch: Batch) -> list[Result]:
+        if self._async:
+            return await (self._batch_async(batch) if self._by_batch else self._each_async(batch.records))
+        if self._in_thread:
+            results: list[Result] = await self._calls.in_thread(self._sync, batch)
+            return results
+        started = time.perf_counter()
+        results = self._sync(batch)
+        if self._processor.blocking is None and time.perf_counter() - started > SLOW_SECONDS:
+            self._in_thread = True
+        return results
+
+    def _sync(self, batch: Batch) -> list[Result]:
+        if not self._by_batch:
+            return each(self._call, batch.records)
+        try:
+            return self._checked(self._call(batch), batch)
+        except RunError:
+            raise
+        except Exception as error:  # a border: the processor is the user's
+            return [error] * len(batch)
+
+    async def _batch_async(self, batch: Batch) -> list[Result]:
+        try:
+            return self._checked(await self._call(batch), batch)
+        except RunError:
+            raise
+        except Exception as error:  # a border: the processor is the user's
+            return [error] * len(batch)
+
+    async def _each_async(self, records: list[Record]) -> list[Result]:
+        results: list[Result] = []
+        for record in records:
+            try:
+                results.append(await self._call(record))
+            except RunError:
+                raise
+            except Exception as error:  # a border: the processor is the user's
+                results.append(error)
+        return results
+
+    def _checked(self, results: Any, batch: Batch) -> list[Result]:
+        try:
+            results = list(results)
+        except TypeError:
+            kind = type(results).__name__
+            raise ContractBroken(self._node, f"must return one result per record of the batch, not {kind}") from None
+        if len(results) != len(batch):
+            raise ContractBroken(self._node, f"returned {len(results)} results for a batch of {len(batch)} records")
+        return results
+
+
+def each(call: Callable[[Record], Result], records: list[Record]) -> list[Result]:
+    """The result or error of `call` for each record."""
+    results: list[Result] = []
+    rest = iter(records)
+    while True:
+        try:
+            # What was computed before an error stays in the list, so the loop goes on after it.
+            results.extend(map(call, rest))
+            return results
+        except RunError:
+            raise
+        except Exception as error:  # a border: the processor is the user's
+            results.append(error)

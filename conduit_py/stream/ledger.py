@@ -1,0 +1,214 @@
+"""Ledger: per source, who still has to say what about every message read and not yet settled."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from conduit_py.batch import Batch, Fate, Piece, Span
+from conduit_py.dead_letter import DeadLetter
+
+
+class Stretch(NamedTuple):
+    """Consecutive settled messages of one span: their positions, and letters for those that were nacked."""
+
+    span: Span
+    start: int
+    stop: int
+    nacks: list[DeadLetter]
+
+    @property
+    def positions(self) -> Sequence[bytes]:
+        return self.span.positions[self.start : self.stop]
+
+
+class Ledger:
+    """The votes outstanding on the messages of one source.
+
+    Every destination that a message can reach has one vote on each of its pieces: it acks or nacks.
+    A node that ends a message before its destinations casts their votes. A message is settled when
+    no vote is outstanding: nacked if any vote was a nack, else acked (invariants 4 and 5). `settled`
+    gives only the run of settled messages that begins at the oldest one (invariants 2 and 3), and
+    messages count against the window until they are released (invariant 6).
+
+    Messages that travel together are voted on together: a span is one countdown, and what each message
+    still waits for is worked out only when a span is settled in part.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        source: str,
+        voters: int,
+        window: int,
+        *,
+        on_settled: Callable[[], None] = lambda: None,
+        on_released: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._source = source
+        self._voters = voters
+        self._window = window
+        self._on_settled = on_settled
+        self._on_released = on_released
+        self._entries: dict[int, _Entry] = {}
+        self._next_sequence = 0
+        self.in_flight = 0
+
+    @property
+    def credit(self) -> int:
+        """How many more messages may be read now."""
+        return self._window - self.in_flight
+
+    def admit(self, count: int) -> None:
+        """Count messages that have been read, before they set out."""
+        assert 0 < count <= self.credit, f"{count} messages admitted with a credit of {self.credit}"
+        self.in_flight += count
+
+    def register(self, positions: Sequence[bytes], read_at: float = 0.0) -> Span:
+        """Give admitted messages their identities: they set out now, in this order."""
+        span = Span(self._pipeline, self._source, self._next_sequence, positions, read_at)
+        self._next_sequence += len(positions)
+        self._entries[span.first] = _Entry(span, len(positions) * self._voters.bit_count())
+        return span
+
+    def ack(self, batch: Batch, voters: int) -> None:
+        """Cast an ack of each of `voters` for every message of the batch. Filtered is acked."""
+        self._vote(batch.span, batch.sequences, voters)
+
+    def ack_some(self, span: Span, sequences: Sequence[int], voters: int) -> None:
+        """As `ack`, for the messages (or pieces: a sequence may repeat) with these sequences."""
+        if sequences:
+            self._vote(span, sequences, voters)
+
+    def nack(self, span: Span, letter: DeadLetter, voters: int) -> None:
+        """Cast a nack of each of `voters`. The first letter about a message is kept, later failures join it."""
+        sequence, piece = letter.message.sequence, letter.message.piece
+        letters = self._entry(span).nacks.setdefault(sequence, {})
+        if piece in letters:
+            letters[piece].failures.extend(letter.failures)
+        else:
+            letters[piece] = letter
+        self._vote(span, (sequence,), voters)
+
+    def split(self, span: Span, sequence: int, extra: int, voters: int) -> None:
+        """Expect `voters` to vote on `extra` more pieces of a message. Must precede their votes."""
+        assert extra > 0
+        self._entry(span).expect((sequence,), -extra * voters.bit_count())
+
+    def settled(self) -> list[Stretch]:
+        """The longest run of settled messages from the oldest unreleased one on."""
+        stretches = []
+        for entry in self._entries.values():
+            stop = entry.settled_until(self._voters)
+            if stop > entry.released:
+                stretches.append(entry.stretch(stop))
+            if stop < len(entry.span):
+                break
+        return stretches
+
+    def release(self, count: int) -> None:
+        """Forget the oldest `count` messages, which must be settled: their credit may be used again."""
+        self.in_flight -= count
+        while count:
+            entry = next(iter(self._entries.values()))
+            taken = min(count, len(entry.span) - entry.released)
+            assert entry.settled_until(self._voters) >= entry.released + taken
+            entry.released += taken
+            count -= taken
+            if entry.released == len(entry.span):
+                del self._entries[entry.span.first]
+        self._on_released()
+
+    def _vote(self, span: Span, sequences: Sequence[int], voters: int) -> None:
+        entry = self._entry(span)
+        entry.expect(sequences, voters.bit_count())
+        entry.voted |= voters
+        if span.fate_handlers:
+            self._tell(entry, sequences)
+        if entry.may_be_settled(self._voters) and entry is next(iter(self._entries.values())):
+            self._on_settled()
+
+    def _tell(self, entry: "_Entry", sequences: Sequence[int]) -> None:
+        """Run the handlers of messages that this vote settled, last registered first, each of them."""
+        counts = entry.outstanding_each()
+        errors = []
+        for sequence in dict.fromkeys(sequences):
+            if counts[sequence - entry.span.first]:
+                continue
+            fate = Fate.NACKED if sequence in entry.nacks else Fate.ACKED
+            for message, handler in reversed(entry.span.fate_handlers.pop(sequence, ())):
+                try:
+                    handler(message, fate)
+                except Exception as error:  # a border: the handler is the user's
+                    errors.append(error)
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise ExceptionGroup("several fate handlers failed", errors)
+
+    def _entry(self, span: Span) -> "_Entry":
+        entry = self._entries.get(span.first)
+        assert entry is not None, f"a vote on messages of {self._source} that are already settled"
+        return entry
+
+
+class _Entry:
+    """One span and the votes outstanding on it.
+
+    The votes are kept as they came until somebody must know about single messages; from then on as a
+    count for each.
+    """
+
+    __slots__ = ("_counts", "_log", "_settled", "nacks", "outstanding", "released", "span", "voted")
+
+    def __init__(self, span: Span, outstanding: int) -> None:
+        self.span = span
+        self.outstanding = outstanding
+        self.voted = 0
+        self.released = 0
+        self.nacks: dict[int, dict[Piece, DeadLetter]] = {}
+        self._log: list[tuple[Sequence[int], int]] = []
+        self._counts: list[int] | None = None
+        self._settled = 0
+
+    def expect(self, sequences: Sequence[int], fewer: int) -> None:
+        """Expect so many votes fewer (or, if negative, more) on each of these messages."""
+        self.outstanding -= len(sequences) * fewer
+        assert self.outstanding >= 0, f"{self.span.source}: more votes than messages"
+        self._log.append((sequences, fewer))
+
+    def may_be_settled(self, voters: int) -> bool:
+        """False while some destination has not voted on any message, so none can be settled."""
+        return self.outstanding == 0 or self.voted == voters
+
+    def settled_until(self, voters: int) -> int:
+        """The index of the first message that is not settled."""
+        if self.outstanding == 0:
+            return len(self.span)
+        if self.voted != voters:
+            return 0
+        counts = self.outstanding_each()
+        while counts[self._settled] == 0:
+            self._settled += 1
+        return self._settled
+
+    def outstanding_each(self) -> list[int]:
+        """The votes outstanding on each message; every vote since the last call is counted now."""
+        if self._counts is None:
+            said = sum(len(sequences) * fewer for sequences, fewer in self._log)
+            self._counts = [(self.outstanding + said) // len(self.span)] * len(self.span)
+        counts, first = self._counts, self.span.first
+        for sequences, fewer in self._log:
+            for sequence in sequences:
+                counts[sequence - first] -= fewer
+        self._log.clear()
+        return counts
+
+    def stretch(self, stop: int) -> Stretch:
+        first = self.span.first
+        nacks = []
+        if self.nacks:
+            for sequence in sorted(self.nacks):
+                if self.released <= sequence - first < stop:
+                    letters = self.nacks[sequence]
+                    nacks.extend(letters[piece] for piece in sorted(letters))
+        return Stretch(self.span, self.released, stop, nacks)

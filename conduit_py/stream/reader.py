@@ -1,0 +1,121 @@
+"""Reader: the sole caller of a source's `read`; reads only what the window has room for."""
+
+from typing import Any
+
+import trio
+
+from conduit_py.backoff import Backoff
+from conduit_py.errors import ContractBroken
+from conduit_py.record import Record
+from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Source
+from conduit_py.stream.border import border
+from conduit_py.stream.calls import Calls, is_async
+from conduit_py.stream.intake import Intake
+from conduit_py.stream.ledger import Ledger
+from conduit_py.stream.meter import Meter
+from conduit_py.stream.signal import Signal
+
+IDLE = Backoff(delay_seconds=0.01, delay_max_seconds=0.5)
+
+
+class Reader:
+    """Reads a source until it ends or the run is told to stop, then closes the intake.
+
+    Invariant 6: never asks for more records than the ledger has credit for. Invariant 7: does not
+    read while the window or the intake is full. `completed` tells an end of the source from a stop.
+    """
+
+    def __init__(
+        self, node: str, source: Source[Any], calls: Calls, ledger: Ledger, intake: Intake, wake: Signal, meter: Meter
+    ) -> None:
+        self._node = node
+        self._source = source
+        self._calls = calls
+        self._ledger = ledger
+        self._intake = intake
+        self._wake = wake
+        self._meter = meter
+        self._stop_requested = trio.Event()
+        self._read_scope = trio.CancelScope()
+        self.completed = False
+
+    def stop(self) -> None:
+        """Stop reading: invariant 8, the only thing a graceful stop tells anybody."""
+        self._stop_requested.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._interrupt_read)
+            try:
+                await self._read_all()
+            finally:
+                self._intake.close()
+                nursery.cancel_scope.cancel()
+
+    async def _read_all(self) -> None:
+        idle_rounds = 0
+        while n := await self._room():
+            try:
+                reading = await self._read(n)
+            except EndOfSource:
+                # A source that was told to stop ends in the same way, but is not completed.
+                self.completed = not self._stop_requested.is_set()
+                return
+            except NothingYet:
+                idle_rounds += 1
+                with self._meter.waiting("source"), trio.move_on_after(min(0.01 * 2 ** min(idle_rounds, 6), 0.5)):
+                    await self._stop_requested.wait()
+                continue
+            idle_rounds = 0
+            if reading is not None:
+                self._accept(reading, n)
+
+    async def _room(self) -> int:
+        """Wait until records may be read; 0 when the run is to stop."""
+        while not self._stop_requested.is_set():
+            if n := min(self._intake.room, self._ledger.credit):
+                return n
+            with self._meter.waiting("channel" if self._ledger.credit else "window"):
+                await self._wake.wait()
+        return 0
+
+    async def _read(self, n: int) -> Any:
+        with border(self._node, "read"), self._meter.waiting("source"):
+            try:
+                with self._read_scope:
+                    return await self._calls("read", n)
+            except (EndOfSource, NothingYet) as signal:
+                said: Exception = signal
+            else:
+                return None
+        raise said
+
+    async def _interrupt_read(self) -> None:
+        """Once told to stop, make a waiting `read` return."""
+        await self._stop_requested.wait()
+        if not self._calls.inherited("stop"):
+            stop = self._source.stop
+            with border(self._node, "stop"):
+                # Not in the node's own thread: that one may be the one inside `read`.
+                await (stop() if is_async(stop) else trio.to_thread.run_sync(stop, abandon_on_cancel=True))  # type: ignore[misc]
+        elif is_async(self._source.read):
+            self._read_scope.cancel()
+
+    def _accept(self, reading: Any, n: int) -> None:
+        records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
+        self._check(records, n)
+        self._ledger.admit(len(records))
+        self._meter.records += len(records)
+        self._meter.batches += 1
+        self._intake.put(records, refused)
+
+    def _check(self, records: Any, n: int) -> None:
+        if not isinstance(records, list) or not all(type(record) is Record for record in records):
+            raise ContractBroken(self._node, "read() must return a list of Record")
+        if not records:
+            raise ContractBroken(
+                self._node, "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource"
+            )
+        if len(records) > n:
+            raise ContractBroken(self._node, f"read({n}) returned {len(records)} records")

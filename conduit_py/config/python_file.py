@@ -1,0 +1,218 @@
+"""PythonFile: a Python file as the pipelines written in it."""
+
+import hashlib
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.machinery import PathFinder, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
+from conduit_py.pipeline import Pipeline
+from conduit_py.sdk.options import did_you_mean
+
+
+class FileInvalid(ConduitError):
+    """The file cannot be used; `problems` says what is wrong with it and where."""
+
+    code = "file.invalid"
+
+    def __init__(self, file: Path, problems: Sequence[Problem]) -> None:
+        self.file = file
+        self.problems = tuple(problems)
+        super().__init__(f"{file} cannot be used:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def load_pipelines(file: Path) -> list[Pipeline]:
+    """Every pipeline at the top level of a Python file, in the order written.
+
+    Running the file's top level is all that happens: no pipeline is checked or started. What is wrong
+    with the file itself raises FileInvalid; a package it needs and that is not installed raises
+    EnvironmentUnfit. Modules beside the file can be imported by it, but never take the place of the
+    standard library's or of installed ones.
+    """
+    module = _run(file)
+    pipelines = list({id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}.values())
+    if not pipelines:
+        raise FileInvalid(file, [_no_pipeline(file, module)])
+    problems = _repeated(pipelines)
+    if problems:
+        raise FileInvalid(file, problems)
+    return pipelines
+
+
+def choose(file: Path, pipelines: Sequence[Pipeline], id: str | None) -> list[Pipeline]:
+    """The pipeline with this id, or all of them when none is asked for."""
+    if id is None:
+        return list(pipelines)
+    chosen = [pipeline for pipeline in pipelines if pipeline.id == id]
+    if not chosen:
+        ids = [pipeline.id for pipeline in pipelines]
+        hint = did_you_mean(id, ids) or f"it has {', '.join(ids)}"
+        raise FileInvalid(file, [Problem("", f"has no pipeline {id!r}", hint, str(file))])
+    return chosen
+
+
+def _run(file: Path) -> ModuleType:
+    path = file.absolute()
+    _check_readable(file)
+    name = _module_name(path)
+    spec = spec_from_loader(name, _UncachedLoader(name, str(path)), origin=str(path))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    _make_importable(path.parent)
+    # Registered before it runs: dataclasses and pickle look a class's module up by name.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        _raise_for(error, file, path)
+    return module
+
+
+class _UncachedLoader(SourceFileLoader):
+    """Compiles the file each time: a .pyc goes by whole seconds, and would hide an edit made within one."""
+
+    def path_stats(self, path: str) -> NoReturn:
+        raise OSError("not cached")
+
+
+def _module_name(path: Path) -> str:
+    """A name of its own for every file, so that an `orders.py` or even a `json.py` hides no module."""
+    digest = hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()
+    return f"conduit_file_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}_{digest}"
+
+
+def _check_readable(file: Path) -> None:
+    if file.is_dir():
+        candidates = sorted(found.name for found in file.glob("*.py"))
+        hint = f"name a file in it, such as {file / candidates[0]}" if candidates else "name a Python file"
+        raise FileInvalid(file, [Problem("", "is a folder, not a Python file", hint, str(file))])
+    if not file.exists():
+        nearby = [found.name for found in file.parent.glob("*.py")] if file.parent.is_dir() else []
+        hint = did_you_mean(file.name, nearby) or "`conduit-py quickstart --write FILE` writes one to start from"
+        raise FileInvalid(file, [Problem("", "there is no such file", hint, str(file))])
+    if file.suffix in {".yaml", ".yml", ".json", ".toml"}:
+        hint = "write the pipeline down in Python: `conduit-py quickstart --write FILE.py` shows how"
+        raise FileInvalid(file, [Problem("", f"is a {file.suffix} file, not a Python file", hint, str(file))])
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        raise EnvironmentUnfit(f"{file} cannot be read: {error.strerror}") from error
+
+
+_directories: list[str] = []
+"""The folders put on sys.path for pipeline files, newest first."""
+
+
+def _make_importable(directory: Path) -> None:
+    """Put a file's folder at the end of sys.path, before those of other pipeline files.
+
+    It stays there, for imports inside functions. At the end, because there it can hide nothing: a
+    `queue.py` beside a pipeline must not break whoever imports the standard library's next.
+    """
+    folder = str(directory)
+    _forget_namesakes(directory)
+    _directories[:] = [other for other in _directories if other in sys.path]
+    sys.path[:] = [entry for entry in sys.path if entry not in _directories]
+    if folder not in sys.path:
+        _directories[:] = [folder, *(other for other in _directories if other != folder)]
+    sys.path.extend(_directories)
+
+
+def _forget_namesakes(directory: Path) -> None:
+    """Two pipeline files in different folders may each have a `lookup.py`: neither gets the other's."""
+    foreign = {Path(folder) for folder in _directories} - {directory}
+    for name, module in list(sys.modules.items()):
+        top = sys.modules.get(name.partition(".")[0], module)
+        if _home(top) in foreign and _beside(directory, name.partition(".")[0]):
+            del sys.modules[name]
+
+
+def _home(module: ModuleType) -> Path | None:
+    """The folder in which a top-level module or package stands."""
+    origin = getattr(module, "__file__", None)
+    if origin is None:
+        return None
+    parent = Path(origin).parent
+    return parent.parent if hasattr(module, "__path__") else parent
+
+
+def _beside(directory: Path, name: str) -> bool:
+    spec = PathFinder.find_spec(name, [str(directory)])
+    return spec is not None and spec.origin is not None
+
+
+def _raise_for(error: BaseException, file: Path, path: Path) -> NoReturn:
+    """Translate what running the file raised, once, into an error that names the user's own line."""
+    if isinstance(error, EnvironmentUnfit):
+        raise error
+    if isinstance(error, PipelineInvalid):
+        raise FileInvalid(file, error.problems) from error
+    if isinstance(error, SyntaxError):
+        raise FileInvalid(file, [_syntax_problem(error, path)]) from error
+    where, line = _users_line(error, path)
+    if isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name:
+        raise EnvironmentUnfit(
+            f"{where}:{line}: imports {error.name!r}, which is neither installed nor next to the file",
+            suggestion=f"check the spelling, or install it for {sys.executable}",
+        ) from error
+    hint = _import_hint(error, path) if isinstance(error, ImportError) else None
+    what = "calls sys.exit() while it loads" if isinstance(error, SystemExit) else describe(error)
+    raise FileInvalid(file, [Problem("", what, hint, where, line)]) from error
+
+
+def _syntax_problem(error: SyntaxError, path: Path) -> Problem:
+    text = (error.text or "").strip()
+    return Problem("", f"{error.msg}" + (f": {text}" if text else ""), None, error.filename or str(path), error.lineno)
+
+
+def _users_line(error: BaseException, path: Path) -> tuple[str, int | None]:
+    """The innermost line of the file, or of a module beside it, that led to the error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if Path(frame.filename).parent == path.parent:
+            return frame.filename, frame.lineno
+    return str(path), None
+
+
+def _import_hint(error: ImportError, path: Path) -> str | None:
+    top = (error.name or "").partition(".")[0]
+    if not top or not _beside(path.parent, top) or _home(sys.modules.get(top, ModuleType(top))) == path.parent:
+        return None
+    return f"the {top} beside the file is not the one imported: rename it, the installed one comes first"
+
+
+def _no_pipeline(file: Path, module: ModuleType) -> Problem:
+    classes = [name for name, value in vars(module).items() if value is Pipeline]
+    held = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, list | tuple) and any(isinstance(item, Pipeline) for item in value)
+    ]
+    if held:
+        hint = f"{held[0]} holds some, but each needs a name of its own: `first = {held[0]}[0]`"
+    elif classes:
+        hint = 'write `pipeline = Pipeline("an-id", sources=[…], destinations=[…])` outside of any function'
+    else:
+        hint = "`from conduit_py import Pipeline` and give one a name; `conduit-py quickstart --write FILE` shows how"
+    return Problem("", "there is no pipeline at the top level of this file", hint, str(file))
+
+
+def _repeated(pipelines: Sequence[Pipeline]) -> list[Problem]:
+    first: dict[str, Pipeline] = {}
+    problems = []
+    for pipeline in pipelines:
+        earlier = first.setdefault(pipeline.id, pipeline)
+        if earlier is not pipeline:
+            line = f", first in line {earlier.place.line}" if earlier.place else ""
+            message = f"two pipelines have the id {pipeline.id!r}{line}"
+            hint = "positions are kept by id, so each needs its own"
+            problems.append(Problem("id", message, hint, *(pipeline.place or (None, None))))
+    return problems

@@ -1,1 +1,103 @@
-"""What authors of connectors and pipelines test with."""
+"""What authors of connectors and pipelines test with.
+
+The names are imported on first use: pytest loads this package in every project that has conduit-py
+installed, and most of them must not pay for it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from conduit_py.testing.destination import ScriptedDestination
+    from conduit_py.testing.log import Delivery, Event, Log
+    from conduit_py.testing.numbered import number_of, numbered, position_of
+    from conduit_py.testing.script import (
+        AwaitFlush,
+        Block,
+        Delay,
+        EmptyPosition,
+        Fail,
+        Mistake,
+        NotYet,
+        OnAck,
+        OnAnswer,
+        OnFlush,
+        Refuse,
+        RefuseOutside,
+        Repeat,
+        RepeatPosition,
+        ReturnNothing,
+        ReturnTooMany,
+        Step,
+    )
+    from conduit_py.testing.simulation import SimulationStuck, simulate, simulated
+    from conduit_py.testing.source import ScriptedSource
+
+_HOME = {
+    "destination": ("ScriptedDestination",),
+    "log": ("Delivery", "Event", "Log"),
+    "numbered": ("number_of", "numbered", "position_of"),
+    "script": (
+        "AwaitFlush",
+        "Block",
+        "Delay",
+        "EmptyPosition",
+        "Fail",
+        "Mistake",
+        "NotYet",
+        "OnAck",
+        "OnAnswer",
+        "OnFlush",
+        "Refuse",
+        "RefuseOutside",
+        "Repeat",
+        "RepeatPosition",
+        "ReturnNothing",
+        "ReturnTooMany",
+        "Step",
+    ),
+    "simulation": ("SimulationStuck", "simulate", "simulated"),
+    "source": ("ScriptedSource",),
+}
+
+__all__ = [
+    "AwaitFlush",
+    "Block",
+    "Delay",
+    "Delivery",
+    "EmptyPosition",
+    "Event",
+    "Fail",
+    "Log",
+    "Mistake",
+    "NotYet",
+    "OnAck",
+    "OnAnswer",
+    "OnFlush",
+    "Refuse",
+    "RefuseOutside",
+    "Repeat",
+    "RepeatPosition",
+    "ReturnNothing",
+    "ReturnTooMany",
+    "ScriptedDestination",
+    "ScriptedSource",
+    "SimulationStuck",
+    "Step",
+    "number_of",
+    "numbered",
+    "position_of",
+    "simulate",
+    "simulated",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"conduit_py.testing.{module}"), name)
+    raise AttributeError(f"module 'conduit_py.testing' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

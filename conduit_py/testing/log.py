@@ -1,0 +1,108 @@
+"""Log: all that scripted ends saw and keep, over all runs that share it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import trio
+
+from conduit_py.record import Record
+from conduit_py.testing.numbered import number_of
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One thing that an end saw happen, at a time of the run's clock."""
+
+    at: float
+    node: str
+    did: str
+    what: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.at:g} {self.node} {self.did} {' '.join(self.what)}".rstrip()
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """One record as it reached a destination, with what names it there."""
+
+    source: str
+    record: Record
+    key: bytes
+
+    @property
+    def number(self) -> int | None:
+        return number_of(self.record)
+
+    @property
+    def label(self) -> str:
+        return f"{self.source}:{self.number}"
+
+
+class Log:
+    """The world around a pipeline under test: what its ends saw, and what they made durable.
+
+    Give the same log to all ends of a pipeline. It outlives runs, so that after a failure and a
+    restart a test can compare what the sources had with what the destinations hold. The ends also
+    watch how the runtime treats them: `violations` lists every call that breaks the SDK's promises.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.violations: list[str] = []
+        self.read: defaultdict[str, list[bytes]] = defaultdict(list)
+        """Per source: the positions it returned, in order."""
+        self.acked: defaultdict[str, list[bytes]] = defaultdict(list)
+        """Per source: the positions acked to it, in order."""
+        self.received: defaultdict[str, list[Delivery]] = defaultdict(list)
+        """Per destination: what was written to it, in order, durable or not."""
+        self.stored: defaultdict[str, list[Delivery]] = defaultdict(list)
+        """Per destination: what it made durable, in order."""
+        self.pruned: Counter[str] = Counter()
+        """Per source that prunes: how many records are gone for ever."""
+        self._met: Counter[str] = Counter()
+
+    def note(self, node: str, did: str, *what: str) -> None:
+        self.events.append(Event(trio.current_time(), node, did, what))
+
+    def reads(self, node: str, positions: Sequence[bytes]) -> None:
+        self.note(node, "read", *(position.decode() for position in positions))
+        self.read[node].extend(positions)
+
+    def acks(self, node: str, position: bytes, *, prune: bool) -> None:
+        self.note(node, "ack", position.decode())
+        self.acked[node].append(position)
+        if prune and position.isdigit():
+            self.pruned[node] = max(self.pruned[node], int(position) + 1)
+
+    def writes(self, node: str, delivery: Delivery) -> None:
+        self.note(node, "write", delivery.label)
+        self.received[node].append(delivery)
+
+    def stores(self, node: str, delivery: Delivery) -> None:
+        self.note(node, "store", delivery.label)
+        self.stored[node].append(delivery)
+
+    def violation(self, node: str, what: str) -> None:
+        self.violations.append(f"{node}: {what}")
+
+    def count(self, place: str) -> int:
+        """How often this place has been asked for, this time included."""
+        self._met[place] += 1
+        return self._met[place]
+
+    def did(self, did: str, node: str | None = None) -> list[Event]:
+        """The events of one kind, of one end or of all."""
+        return [event for event in self.events if event.did == did and node in (None, event.node)]
+
+    def numbers(self, destination: str = "destination", source: str | None = None) -> list[int | None]:
+        """The numbers of the records that a destination holds, in order, of one source or of all."""
+        return [each.number for each in self.stored[destination] if source in (None, each.source)]
+
+    def trace(self) -> list[str]:
+        """Everything that happened, a line each: equal traces mean equal runs."""
+        return [str(event) for event in self.events]
+
+    def check(self) -> None:
+        """Raise AssertionError with all the promises that the runtime broke towards the ends."""
+        if self.violations:
+            raise AssertionError("the runtime broke the SDK's promises:\n  " + "\n  ".join(self.violations))

@@ -1,0 +1,133 @@
+"""Steps: what a scripted end does when it meets a record, instead of simply handling it.
+
+A script maps the number of a record to one step, or to several that happen in turn:
+
+    ScriptedSource(records=9, script={3: Delay(2), 5: Fail("link down"), 7: OnAck(Block())})
+    ScriptedDestination(script={4: Refuse("no such customer"), 6: (Delay(1), Fail(times=None))})
+"""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+import trio
+
+from conduit_py.errors import TransientError
+from conduit_py.testing.log import Log
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Base of all steps."""
+
+
+class Delay(Step, frozen=True):
+    """Take `seconds` of the run's clock. A shielded one cannot be cancelled: a connector that ignores a stop."""
+
+    seconds: float
+    shielded: bool = False
+
+
+class Block(Step, frozen=True):
+    """Never return; only cancellation ends it. On an answer: it never comes."""
+
+
+class Fail(Step, frozen=True):
+    """Raise `error`, the first `times` times that the record is met, over all runs; None is always."""
+
+    message: str = "scripted failure"
+    error: type[Exception] = TransientError
+    times: int | None = 1
+
+
+class Refuse(Step, frozen=True):
+    """Refuse the record: as unreadable at a source, as not acceptable at a destination."""
+
+    reason: str = "scripted refusal"
+
+
+class NotYet(Step, frozen=True):
+    """A source says NothingYet, `times` times in all, before it has this record."""
+
+    times: int = 1
+
+
+class OnAck(Step, frozen=True):
+    """At a source: the step happens when the record's position is acked."""
+
+    step: Step
+
+
+class OnFlush(Step, frozen=True):
+    """At a destination: the step happens at the next flush, while the record is not durable yet."""
+
+    step: Step
+
+
+class OnAnswer(Step, frozen=True):
+    """At a destination that answers later: the step happens to the answer for this record.
+
+    Delay makes it late and so out of order, Block keeps it back for ever, Fail crashes the answers,
+    AwaitFlush holds it until the next flush, Repeat and Mistake break the contract.
+    """
+
+    step: Step
+
+
+class AwaitFlush(Step, frozen=True):
+    """The answer comes only after the next flush."""
+
+
+class ReturnNothing(Step, frozen=True):
+    """Broken contract: the source returns no record at all, once."""
+
+
+class ReturnTooMany(Step, frozen=True):
+    """Broken contract: the source returns one record more than it was asked for."""
+
+
+class RepeatPosition(Step, frozen=True):
+    """Broken contract: the record has the position of the one before it."""
+
+
+class EmptyPosition(Step, frozen=True):
+    """Broken contract: the record has no position."""
+
+
+class RefuseOutside(Step, frozen=True):
+    """Broken contract: the destination refuses an index that the batch does not have."""
+
+
+class Repeat(Step, frozen=True):
+    """Broken contract, as OnAnswer(Repeat()): the same answer comes twice."""
+
+
+class Mistake(Step, frozen=True):
+    """Broken contract, as OnAnswer(Mistake()): there is an answer for a message that was never written too."""
+
+
+Steps: TypeAlias = Step | tuple[Step, ...]
+Script: TypeAlias = Mapping[int, Steps]
+
+
+def steps_of(steps: Steps | None) -> tuple[Step, ...]:
+    if steps is None:
+        return ()
+    return (steps,) if isinstance(steps, Step) else steps
+
+
+async def perform(step: Step, log: Log, place: str) -> None:
+    """Do what Delay, Block and Fail say; other steps mean something only to the end that met them.
+
+    `place` names where the step stands, so that a failure which happens once does so once in all runs.
+    """
+    match step:
+        case Delay(seconds=seconds, shielded=shielded):
+            with trio.CancelScope(shield=shielded):
+                await trio.sleep(seconds)
+        case Block():
+            await trio.sleep_forever()
+        case Fail(message=message, error=error, times=times):
+            if times is None or log.count(place) <= times:
+                raise error(message)
+        case _:
+            pass

@@ -1,0 +1,135 @@
+"""Simulation: run async code so that one number decides everything that chance would otherwise decide.
+
+The seed decides the order in which trio runs its tasks, and what the module `random` returns; time
+is virtual and jumps ahead whenever every task waits. The same seed gives the same run, in every
+process; another seed gives another interleaving. What it cannot rule: threads, sockets, the real
+clock, `random.Random()` without a seed, and the order of sets of objects.
+"""
+
+import functools
+import inspect
+import math
+import os
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import outcome
+import trio
+from trio.testing import MockClock
+
+from conduit_py.errors import EnvironmentUnfit
+
+T = TypeVar("T")
+
+SEED_VARIABLE = "CONDUIT_SEED"
+
+
+class SimulationStuck(AssertionError):
+    """The simulated code did not end within its virtual time; the message says where every task waits."""
+
+
+def simulate(main: Callable[..., Awaitable[T]], *args: Any, seed: int = 0, seconds: float = 3600.0) -> T:
+    """Run `main(*args)` under this seed, from the virtual time 0, and return its result.
+
+    Code that has not ended after `seconds` of virtual time raises SimulationStuck, so a deadlock is
+    a failure at once and not a test that hangs. Every error carries the seed as a note.
+    """
+    with seeded(seed):
+        try:
+            return trio.run(_bounded, main, args, seconds, clock=MockClock(autojump_threshold=0))
+        except BaseException as error:
+            error.add_note(f"simulated with seed {seed}: the same seed repeats this run exactly")
+            raise
+
+
+def simulated(*, seeds: Iterable[int] = range(20), seconds: float = 3600.0) -> Callable[[Any], Callable[..., None]]:
+    """Make an async test a sync one that runs under each of the seeds, and stops at the first that fails.
+
+    Works with any test runner; fixtures are passed on, those of pytest-trio excepted. A parameter
+    called `seed` is given the seed. `pytest --conduit-seed=N`, or CONDUIT_SEED=N, runs that seed only.
+    """
+    several = list(seeds)
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        signature = inspect.signature(test)
+
+        @functools.wraps(test)
+        def run(*args: Any, **kwargs: Any) -> None:
+            chosen = os.environ.get(SEED_VARIABLE)
+            for seed in several if chosen is None else [int(chosen)]:
+                given = kwargs | {"seed": seed} if "seed" in signature.parameters else kwargs
+                simulate(functools.partial(test, *args, **given), seed=seed, seconds=seconds)
+
+        visible = [parameter for name, parameter in signature.parameters.items() if name != "seed"]
+        run.__signature__ = signature.replace(parameters=visible)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Within the block trio's scheduler and the module `random` follow `seed`; afterwards all is as before."""
+    run = _scheduler()
+    flag, scheduler_state, random_state = run._ALLOW_DETERMINISTIC_SCHEDULING, run._r.getstate(), random.getstate()
+    run._ALLOW_DETERMINISTIC_SCHEDULING = True
+    # Seeded in place, never replaced: Hypothesis keeps a reference to this very object.
+    run._r.seed(seed)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        run._ALLOW_DETERMINISTIC_SCHEDULING = flag
+        run._r.setstate(scheduler_state)
+        random.setstate(random_state)
+
+
+def _scheduler() -> Any:
+    """trio's scheduler module, if it still has the two private names that make it deterministic."""
+    from trio._core import _run
+
+    names = _run.__dict__
+    if not isinstance(names.get("_r"), random.Random) or not isinstance(
+        names.get("_ALLOW_DETERMINISTIC_SCHEDULING"), bool
+    ):
+        raise EnvironmentUnfit(
+            f"trio {trio.__version__} cannot be simulated: its scheduler has no seed to set any more",
+            suggestion="use the trio version that this release of conduit-py was tested with",
+        )
+    return _run
+
+
+async def _bounded(main: Callable[..., Awaitable[T]], args: tuple[Any, ...], seconds: float) -> T:
+    stuck: list[str] = []
+
+    async def watch() -> None:
+        await trio.sleep(seconds)
+        stuck.extend(_where_tasks_wait())
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        if seconds < math.inf:
+            nursery.start_soon(watch)
+        result = await outcome.acapture(main, *args)
+        nursery.cancel_scope.cancel()
+    if stuck:
+        raise SimulationStuck(f"not done after {seconds:g} virtual seconds; the tasks wait at\n" + "\n".join(stuck))
+    return result.unwrap()
+
+
+def _where_tasks_wait() -> list[str]:
+    root = trio.lowlevel.current_root_task()
+    return [] if root is None else list(_lines(root, 0))
+
+
+def _lines(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
+    # The innermost frames belong to trio; the one that says most is the last outside of it.
+    frames = [(frame.f_code.co_filename, line) for frame, line in task.iter_await_frames()]
+    ours = [place for place in frames if f"{os.sep}trio{os.sep}" not in place[0]] or frames
+    if ours and task is not trio.lowlevel.current_task():
+        yield f"  {'  ' * depth}{task.name}: {ours[-1][0]}:{ours[-1][1]}"
+    for nursery in task.child_nurseries:
+        for child in sorted(nursery.child_tasks, key=lambda each: each.name):
+            yield from _lines(child, depth + 1)

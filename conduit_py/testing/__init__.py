@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from conduit_py.testing.destination import ScriptedDestination
     from conduit_py.testing.log import Delivery, Event, Log
-    from conduit_py.testing.numbered import number_of, numbered, position_of
+    from conduit_py.testing.records import number_of, numbered, position_of
     from conduit_py.testing.script import (
         AwaitFlush,
         Block,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _HOME = {
     "destination": ("ScriptedDestination",),
     "log": ("Delivery", "Event", "Log"),
-    "numbered": ("number_of", "numbered", "position_of"),
+    "records": ("number_of", "numbered", "position_of"),
     "script": (
         "AwaitFlush",
         "Block",

@@ -7,7 +7,7 @@ import msgspec
 import trio
 
 from conduit_py.record import Record
-from conduit_py.testing.numbered import number_of
+from conduit_py.testing.records import number_of
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from conduit_py.sdk.options import Options
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Source
 from conduit_py.testing.etiquette import Etiquette
 from conduit_py.testing.log import Log
-from conduit_py.testing.numbered import numbered, position_of
+from conduit_py.testing.records import numbered, position_of
 from conduit_py.testing.script import (
     Block,
     Delay,

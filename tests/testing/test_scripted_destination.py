@@ -11,7 +11,7 @@ from conduit_py.errors import FatalError, TransientError
 from conduit_py.sdk import AckMode, Answer
 from conduit_py.testing.destination import ScriptedDestination
 from conduit_py.testing.log import Log
-from conduit_py.testing.numbered import numbered, position_of
+from conduit_py.testing.records import numbered, position_of
 from conduit_py.testing.script import (
     AwaitFlush,
     Block,

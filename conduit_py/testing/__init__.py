@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Step,
     )
     from conduit_py.testing.simulation import SimulationStuck, simulate, simulated
-    from conduit_py.testing.source import ScriptedSource
+    from conduit_py.testing.source import ScriptedSource, StoppableSource
 
 _HOME = {
     "destination": ("ScriptedDestination",),
@@ -57,7 +57,7 @@ _HOME = {
         "Step",
     ),
     "simulation": ("SimulationStuck", "simulate", "simulated"),
-    "source": ("ScriptedSource",),
+    "source": ("ScriptedSource", "StoppableSource"),
 }
 
 __all__ = [
@@ -84,6 +84,7 @@ __all__ = [
     "ScriptedSource",
     "SimulationStuck",
     "Step",
+    "StoppableSource",
     "number_of",
     "numbered",
     "position_of",

@@ -44,7 +44,7 @@ class ScriptedSourceOptions(Options):
     prunes: bool = Field(default=False, description="acked records are gone for ever, as from a queue")
     log: Log = Field(default_factory=Log, description="where everything is noted; survives runs")
     at_open: Steps = ()
-    at_stop: Steps = ()
+    at_stop: Steps = Field(default=(), description="steps when told to stop; only a StoppableSource is told")
     at_teardown: Steps = ()
 
 
@@ -52,7 +52,8 @@ class ScriptedSource(Source[ScriptedSourceOptions]):
     """Records 0, 1, 2, …; the position of a record is its number, and reading resumes after any of them.
 
     Asking a source that prunes for a record which was acked raises FatalError: whoever acks a
-    position before keeping it will, after a crash, run into that.
+    position before keeping it will, after a crash, run into that. A stop cancels its reads, as it
+    does with every async source that has no `stop` of its own.
     """
 
     @property
@@ -64,7 +65,6 @@ class ScriptedSource(Source[ScriptedSourceOptions]):
         return Etiquette(self.options.name, self.log)
 
     async def open(self, position: bytes | None) -> None:
-        self._stopped = trio.Event()
         self._unacked: deque[bytes] = deque()
         self._reads = 0
         self._next = 0 if position is None else int(position) + 1
@@ -100,12 +100,6 @@ class ScriptedSource(Source[ScriptedSourceOptions]):
                         await perform(step.step, self.log, self._place("ack", position.decode()))
                 self._acked(position)
 
-    async def stop(self) -> None:
-        with self._etiquette.call("stop", lane="stop"):
-            self._note("stop")
-            await self._perform_all(self.options.at_stop, "stop")
-            self._stopped.set()
-
     async def teardown(self) -> None:
         with self._etiquette.call("teardown"):
             self._note("teardown")
@@ -128,7 +122,7 @@ class ScriptedSource(Source[ScriptedSourceOptions]):
 
     async def _end(self) -> None:
         if not self.options.bounded:
-            await self._stopped.wait()
+            await trio.sleep_forever()
         self._note("end")
         raise EndOfSource
 
@@ -191,6 +185,30 @@ class ScriptedSource(Source[ScriptedSourceOptions]):
 
     def _note(self, did: str, *what: str) -> None:
         self.log.note(self.options.name, did, *what)
+
+
+class StoppableSource(ScriptedSource):
+    """The same, but told to stop by a call: a read that waits then ends, except one that a Block has stuck."""
+
+    async def open(self, position: bytes | None) -> None:
+        self._stopped = False
+        self._waiting = trio.CancelScope()
+        await super().open(position)
+
+    async def read(self, n: int) -> list[Record] | Reading:
+        if not self._stopped:
+            with trio.CancelScope() as self._waiting:
+                return await super().read(n)
+        raise EndOfSource
+
+    async def stop(self) -> None:
+        with self._etiquette.call("stop", lane="stop"):
+            self._note("stop")
+            await self._perform_all(self.options.at_stop, "stop")
+            self._stopped = True
+            stuck = self._next < self._total and Block() in self._steps(self._next)
+            if not stuck:
+                self._waiting.cancel()
 
 
 _FIRST = (Delay, Block, Fail, NotYet, ReturnNothing, ReturnTooMany)

@@ -1,5 +1,6 @@
 """ScriptedSource: it misbehaves exactly as scripted, resumes anywhere, and watches the runtime."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from conduit_py.testing.script import (
     ReturnNothing,
     ReturnTooMany,
 )
-from conduit_py.testing.source import ScriptedSource
+from conduit_py.testing.source import ScriptedSource, StoppableSource
 
 
 async def opened(position: bytes | None = None, /, **options: Any) -> ScriptedSource:
@@ -140,19 +141,52 @@ async def test_refused_records_are_read_with_their_reason(autojump_clock: MockCl
     assert (positions(read), read.refused) == ([b"0", b"1", b"2"], {1: "not JSON"})
 
 
-async def test_an_unbounded_source_waits_until_stopped(autojump_clock: MockClock) -> None:
+async def test_an_unbounded_source_waits_for_ever(autojump_clock: MockClock) -> None:
     source = await opened(records=0, bounded=False)
 
+    with trio.move_on_after(1e6) as scope:
+        await source.read(1)
+    assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("options", [{"records": 0, "bounded": False}, {"records": 1, "script": {0: Delay(99)}}])
+async def test_a_stop_ends_a_waiting_read(options: dict[str, Any], autojump_clock: MockClock) -> None:
+    source = StoppableSource(**options)
+    await source.open(None)
+
     async with trio.open_nursery() as nursery:
-
-        async def stop_later() -> None:
-            await trio.sleep(7)
-            await source.stop()
-
-        nursery.start_soon(stop_later)
+        nursery.start_soon(later, 7, source.stop)
         with pytest.raises(EndOfSource):
             await source.read(1)
+
     assert trio.current_time() == 7
+    with pytest.raises(EndOfSource):
+        await source.read(1)
+
+
+async def test_a_stuck_read_ignores_a_stop(autojump_clock: MockClock) -> None:
+    source = StoppableSource(records=1, script={0: Block()})
+    await source.open(None)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(later, 7, source.stop)
+        with trio.move_on_after(100) as scope:
+            await source.read(1)
+    assert scope.cancelled_caught
+
+
+async def test_a_stop_can_be_stuck_itself(autojump_clock: MockClock) -> None:
+    source = StoppableSource(at_stop=Block())
+    await source.open(None)
+
+    with trio.move_on_after(100) as scope:
+        await source.stop()
+    assert scope.cancelled_caught
+
+
+async def later(seconds: float, call: Callable[[], Awaitable[None]]) -> None:
+    await trio.sleep(seconds)
+    await call()
 
 
 async def test_broken_contracts(autojump_clock: MockClock) -> None:
@@ -243,7 +277,6 @@ async def test_the_log_tells_what_happened_when(autojump_clock: MockClock) -> No
     await source.read(9)
     await source.read(9)
     await source.ack([b"1"])
-    await source.stop()
     await source.teardown()
 
     assert log.trace() == [
@@ -251,7 +284,6 @@ async def test_the_log_tells_what_happened_when(autojump_clock: MockClock) -> No
         "0 web read 1",
         "1.5 web read 2",
         "1.5 web ack 1",
-        "1.5 web stop",
         "1.5 web teardown",
     ]
     assert [event.at for event in log.did("read")] == [0, 1.5]

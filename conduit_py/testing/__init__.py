@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from conduit_py.testing.destination import ScriptedDestination
     from conduit_py.testing.log import Delivery, Event, Log
+    from conduit_py.testing.outage import MortalStore, run_with_outage
     from conduit_py.testing.records import number_of, numbered, position_of
     from conduit_py.testing.script import (
         AwaitFlush,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _HOME = {
     "destination": ("ScriptedDestination",),
     "log": ("Delivery", "Event", "Log"),
+    "outage": ("MortalStore", "run_with_outage"),
     "records": ("number_of", "numbered", "position_of"),
     "script": (
         "AwaitFlush",
@@ -70,6 +72,7 @@ __all__ = [
     "Fail",
     "Log",
     "Mistake",
+    "MortalStore",
     "NotYet",
     "OnAck",
     "OnAnswer",
@@ -88,6 +91,7 @@ __all__ = [
     "number_of",
     "numbered",
     "position_of",
+    "run_with_outage",
     "simulate",
     "simulated",
 ]

@@ -2,12 +2,16 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
 from conduit_py.record import Record
 from conduit_py.testing.records import number_of
+
+if TYPE_CHECKING:
+    from conduit_py.testing.outage import Outage
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -59,31 +63,39 @@ class Log:
         """Per destination: what it made durable, in order."""
         self.pruned: Counter[str] = Counter()
         """Per source that prunes: how many records are gone for ever."""
+        self.outage: Outage | None = None
+        """A power cut to come; after it nothing is noted or kept any more."""
         self._met: Counter[str] = Counter()
 
-    def note(self, node: str, did: str, *what: str) -> None:
+    def note(self, node: str, did: str, *what: str) -> bool:
+        """Note what happens now; False if it does not happen, because of an outage."""
+        if self.outage is not None and not self.outage.spares_moment():
+            return False
         self.events.append(Event(trio.current_time(), node, did, what))
+        return True
 
     def reads(self, node: str, positions: Sequence[bytes]) -> None:
-        self.note(node, "read", *(position.decode() for position in positions))
-        self.read[node].extend(positions)
+        if self.note(node, "read", *(position.decode() for position in positions)):
+            self.read[node].extend(positions)
 
     def acks(self, node: str, position: bytes, *, prune: bool) -> None:
-        self.note(node, "ack", position.decode())
+        if not self.note(node, "ack", position.decode()):
+            return
         self.acked[node].append(position)
         if prune and position.isdigit():
             self.pruned[node] = max(self.pruned[node], int(position) + 1)
 
     def writes(self, node: str, delivery: Delivery) -> None:
-        self.note(node, "write", delivery.label)
-        self.received[node].append(delivery)
+        if self.note(node, "write", delivery.label):
+            self.received[node].append(delivery)
 
     def stores(self, node: str, delivery: Delivery) -> None:
-        self.note(node, "store", delivery.label)
-        self.stored[node].append(delivery)
+        if self.note(node, "store", delivery.label):
+            self.stored[node].append(delivery)
 
     def violation(self, node: str, what: str) -> None:
-        self.violations.append(f"{node}: {what}")
+        if self.outage is None or not self.outage.struck:
+            self.violations.append(f"{node}: {what}")
 
     def count(self, place: str) -> int:
         """How often this place has been asked for, this time included."""

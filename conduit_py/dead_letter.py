@@ -5,7 +5,7 @@ import time
 import msgspec
 
 from conduit_py import metadata
-from conduit_py.batch import MessageId
+from conduit_py.batch import Batch, MessageId
 from conduit_py.record import Payload, Record, Structured
 
 
@@ -29,6 +29,12 @@ class DeadLetter(msgspec.Struct):
     record: Record
     failures: list[Failure]
     at: float = msgspec.field(default_factory=time.time)
+
+    @classmethod
+    def about(cls, batch: Batch, index: int, record: Record, failure: Failure) -> "DeadLetter":
+        """The letter for the message at `index`, whose record now looks like `record`."""
+        position = batch.span.position(batch.sequences[index])
+        return cls(batch.span.pipeline, batch.id(index), position, record, [failure])
 
     @property
     def node(self) -> str:

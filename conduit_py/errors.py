@@ -1,19 +1,19 @@
 """The error tree: whose fault it is, what happens next, and a stable code to look it up by.
 
-    ConduitError
-    ├── PipelineInvalid        the definition is wrong; nothing was started
-    ├── EnvironmentUnfit       the machine or the state directory cannot be used; nothing was started
-    │   └── StateLocked        another process owns the state directory
-    ├── RecordRefused          one record cannot be handled; it is nacked and the pipeline goes on
-    └── RunError               the run stops
-        ├── TransientError     starting again may help: the lifecycle does so with back-off
-        │   ├── NodeFailed     a connector or processor raised something it did not classify
-        │   └── StateFailed    the state store could not make progress durable
-        └── FatalError         starting again would fail the same way: the pipeline stays stopped
-            ├── ContractBroken a connector or processor broke a rule of its own contract
-            ├── NackNotAllowed the dead-letter policy does not take this nack
-            ├── DeadLetterFailed a dead letter could not be stored
-            └── StopTimedOut   a graceful stop did not end within its deadline
+ConduitError
+├── PipelineInvalid        the definition is wrong; nothing was started
+├── EnvironmentUnfit       the machine or the state directory cannot be used; nothing was started
+│   └── StateLocked        another process owns the state directory
+├── RecordRefused          one record cannot be handled; it is nacked and the pipeline goes on
+└── RunError               the run stops
+    ├── TransientError     starting again may help: the lifecycle does so with back-off
+    │   ├── NodeFailed     a connector or processor raised something it did not classify
+    │   └── StateFailed    the state store could not make progress durable
+    └── FatalError         starting again would fail the same way: the pipeline stays stopped
+        ├── ContractBroken a connector or processor broke a rule of its own contract
+        ├── NackNotAllowed the dead-letter policy does not take this nack
+        ├── DeadLetterFailed a dead letter could not be stored
+        └── StopTimedOut   a graceful stop did not end within its deadline
 """
 
 from collections.abc import Sequence

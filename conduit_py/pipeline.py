@@ -206,9 +206,7 @@ class Pipeline:
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
-        values = dict(
-            id=id, description=description, delivery=delivery, stop_seconds=stop_seconds, recovery=recovery
-        )
+        values = dict(id=id, description=description, delivery=delivery, stop_seconds=stop_seconds, recovery=recovery)
         checked, self.problems = check_options(PipelineSettings, values, self.place)
         self.settings = (
             checked if isinstance(checked, PipelineSettings) else PipelineSettings.model_construct(id=self.id)
@@ -228,7 +226,9 @@ class Pipeline:
                 given = type(item).__name__
                 hint = f'write {kind.__name__}("an-id", …)'
                 place = self.place or (None, None)
-                self.problems.append(Problem(f"{name}[{index}]", f"must be a {kind.__name__}, not {given}", hint, *place))
+                self.problems.append(
+                    Problem(f"{name}[{index}]", f"must be a {kind.__name__}, not {given}", hint, *place)
+                )
         return [item for item in items if isinstance(item, kind)]
 
 

@@ -56,13 +56,13 @@ class Connector(Plugin[OptionsT]):
     """A source or destination: a plugin with a life outside of runs."""
 
     def on_created(self) -> Awaitable[None] | None:
-        """Called once, before the first `open` ever with this state directory."""
+        """Called before the first `open` ever with this state directory; again if a crash came in between."""
 
     def on_updated(self, before: dict[str, Any]) -> Awaitable[None] | None:
-        """Called once before `open` when the options differ from those of the last run, given as plain values."""
+        """Called before `open` when the options differ from those of the last run, given as plain values."""
 
     def on_deleted(self) -> Awaitable[None] | None:
-        """Called once, alone, when the connector has been taken out of the pipeline."""
+        """Called, and nothing else, when the connector has been taken out of the pipeline."""
 
     def teardown(self) -> Awaitable[None] | None:
         """Release everything. Called once after `open`, even when that failed; nothing is called after it."""

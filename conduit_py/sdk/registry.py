@@ -40,3 +40,14 @@ def find(kind: Kind, name: str) -> type[Plugin[Any]]:
         ) from error
     assert isinstance(plugin, type)
     return plugin
+
+
+def name_of(kind: Kind, plugin: type[Plugin[Any]]) -> str:
+    """The name under which a plugin class is registered, or "" if it is not."""
+    target = f"{plugin.__module__}:{plugin.__qualname__}"
+    for name, entry in installed(kind).items():
+        module, _, attribute = entry.value.partition(":")
+        # A package may re-export a class from the module it is written in.
+        if entry.value == target or (plugin.__module__.startswith(module) and attribute == plugin.__qualname__):
+            return name
+    return ""

@@ -19,11 +19,11 @@ class Calls:
 
     def __init__(self, node: str, plugin: Plugin[Any]) -> None:
         self._node = node
-        self._plugin = plugin
+        self.plugin = plugin
         self._thread: OwnedThread | None = None
 
     async def __call__(self, name: str, *args: Any) -> Any:
-        method = getattr(self._plugin, name)
+        method = getattr(self.plugin, name)
         if is_async(method):
             return await method(*args)
         if self.inherited(name):
@@ -36,7 +36,7 @@ class Calls:
         return await self._thread.run(call, *args)
 
     def inherited(self, name: str) -> bool:
-        method = getattr(type(self._plugin), name, None)
+        method = getattr(type(self.plugin), name, None)
         return any(method is getattr(base, name, _NONE) for base in (Source, Destination, Processor, Connector))
 
     def close(self) -> None:

@@ -69,9 +69,7 @@ class Dispatcher:
         for index in sorted(refused):
             if not 0 <= index < len(batch):
                 raise ContractBroken(self._node, f"read() refused record {index} of {len(batch)}")
-            position = batch.span.position(batch.sequences[index])
-            failure = Failure(self._node, refused[index])
-            letter = DeadLetter(batch.span.pipeline, batch.id(index), position, batch[index], [failure])
+            letter = DeadLetter.about(batch, index, batch[index], Failure(self._node, refused[index]))
             self._ledger.nack(batch.span, letter, self._voters)
         self._meter.refused += len(refused)
         return batch.select([index for index in range(len(batch)) if index not in refused])

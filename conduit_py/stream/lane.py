@@ -93,13 +93,13 @@ class Lane:
 
     def _checked(self, results: Any, batch: Batch) -> list[Result]:
         try:
-            results = list(results)
+            checked: list[Result] = list(results)
         except TypeError:
             kind = type(results).__name__
             raise ContractBroken(self._node, f"must return one result per record of the batch, not {kind}") from None
-        if len(results) != len(batch):
-            raise ContractBroken(self._node, f"returned {len(results)} results for a batch of {len(batch)} records")
-        return results
+        if len(checked) != len(batch):
+            raise ContractBroken(self._node, f"returned {len(checked)} results for a batch of {len(batch)} records")
+        return checked
 
 
 def each(call: Callable[[Record], Result], records: list[Record]) -> list[Result]:

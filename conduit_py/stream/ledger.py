@@ -117,6 +117,10 @@ class Ledger:
             if entry.released == len(entry.span):
                 del self._entries[entry.span.first]
         self._on_released()
+        # The entry that is now the oldest may have been settled while it was not, and nobody was told.
+        oldest = next(iter(self._entries.values()), None)
+        if oldest is not None and oldest.may_be_settled(self._voters):
+            self._on_settled()
 
     def _vote(self, span: Span, sequences: Sequence[int], voters: int) -> None:
         entry = self._entry(span)
@@ -205,7 +209,7 @@ class _Entry:
 
     def stretch(self, stop: int) -> Stretch:
         first = self.span.first
-        nacks = []
+        nacks: list[DeadLetter] = []
         if self.nacks:
             for sequence in sorted(self.nacks):
                 if self.released <= sequence - first < stop:

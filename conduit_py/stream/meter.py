@@ -10,7 +10,7 @@ NodeKind: TypeAlias = Literal["source", "processor", "destination", "dead_letter
 
 
 class Meter(msgspec.Struct):
-    """Plain counters, touched once per batch. `waiting_on` says what blocks the node at this moment."""
+    """Plain counters, touched once per batch, and what the node's tasks wait for."""
 
     node: str
     kind: NodeKind
@@ -24,16 +24,21 @@ class Meter(msgspec.Struct):
     retries: int = 0
     in_flight: int = 0
     window: int = 0
-    waiting_on: str | None = None
+    waits: list[str] = []  # noqa: RUF012 - msgspec gives every meter a list of its own
+
+    @property
+    def waiting_on(self) -> str | None:
+        """What blocks the node at this moment: of several tasks of one node, the last that began to wait."""
+        return self.waits[-1] if self.waits else None
 
     @contextmanager
     def waiting(self, reason: str) -> Iterator[None]:
-        """Say what the node waits for while the block runs."""
-        self.waiting_on = reason
+        """Say what a task of the node waits for while the block runs."""
+        self.waits.append(reason)
         try:
             yield
         finally:
-            self.waiting_on = None
+            self.waits.remove(reason)
 
 
 class Progress(msgspec.Struct, frozen=True):

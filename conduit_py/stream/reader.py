@@ -4,7 +4,6 @@ from typing import Any
 
 import trio
 
-from conduit_py.backoff import Backoff
 from conduit_py.errors import ContractBroken
 from conduit_py.record import Record
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Source
@@ -15,7 +14,8 @@ from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.signal import Signal
 
-IDLE = Backoff(delay_seconds=0.01, delay_max_seconds=0.5)
+IDLE_SECONDS = 0.01
+IDLE_SECONDS_MAX = 0.5
 
 
 class Reader:
@@ -36,7 +36,7 @@ class Reader:
         self._wake = wake
         self._meter = meter
         self._stop_requested = trio.Event()
-        self._read_scope = trio.CancelScope()
+        self._scope = trio.CancelScope()
         self.completed = False
 
     def stop(self) -> None:
@@ -48,13 +48,14 @@ class Reader:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._interrupt_read)
             try:
-                await self._read_all()
+                with self._scope:
+                    await self._read_all()
             finally:
                 self._intake.close()
                 nursery.cancel_scope.cancel()
 
     async def _read_all(self) -> None:
-        idle_rounds = 0
+        idle_seconds = IDLE_SECONDS
         while n := await self._room():
             try:
                 reading = await self._read(n)
@@ -63,13 +64,12 @@ class Reader:
                 self.completed = not self._stop_requested.is_set()
                 return
             except NothingYet:
-                idle_rounds += 1
-                with self._meter.waiting("source"), trio.move_on_after(min(0.01 * 2 ** min(idle_rounds, 6), 0.5)):
+                with self._meter.waiting("source"), trio.move_on_after(idle_seconds):
                     await self._stop_requested.wait()
+                idle_seconds = min(2 * idle_seconds, IDLE_SECONDS_MAX)
                 continue
-            idle_rounds = 0
-            if reading is not None:
-                self._accept(reading, n)
+            idle_seconds = IDLE_SECONDS
+            self._accept(reading, n)
 
     async def _room(self) -> int:
         """Wait until records may be read; 0 when the run is to stop."""
@@ -83,12 +83,9 @@ class Reader:
     async def _read(self, n: int) -> Any:
         with border(self._node, "read"), self._meter.waiting("source"):
             try:
-                with self._read_scope:
-                    return await self._calls("read", n)
+                return await self._calls("read", n)
             except (EndOfSource, NothingYet) as signal:
                 said: Exception = signal
-            else:
-                return None
         raise said
 
     async def _interrupt_read(self) -> None:
@@ -100,7 +97,7 @@ class Reader:
                 # Not in the node's own thread: that one may be the one inside `read`.
                 await (stop() if is_async(stop) else trio.to_thread.run_sync(stop, abandon_on_cancel=True))  # type: ignore[misc]
         elif is_async(self._source.read):
-            self._read_scope.cancel()
+            self._scope.cancel()
 
     def _accept(self, reading: Any, n: int) -> None:
         records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Mapping
 from operator import is_not
+from typing import NamedTuple
 
 import trio
 
@@ -44,7 +45,13 @@ class Stage:
     """
 
     def __init__(
-        self, node: str, declared: Processor, voters: int, ledgers: Mapping[str, Ledger], meter: Meter, rng: random.Random
+        self,
+        node: str,
+        declared: Processor,
+        voters: int,
+        ledgers: Mapping[str, Ledger],
+        meter: Meter,
+        rng: random.Random,
     ) -> None:
         assert declared.processor is not None
         self._node = node
@@ -71,34 +78,34 @@ class Stage:
     async def apply(self, batch: Batch) -> Batch:
         """The batch that leaves this node: every message in it keeps its identity."""
         with self._meter.waiting("processor"):
-            results, attempts = await self._results(batch)
+            results, given_up = await self._results(batch)
         self._meter.records += len(batch)
         self._meter.batches += 1
         # Most batches come out as they went in; then there is nothing to tell anybody.
         if not any(map(is_not, results, batch.records)):
             return batch
-        return _Sorting(self, batch, results, attempts).outcome()
+        return _Sorting(self, batch, results, given_up).outcome()
 
-    async def _results(self, batch: Batch) -> tuple[list[Result], dict[int, int]]:
+    async def _results(self, batch: Batch) -> tuple[list[Result], dict[int, "_GivenUp"]]:
         """One result per record. Records for which the condition is false are their own result."""
         if self._when is None:
             return await self._tried(batch)
         chosen, results = _chosen(self._when, batch.records)
         if not chosen:
             return results, {}
-        answers, attempts = await self._tried(batch.select(chosen))
+        answers, given_up = await self._tried(batch.select(chosen))
         for index, answer in zip(chosen, answers, strict=True):
             results[index] = answer
-        return results, {chosen[index]: count for index, count in attempts.items()}
+        return results, {chosen[index]: each for index, each in given_up.items()}
 
-    async def _tried(self, batch: Batch) -> tuple[list[Result], dict[int, int]]:
-        """The results after as many attempts as the retry policy allows, and how many some of them took."""
+    async def _tried(self, batch: Batch) -> tuple[list[Result], dict[int, "_GivenUp"]]:
+        """The results after as many attempts as the retry policy allows, and what is known of those that failed."""
         if self._retry.attempts == 1:
             return await self._run(batch), {}
         # A failed attempt may have changed its record; every attempt starts from the record as it came.
         pristine = [record.copy() for record in batch.records]
         results = await self._run(batch)
-        attempts: dict[int, int] = {}
+        attempts = dict.fromkeys(range(len(batch)), 1)
         for attempt in range(1, self._retry.attempts):
             failed = [index for index, result in enumerate(results) if _worth_retrying(result)]
             if not failed:
@@ -106,15 +113,11 @@ class Stage:
             self._meter.retries += 1
             with self._meter.waiting("back-off"):
                 await trio.sleep(self._retry.delay(attempt, self._rng))
-            again = batch.select(failed)
-            again = Batch(batch.span, [pristine[index].copy() for index in failed], again.sequences, again.pieces)
-            for index, result in zip(failed, await self._run(again), strict=True):
+            for index, result in zip(failed, await self._run(_again(batch, failed, pristine)), strict=True):
                 results[index] = result
                 attempts[index] = attempt + 1
-        for index, result in enumerate(results):
-            if isinstance(result, Exception):
-                batch.records[index] = pristine[index]
-        return results, attempts
+        errors = [index for index, result in enumerate(results) if isinstance(result, Exception)]
+        return results, {index: _GivenUp(attempts[index], pristine[index]) for index in errors}
 
     async def _run(self, batch: Batch) -> list[Result]:
         if len(self._lanes) == 1:
@@ -138,27 +141,32 @@ class Stage:
     def split(self, batch: Batch, sequence: int, extra: int) -> None:
         self._ledgers[batch.source].split(batch.span, sequence, extra, self._voters)
 
-    def refuse(self, batch: Batch, index: int, error: Exception, attempt: int) -> None:
+    def refuse(self, batch: Batch, index: int, error: Exception, given_up: "_GivenUp") -> None:
         self._meter.refused += 1
-        span = batch.span
-        failure = Failure(self._node, refusal_text(error), attempt)
-        position = span.position(batch.sequences[index])
-        letter = DeadLetter(span.pipeline, batch.id(index), position, batch.records[index], [failure])
-        self._ledgers[batch.source].nack(span, letter, self._voters)
+        failure = Failure(self._node, refusal_text(error), given_up.attempts)
+        letter = DeadLetter.about(batch, index, given_up.record, failure)
+        self._ledgers[batch.source].nack(batch.span, letter, self._voters)
 
     def wrong_result(self, result: object) -> ContractBroken:
         kind = type(result).__name__
         return ContractBroken(self._node, f"returned {kind}: return a Record, None or a list of Records, or raise")
 
 
+class _GivenUp(NamedTuple):
+    """How often a record was tried in vain, and the record as it came to this node."""
+
+    attempts: int
+    record: Record
+
+
 class _Sorting:
     """Sorts the results for one batch into what goes on and what ends here."""
 
-    def __init__(self, stage: Stage, batch: Batch, results: list[Result], attempts: Mapping[int, int]) -> None:
+    def __init__(self, stage: Stage, batch: Batch, results: list[Result], given_up: Mapping[int, _GivenUp]) -> None:
         self._stage = stage
         self._batch = batch
         self._results = results
-        self._attempts = attempts
+        self._given_up = given_up
         self._records: list[Record] = []
         self._sequences: list[int] = []
         self._pieces: list[Piece] | None = None if batch.pieces is None else []
@@ -172,7 +180,8 @@ class _Sorting:
             elif result is None:
                 filtered.append(sequences[index])
             elif isinstance(result, Exception):
-                self._stage.refuse(self._batch, index, result, self._attempts.get(index, 1))
+                once = _GivenUp(1, self._batch.records[index])
+                self._stage.refuse(self._batch, index, result, self._given_up.get(index, once))
             elif isinstance(result, list):
                 self._split(index, result, filtered)
             else:
@@ -222,6 +231,11 @@ def _chosen(when: Callable[[Record], bool], records: list[Record]) -> tuple[list
         except Exception as error:  # a border: the condition is the user's
             results[index] = error
     return chosen, results
+
+
+def _again(batch: Batch, indices: list[int], pristine: list[Record]) -> Batch:
+    chosen = batch.select(indices)
+    return Batch(batch.span, [pristine[index].copy() for index in indices], chosen.sequences, chosen.pieces)
 
 
 def _worth_retrying(result: Result) -> bool:

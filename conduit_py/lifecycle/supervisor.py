@@ -1,0 +1,158 @@
+"""Supervisor: one pipeline over time: run it, keep its status, start it again after a transient error."""
+
+import random
+from collections import deque
+
+import trio
+
+from conduit_py.backoff import Recovery
+from conduit_py.errors import FatalError, RunError
+from conduit_py.graph.compile import compile_pipeline
+from conduit_py.pipeline import Pipeline
+from conduit_py.status import LastError, PipelineState, Status, Stopper
+from conduit_py.store.store import Store
+from conduit_py.stream.meter import Meter, Progress
+from conduit_py.stream.run import Ending, How, Run
+
+NO_RECOVERY = Recovery(retries=0)
+
+
+class Supervisor:
+    """Runs a pipeline until it is completed, stopped, or failed for good.
+
+    An error that is not fatal starts the pipeline again after a back-off, as often as `recovery`
+    allows. Invariant 10: once asked to stop, it never starts again by itself. The status and the first
+    error are in the store before and after every run.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, store: Store, *, recovery: Recovery | None = None, rng: random.Random | None = None
+    ) -> None:
+        self._graph = compile_pipeline(pipeline)
+        self._store = store
+        self._recovery = recovery or pipeline.settings.recovery or NO_RECOVERY
+        self._rng = rng or random.Random()
+        self._run: Run | None = None
+        self._stop_requested = trio.Event()
+        self._stopped_by: Stopper | None = None
+        self._failures: deque[float] = deque()
+        self._started_at = 0.0
+        self._earlier: list[Meter] = []
+        self.state = PipelineState()
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self._graph.pipeline
+
+    def stop(self, by: Stopper = Stopper.USER) -> None:
+        """Ask for a graceful stop; a back-off that is under way is abandoned."""
+        if self._stopped_by is None:
+            self._stopped_by = by
+            self.state = PipelineState(Status.STOPPING, by, self.state.error)
+        self._stop_requested.set()
+        if self._run is not None:
+            self._run.stop()
+
+    def force(self, by: Stopper = Stopper.USER) -> None:
+        """Stop at once; what is in flight will be read again."""
+        self.stop(by)
+        if self._run is not None:
+            self._run.force()
+
+    async def run(self) -> PipelineState:
+        """Run to the end and return how it stands then. Failures are in the state, not raised."""
+        self._started_at = trio.current_time()
+        while True:
+            ending = await self._run_once()
+            state = self._after(ending)
+            await self._enter(state)
+            if state.status is not Status.RECOVERING or not await self._backed_off():
+                return self.state
+
+    async def _run_once(self) -> Ending:
+        if self._stop_requested.is_set():
+            return Ending(How.STOPPED)
+        if self._run is not None:
+            self._earlier = self._totals()
+        self._run = Run(self._graph, self._store, rng=self._rng)
+        await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
+        if self._stop_requested.is_set():
+            self._run.stop()
+        return await self._run.execute()
+
+    def _after(self, ending: Ending) -> PipelineState:
+        error = LastError.of(ending.error) if ending.error is not None else None
+        if self._stopped_by is not None:
+            status = Status.COMPLETED if ending.how is How.COMPLETED else Status.STOPPED
+            return PipelineState(status, self._stopped_by if status is Status.STOPPED else None, error)
+        if ending.how is How.COMPLETED:
+            return PipelineState(Status.COMPLETED)
+        recovers = ending.error is not None and self._may_recover(ending.error)
+        return PipelineState(Status.RECOVERING if recovers else Status.DEGRADED, error=error)
+
+    def _may_recover(self, error: RunError) -> bool:
+        """At most `retries` recoveries within any `window_seconds`."""
+        if isinstance(error, FatalError):
+            return False
+        now = trio.current_time()
+        while self._failures and self._failures[0] <= now - self._recovery.window_seconds:
+            self._failures.popleft()
+        self._failures.append(now)
+        return self._recovery.retries is None or len(self._failures) <= self._recovery.retries
+
+    async def _backed_off(self) -> bool:
+        """Wait before the next run; False when a stop was asked for meanwhile."""
+        with trio.move_on_after(self._recovery.delay(len(self._failures), self._rng)):
+            await self._stop_requested.wait()
+        if self._stop_requested.is_set():
+            await self._enter(PipelineState(Status.STOPPED, self._stopped_by, self.state.error))
+            return False
+        return True
+
+    async def _enter(self, state: PipelineState) -> None:
+        # A stop that was asked for while the state was being saved must stay visible.
+        stopping = self._stopped_by is not None and state.status in (Status.RUNNING, Status.RECOVERING)
+        self.state = PipelineState(Status.STOPPING, self._stopped_by, state.error) if stopping else state
+        await self._store.save_state(self.pipeline.id, self.state)
+
+    def progress(self) -> Progress:
+        """One look at the pipeline, totals over all runs so far."""
+        meters = self._totals()
+        sources = [meter for meter in meters if meter.kind == "source"]
+        return Progress(
+            pipeline=self.pipeline.id,
+            status=self.state.status.value,
+            elapsed_seconds=trio.current_time() - self._started_at,
+            read=sum(meter.records for meter in sources),
+            acked=sum(meter.acked for meter in sources),
+            filtered=sum(meter.filtered for meter in meters),
+            dead_letters=sum(meter.records for meter in meters if meter.kind == "dead_letters"),
+            in_flight=sum(meter.in_flight for meter in sources),
+            blocked_on=blocked_on(meters),
+            nodes=meters,
+        )
+
+    def _totals(self) -> list[Meter]:
+        meters = self._run.meters if self._run is not None else []
+        if not self._earlier:
+            return [_sum(meter, None) for meter in meters]
+        earlier = {meter.node: meter for meter in self._earlier}
+        return [_sum(meter, earlier.get(meter.node)) for meter in meters]
+
+
+def blocked_on(meters: list[Meter]) -> str | None:
+    """What holds the pipeline up: the node furthest downstream that waits while a source may not read."""
+    if not any(meter.kind == "source" and {"window", "channel"} & set(meter.waits) for meter in meters):
+        return None
+    for meter in reversed(meters):
+        for reason in reversed(meter.waits):
+            if reason not in ("channel", "window", "source"):
+                return f"{meter.node}: {reason}"
+    return "window"
+
+
+def _sum(meter: Meter, earlier: Meter | None) -> Meter:
+    added = Meter(meter.node, meter.kind, in_flight=meter.in_flight, window=meter.window, waits=list(meter.waits))
+    for name in ("records", "batches", "filtered", "refused", "acked", "retries"):
+        setattr(added, name, getattr(meter, name) + (getattr(earlier, name) if earlier else 0))
+    return added

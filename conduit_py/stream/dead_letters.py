@@ -1,0 +1,118 @@
+"""DeadLetterOffice: what becomes of refused messages."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from conduit_py.batch import Batch, Span
+from conduit_py.dead_letter import DeadLetter
+from conduit_py.errors import DeadLetterFailed, NackNotAllowed, describe
+from conduit_py.pipeline import DeadLetters
+from conduit_py.sdk.destination import Destination, refusal_text
+from conduit_py.stream.border import border
+from conduit_py.stream.calls import Calls, is_async
+from conduit_py.stream.meter import Meter
+
+log = logging.getLogger("conduit_py.dead_letters")
+
+
+class DeadLetterOffice:
+    """Stores letters in the order given, durably when `store` returns.
+
+    A failure raises with `stored`, the number of letters that are safe: the message of the next one
+    and everything after it must not be acked.
+    """
+
+    def __init__(self, node: str, pipeline: str, declared: DeadLetters, meter: Meter) -> None:
+        self._node = node
+        self._pipeline = pipeline
+        self._meter = meter
+        handler = declared.handler
+        self._handler = handler.fresh() if isinstance(handler, Destination) else handler
+        self._calls = Calls(node, self._handler) if isinstance(self._handler, Destination) else None
+        # Settlers of several sources share the handler, which must see one call at a time.
+        self._lock = trio.Lock()
+        self._count = 0
+
+    async def open(self) -> None:
+        if self._calls is not None:
+            with border(self._node, "open"):
+                await self._calls("open")
+
+    async def close(self) -> None:
+        if self._calls is not None:
+            try:
+                with border(self._node, "teardown"):
+                    await self._calls("teardown")
+            finally:
+                self._calls.close()
+
+    async def store(self, letters: Sequence[DeadLetter]) -> None:
+        async with self._lock:
+            with self._meter.waiting("dead letters"):
+                await self._store(letters)
+        self._meter.records += len(letters)
+
+    async def _store(self, letters: Sequence[DeadLetter]) -> None:
+        if self._handler == "stop":
+            raise Refused(NackNotAllowed(f"{letters[0].node} refused a record: {letters[0].error}"), letters[0], 0)
+        if self._calls is not None:
+            await self._write(letters, self._calls)
+        elif self._handler == "drop":
+            for letter in letters:
+                log.warning(
+                    "dropped a record of %s that %s refused: %s", letter.message.source, letter.node, letter.error
+                )
+        else:
+            await self._hand_over(letters)
+
+    async def _write(self, letters: Sequence[DeadLetter], calls: Calls) -> None:
+        span = Span(
+            f"{self._pipeline}:dead-letters",
+            letters[0].message.source,
+            self._count,
+            [letter.position for letter in letters],
+        )
+        batch = Batch(
+            span,
+            [letter.to_record() for letter in letters],
+            range(self._count, self._count + len(letters)),
+            [letter.message.piece for letter in letters],
+        )
+        self._count += len(letters)
+        try:
+            refusals = await calls("write", batch) or {}
+            await calls("flush")
+        except Exception as error:  # a border: whatever it is, these letters are not safe
+            raise Refused(self._failed(letters[0], describe(error)), letters[0], 0) from error
+        if refusals:
+            first = min(refusals)
+            raise Refused(self._failed(letters[first], refusal_text(refusals[first])), letters[first], first)
+
+    async def _hand_over(self, letters: Sequence[DeadLetter]) -> None:
+        handler: Any = self._handler
+        for stored, letter in enumerate(letters):
+            try:
+                if is_async(handler):
+                    await handler(letter)
+                else:
+                    await trio.to_thread.run_sync(handler, letter, abandon_on_cancel=True)
+            except Exception as error:  # a border: the handler is the user's
+                raise Refused(self._failed(letter, describe(error)), letter, stored) from error
+
+    def _failed(self, letter: DeadLetter, why: str) -> DeadLetterFailed:
+        return DeadLetterFailed(
+            f"a dead letter could not be stored: {why}; {letter.node} had refused the record: {letter.error}"
+        )
+
+
+class Refused(Exception):
+    """The office took only the first `stored` letters; `error` is what the run ends with."""
+
+    def __init__(self, error: NackNotAllowed | DeadLetterFailed, letter: DeadLetter, stored: int) -> None:
+        super().__init__(str(error))
+        error.node = letter.node
+        self.error = error
+        self.stored = stored

@@ -1,0 +1,84 @@
+"""Telling connectors that they were created, changed or taken out since the last run."""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from pydantic import SecretBytes, SecretStr
+
+from conduit_py.errors import EnvironmentUnfit
+from conduit_py.sdk import registry
+from conduit_py.sdk.plugin import Connector
+from conduit_py.store.store import ConnectorEntry, Store
+from conduit_py.stream.border import border
+from conduit_py.stream.calls import Calls
+
+log = logging.getLogger("conduit_py")
+
+
+async def tell_changed(store: Store, pipeline: str, node: str, kind: registry.Kind, calls: Calls) -> None:
+    """Call `on_created` or `on_updated` if that is what happened, then remember the options."""
+    connector = calls.plugin
+    assert isinstance(connector, Connector)
+    known = (await store.connectors(pipeline)).get(node)
+    entry = _entry(connector, kind)
+    if known == entry:
+        return
+    same = known is not None and (known.kind, known.plugin) == (entry.kind, entry.plugin)
+    if known is None or not same:
+        with border(node, "on_created"):
+            await calls("on_created")
+    elif known.digest != entry.digest:
+        with border(node, "on_updated"):
+            await calls("on_updated", known.options)
+    await store.save_connector(pipeline, node, entry)
+
+
+async def tell_deleted(store: Store, pipeline: str, present: Mapping[str, Any]) -> None:
+    """Call `on_deleted` of connectors that are no longer in the pipeline, then forget them."""
+    for node, entry in (await store.connectors(pipeline)).items():
+        if node in present:
+            continue
+        connector = _revived(node, entry)
+        if connector is not None:
+            calls = Calls(node, connector)
+            with border(node, "on_deleted"):
+                await calls("on_deleted")
+            calls.close()
+        await store.forget_connector(pipeline, node)
+
+
+def _revived(node: str, entry: ConnectorEntry) -> Connector[Any] | None:
+    """The connector that used to be there; only registered plugins can be made from their stored name."""
+    kind: registry.Kind = "source" if entry.kind == "source" else "destination"
+    try:
+        connector = registry.find(kind, entry.plugin)(**entry.options)
+    except (registry.UnknownPlugin, EnvironmentUnfit):
+        log.info("%s is gone from the pipeline and its plugin is not installed: on_deleted was not called", node)
+        return None
+    return connector if isinstance(connector, Connector) and not connector.problems else None
+
+
+def _entry(connector: Connector[Any], kind: registry.Kind) -> ConnectorEntry:
+    options = connector.options
+    values = {name: _plain(getattr(options, name)) for name in type(options).model_fields}
+    revealed = {name: _revealed(getattr(options, name)) for name in type(options).model_fields}
+    digest = hashlib.blake2b(repr(sorted(revealed.items())).encode(), digest_size=16).hexdigest()
+    return ConnectorEntry(kind, registry.name_of(kind, type(connector)), values, digest)
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON can carry it; secrets come out masked, live objects as text."""
+    return msgspec.to_builtins(value, enc_hook=str, builtin_types=())
+
+
+def _revealed(value: Any) -> str:
+    if isinstance(value, SecretStr | SecretBytes):
+        return repr(value.get_secret_value())
+    if isinstance(value, str | int | float | bool | bytes | list | tuple | dict | None):
+        return repr(value)
+    # An object that only lives in this process has no value that could be compared with a later one.
+    text = repr(value)
+    return type(value).__qualname__ if " at 0x" in text else text

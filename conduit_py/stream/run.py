@@ -1,0 +1,192 @@
+"""Run: one run of a pipeline, from opening its connectors to tearing them down."""
+
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from functools import partial
+
+import msgspec
+import trio
+
+from conduit_py.errors import NodeFailed, RunError, StopTimedOut
+from conduit_py.graph.node import Graph
+from conduit_py.store.store import Store
+from conduit_py.stream.border import border
+from conduit_py.stream.hooks import tell_changed, tell_deleted
+from conduit_py.stream.meter import Meter
+from conduit_py.stream.wiring import DEAD_LETTERS, Task, Wiring
+
+log = logging.getLogger("conduit_py")
+
+TEARDOWN_SECONDS = 10.0
+FORCED_TEARDOWN_SECONDS = 2.0
+
+
+class How(Enum):
+    """How a run ended."""
+
+    COMPLETED = "completed"
+    """Every source ended by itself and everything read is settled."""
+    STOPPED = "stopped"
+    """It was asked to stop, and what had been read is settled."""
+    FORCED = "forced"
+    """It was cut short on request; what was in flight will be read again."""
+    FAILED = "failed"
+    """It was cut short by `error`."""
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a run ended, and its first error if there was one."""
+
+    how: How
+    error: RunError | None = None
+
+
+class Run:
+    """Runs a graph once. Every task lives in one nursery; the first failure cancels it and is kept.
+
+    `stop` is graceful and tells only the readers (invariant 8); `force` cancels every node at once
+    (invariant 9). Both may be called at any time, also before `execute`, and repeatedly.
+    """
+
+    def __init__(self, graph: Graph, store: Store, *, rng: random.Random | None = None) -> None:
+        self._graph = graph
+        self._store = store
+        self._wiring = Wiring(graph, store, rng or random.Random())
+        self._scope = trio.CancelScope()
+        self._stop_requested = False
+        self._forced = False
+        self._error: RunError | None = None
+        self._closers: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+
+    @property
+    def meters(self) -> list[Meter]:
+        """The counters of every node, in topological order, dead letters last."""
+        for node, ledger in self._wiring.ledgers.items():
+            self._wiring.meters[node].in_flight = ledger.in_flight
+        return list(self._wiring.meters.values())
+
+    def stop(self) -> None:
+        if self._stop_requested:
+            return
+        self._stop_requested = True
+        self._scope.deadline = trio.current_time() + self._graph.pipeline.settings.stop_seconds
+        for reader in self._wiring.readers:
+            reader.stop()
+
+    def force(self) -> None:
+        self._forced = True
+        self._scope.cancel()
+
+    async def execute(self) -> Ending:
+        """Run to the end. Failures are in the ending; nothing is raised but cancellation from outside."""
+        try:
+            with self._scope:
+                if await self._opened():
+                    await self._work()
+        finally:
+            await self._close()
+        return self._ending()
+
+    async def _opened(self) -> bool:
+        """Open destinations first and sources last, so that no record is read before it can go anywhere."""
+        try:
+            await self._open()
+        except RunError as error:
+            self._fail(error)
+        return self._error is None
+
+    async def _open(self) -> None:
+        wiring, store, pipeline = self._wiring, self._store, self._graph.pipeline.id
+        await tell_deleted(store, pipeline, self._graph.nodes)
+        for node, calls in wiring.destination_calls.items():
+            await tell_changed(store, pipeline, node, "destination", calls)
+            self._closers.append((node, partial(calls, "teardown")))
+            with border(node, "open"):
+                await calls("open")
+        self._closers.append((DEAD_LETTERS, wiring.office.close))
+        await wiring.office.open()
+        for node, stage in wiring.stages.items():
+            self._closers.append((node, stage.close))
+            await stage.open()
+        positions = await store.positions(pipeline)
+        for node, calls in wiring.source_calls.items():
+            await tell_changed(store, pipeline, node, "source", calls)
+            self._closers.append((node, partial(calls, "teardown")))
+            with border(node, "open"):
+                await calls("open", positions.get(node))
+
+    async def _work(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for task in self._wiring.tasks:
+                nursery.start_soon(self._guarded, task)
+
+    async def _guarded(self, task: Task) -> None:
+        try:
+            await task.run()
+        except* Exception as group:
+            self._fail(_in_node(task.node, _first(group)))
+
+    def _fail(self, error: RunError) -> None:
+        """Keep the first error and end the run; what fails because of that is only noted (invariant 9)."""
+        if self._scope.cancel_called or self._error is not None:
+            log.debug("a later error in %s", self._graph.pipeline.id, exc_info=error)
+            return
+        log.debug("the run of %s fails", self._graph.pipeline.id, exc_info=error)
+        self._error = error
+        self._scope.cancel()
+
+    async def _close(self) -> None:
+        """Tear everything down that was opened, whatever happened; no connector can hold up the others."""
+        cut_short = self._forced or self._error is not None or self._scope.cancelled_caught
+        seconds = FORCED_TEARDOWN_SECONDS if cut_short else TEARDOWN_SECONDS
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds) as scope:
+            async with trio.open_nursery() as nursery:
+                for node, close in self._closers:
+                    nursery.start_soon(self._closed, node, close)
+        if scope.cancelled_caught:
+            log.warning("%s: some connectors were not torn down within %g s", self._graph.pipeline.id, seconds)
+        for calls in self._wiring.all_calls:
+            calls.close()
+
+    async def _closed(self, node: str, close: Callable[[], Awaitable[None]]) -> None:
+        try:
+            with border(node, "teardown"):
+                await close()
+        except RunError as error:
+            self._fail(error)
+
+    def _ending(self) -> Ending:
+        if self._error is not None:
+            return Ending(How.FAILED, self._error)
+        if self._forced:
+            return Ending(How.FORCED)
+        if self._scope.cancelled_caught:
+            return Ending(How.FORCED, self._timed_out())
+        if all(reader.completed for reader in self._wiring.readers):
+            return Ending(How.COMPLETED)
+        return Ending(How.STOPPED)
+
+    def _timed_out(self) -> StopTimedOut:
+        seconds = self._graph.pipeline.settings.stop_seconds
+        unsettled = sum(ledger.in_flight for ledger in self._wiring.ledgers.values())
+        return StopTimedOut(
+            f"the graceful stop did not end within {seconds:g} s; {unsettled} records in flight will be read again",
+            suggestion="look at what blocked, or allow more with stop_seconds",
+        )
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _in_node(node: str, error: BaseException) -> RunError:
+    if isinstance(error, RunError):
+        error.node = error.node or node
+        return error
+    failed = NodeFailed(node, "running", error)
+    failed.__cause__ = error
+    return failed

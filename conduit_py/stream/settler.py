@@ -1,0 +1,151 @@
+"""Settler: the one place where progress becomes durable, and the sole caller of a source's `ack`."""
+
+from collections.abc import Sequence
+
+import trio
+
+from conduit_py.batch import Span
+from conduit_py.dead_letter import DeadLetter
+from conduit_py.errors import NackNotAllowed, RunError
+from conduit_py.killpoint import reach
+from conduit_py.store.store import Store
+from conduit_py.stream.border import border
+from conduit_py.stream.calls import Calls
+from conduit_py.stream.dead_letters import DeadLetterOffice, Refused
+from conduit_py.stream.ledger import Ledger, Stretch
+from conduit_py.stream.meter import Meter
+from conduit_py.stream.nack_window import NackWindow
+from conduit_py.stream.signal import Pace, Signal
+
+SETTLE_SECONDS = 0.01
+
+
+class Settler:
+    """Takes the settled messages of one source in order: dead letters first, then the store, then the ack.
+
+    Invariant 2: a position is acked only after every message up to it is handled and the position is
+    durable. Invariant 3: in order, once each, and nothing from a message on whose nack could not be
+    handled. Credit goes back to the reader last, so that the window bounds what a crash repeats.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        pipeline: str,
+        ledger: Ledger,
+        progress: Signal,
+        window: NackWindow,
+        office: DeadLetterOffice,
+        store: Store,
+        calls: Calls,
+        meter: Meter,
+        *,
+        commits: bool,
+    ) -> None:
+        self._node = node
+        self._pipeline = pipeline
+        self._ledger = ledger
+        self._progress = progress
+        self._window = window
+        self._office = office
+        self._store = store
+        self._calls = calls
+        self._meter = meter
+        self._commits = commits
+        self._pace = Pace(SETTLE_SECONDS)
+        self._finishing = False
+
+    def finish(self) -> None:
+        """Nothing more will be read: end when everything in flight is settled."""
+        self._finishing = True
+        self._progress.set()
+
+    async def run(self) -> None:
+        while self._ledger.in_flight or not self._finishing:
+            await self._progress.wait()
+            await self._gather()
+            stretches = self._ledger.settled()
+            if stretches:
+                await self._settle(stretches)
+
+    async def _gather(self) -> None:
+        """Under load, let a little more settle before the next commit, unless the reader is short of credit."""
+        while not self._finishing and self._ledger.credit > self._ledger.in_flight:
+            with trio.move_on_at(self._pace.due_at) as wait:
+                await self._progress.wait()
+            if wait.cancelled_caught:
+                break
+        self._pace.step()
+
+    async def _settle(self, stretches: Sequence[Stretch]) -> None:
+        handled, error = await self._bury(stretches)
+        positions = [position for stretch in handled for position in stretch.positions]
+        if positions:
+            if self._commits:
+                await self.commit(positions)
+            self._meter.acked += len(positions)
+            self._ledger.release(len(positions))
+        if error is not None:
+            raise error
+
+    async def commit(self, positions: Sequence[bytes]) -> None:
+        """Make the last position durable, then tell the source about all of them."""
+        reach("settler.before_persist")
+        with self._meter.waiting("store"):
+            await self._store.save_positions(self._pipeline, {self._node: positions[-1]})
+        reach("settler.after_persist")
+        with border(self._node, "ack"), self._meter.waiting("source ack"):
+            await self._calls("ack", positions)
+        reach("settler.after_ack")
+
+    async def commit_first(self, span: Span) -> None:
+        """At-most-once: the span is done with before it has set out."""
+        await self.commit(span.positions)
+
+    async def _bury(self, stretches: Sequence[Stretch]) -> tuple[list[Stretch], RunError | None]:
+        """Dead-letter the nacks. Gives what may be acked and, if that is not everything, why."""
+        letters, refused = self._allowed(stretches)
+        error: RunError | None = None
+        unhandled = refused
+        if letters:
+            try:
+                await self._office.store(letters)
+            except Refused as stop:
+                unhandled, error = letters[stop.stored], stop.error
+        if unhandled is None:
+            return list(stretches), None
+        return _until(stretches, unhandled), error or self._not_allowed(unhandled)
+
+    def _allowed(self, stretches: Sequence[Stretch]) -> tuple[list[DeadLetter], DeadLetter | None]:
+        """The letters that the window lets through, and the first that it does not."""
+        letters: list[DeadLetter] = []
+        for stretch in stretches:
+            counted = stretch.span.first + stretch.start
+            for letter in stretch.nacks:
+                sequence = letter.message.sequence
+                # Several pieces of one record are one outcome.
+                if sequence >= counted:
+                    self._window.ack(sequence - counted)
+                    if not self._window.nack():
+                        return letters, letter
+                    counted = sequence + 1
+                letters.append(letter)
+            self._window.ack(stretch.span.first + stretch.stop - counted)
+        return letters, None
+
+    def _not_allowed(self, letter: DeadLetter) -> NackNotAllowed:
+        error = NackNotAllowed(f"too many records were refused; {letter.node} refused one more: {letter.error}")
+        error.node = letter.node
+        return error
+
+
+def _until(stretches: Sequence[Stretch], letter: DeadLetter) -> list[Stretch]:
+    """What comes before the message of this letter."""
+    before = []
+    for stretch in stretches:
+        stop = min(stretch.stop, letter.message.sequence - stretch.span.first)
+        if stop > stretch.start:
+            before.append(stretch._replace(stop=stop))
+        if stop < stretch.stop:
+            break
+    return before

@@ -1,0 +1,169 @@
+"""Wiring: from a graph to the tasks of a run, joined by bounded channels."""
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+
+from conduit_py.batch import Batch
+from conduit_py.graph.node import Graph, Node
+from conduit_py.pipeline import Destination, Processor, Source
+from conduit_py.sdk.destination import AckMode
+from conduit_py.store.store import Store
+from conduit_py.stream.ack_reader import AckReader
+from conduit_py.stream.calls import Calls
+from conduit_py.stream.dead_letters import DeadLetterOffice
+from conduit_py.stream.dispatcher import Dispatcher
+from conduit_py.stream.intake import Intake
+from conduit_py.stream.ledger import Ledger
+from conduit_py.stream.meter import Meter
+from conduit_py.stream.nack_window import NackWindow
+from conduit_py.stream.outlet import CHANNEL_SIZE, Outlet
+from conduit_py.stream.reader import Reader
+from conduit_py.stream.settler import Settler
+from conduit_py.stream.signal import Signal
+from conduit_py.stream.stage import Stage, run_processors
+from conduit_py.stream.writer import Writer
+
+DEAD_LETTERS = "dead-letters"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something that runs for as long as its part of the run does."""
+
+    node: str
+    run: Callable[[], Awaitable[None]]
+
+
+class Wiring:
+    """Everything a run consists of, made and joined but not yet opened or started.
+
+    A node is a task only where that adds concurrency: every source has a reader, a dispatcher and a
+    settler, every destination a writer (and an ack reader), and adjacent processors share one task.
+    """
+
+    def __init__(self, graph: Graph, store: Store, rng: random.Random) -> None:
+        self._graph = graph
+        self._store = store
+        self._rng = rng
+        self.meters: dict[str, Meter] = {node.id: Meter(node.id, node.kind) for node in graph.nodes.values()}
+        self.meters[DEAD_LETTERS] = Meter(DEAD_LETTERS, "dead_letters")
+        self.ledgers: dict[str, Ledger] = {}
+        self.source_calls: dict[str, Calls] = {}
+        self.ack_calls: dict[str, Calls] = {}
+        self.destination_calls: dict[str, Calls] = {}
+        self.answer_calls: dict[str, Calls] = {}
+        self.stages: dict[str, Stage] = {}
+        self.readers: list[Reader] = []
+        self.tasks: list[Task] = []
+        letters = graph.pipeline.dead_letters
+        self.office = DeadLetterOffice(DEAD_LETTERS, graph.pipeline.id, letters, self.meters[DEAD_LETTERS])
+        self._channels = self._make_channels()
+        self._make_stages()
+        for node in graph.nodes.values():
+            if node.kind == "source":
+                self._add_source(node)
+            elif node.kind == "destination":
+                self._add_destination(node)
+            elif node.id in self._channels:
+                self._add_processors(node)
+        for send, _ in self._channels.values():
+            send.close()
+
+    @property
+    def all_calls(self) -> list[Calls]:
+        kinds = (self.source_calls, self.ack_calls, self.destination_calls, self.answer_calls)
+        return [calls for each in kinds for calls in each.values()]
+
+    def _make_channels(
+        self,
+    ) -> "dict[str, tuple[trio.MemorySendChannel[Batch], trio.MemoryReceiveChannel[Batch]]]":
+        """One channel per node that begins a task. Senders that wait are served in turn, so fan-in is fair."""
+        return {
+            node.id: trio.open_memory_channel[Batch](CHANNEL_SIZE)
+            for node in self._graph.nodes.values()
+            if self._begins_task(node)
+        }
+
+    def _begins_task(self, node: Node) -> bool:
+        if node.kind == "source":
+            return False
+        joined = len(node.inputs) > 1 or len(self._graph.nodes[node.inputs[0]].outputs) > 1
+        return node.kind == "destination" or joined
+
+    def _make_stages(self) -> None:
+        for node in self._graph.nodes.values():
+            if isinstance(node.declared, Processor):
+                voters = self._graph.votes(node.id)
+                self.stages[node.id] = Stage(
+                    node.id, node.declared, voters, self.ledgers, self.meters[node.id], self._rng
+                )
+
+    def _add_source(self, node: Node) -> None:
+        declared = node.declared
+        assert isinstance(declared, Source) and declared.connector is not None
+        pipeline, meter = self._graph.pipeline, self.meters[node.id]
+        meter.window = declared.window
+        wake, progress = Signal(), Signal()
+        voters = self._graph.votes(node.id)
+        ledger = Ledger(pipeline.id, node.id, voters, declared.window, on_settled=progress.set, on_released=wake.set)
+        self.ledgers[node.id] = ledger
+        source = declared.connector.fresh()
+        calls = self.source_calls[node.id] = Calls(node.id, source)
+        # Acks must not wait behind a read that waits for the next record.
+        ack_calls = self.ack_calls[node.id] = Calls(f"{node.id}-ack", source)
+        settings = pipeline.dead_letters.settings
+        window = NackWindow(settings.window_size, settings.window_nack_threshold)
+        at_most_once = pipeline.delivery == "at_most_once"
+        settler = Settler(
+            node.id, pipeline.id, ledger, progress, window, self.office, self._store, ack_calls, meter,
+            commits=not at_most_once,
+        )  # fmt: skip
+        intake = Intake(declared.batch_size, wake)
+        reader = Reader(node.id, source, calls, ledger, intake, wake, meter)
+        stages, outlet = self._chain(node)
+        dispatcher = Dispatcher(
+            node.id, intake, ledger, voters, stages, outlet, meter, settler.commit_first if at_most_once else None
+        )
+
+        async def dispatch() -> None:
+            await dispatcher.run()
+            settler.finish()
+
+        self.readers.append(reader)
+        self.tasks += [Task(node.id, reader.run), Task(node.id, dispatch), Task(node.id, settler.run)]
+
+    def _add_processors(self, node: Node) -> None:
+        inbox = self._channels[node.id][1]
+        stages, outlet = self._chain(node)
+        stages = [self.stages[node.id], *stages]
+        self.tasks.append(Task(node.id, lambda: run_processors(inbox, stages, outlet)))
+
+    def _add_destination(self, node: Node) -> None:
+        declared = node.declared
+        assert isinstance(declared, Destination) and declared.connector is not None
+        meter, voter = self.meters[node.id], self._graph.votes(node.id)
+        connector = declared.connector.fresh()
+        calls = self.destination_calls[node.id] = Calls(node.id, connector)
+        ack_reader = None
+        if connector.acks is AckMode.LATER:
+            answer_calls = self.answer_calls[node.id] = Calls(f"{node.id}-answers", connector)
+            ack_reader = AckReader(node.id, answer_calls, voter, self.ledgers, meter)
+            self.tasks.append(Task(node.id, ack_reader.run))
+        writer = Writer(node.id, declared, calls, voter, self.ledgers, ack_reader, meter, self._rng)
+        inbox = self._channels[node.id][1]
+        self.tasks.append(Task(node.id, lambda: writer.run(inbox)))
+
+    def _chain(self, node: Node) -> tuple[list[Stage], Outlet]:
+        """The processors that follow a node without a channel in between, and the outlet of the last."""
+        stages: list[Stage] = []
+        while len(node.outputs) == 1 and node.outputs[0] not in self._channels:
+            node = self._graph.nodes[node.outputs[0]]
+            stages.append(self.stages[node.id])
+        outlet = Outlet(self.meters[node.id])
+        for follower in node.outputs:
+            send = self._channels[follower][0].clone()
+            outlet.add(send, changes_records=self._graph.nodes[follower].kind == "processor")
+        return stages, outlet

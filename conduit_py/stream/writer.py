@@ -1,0 +1,175 @@
+"""Writer: the sole caller of a destination's `write` and `flush`."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import trio
+
+from conduit_py.batch import Batch, Span
+from conduit_py.dead_letter import DeadLetter, Failure
+from conduit_py.errors import ContractBroken, FatalError, NodeFailed, RecordRefused
+from conduit_py.pipeline import Destination
+from conduit_py.sdk.destination import AckMode, refusal_text
+from conduit_py.stream.ack_reader import AckReader
+from conduit_py.stream.border import border
+from conduit_py.stream.calls import Calls
+from conduit_py.stream.ledger import Ledger
+from conduit_py.stream.meter import Meter
+from conduit_py.stream.signal import Pace
+
+FLUSH_SECONDS = 0.02
+FLUSH_RECORDS_MAX = 2048
+
+
+class Writer:
+    """Writes batches in the order they come and votes on their messages once they are durably handled.
+
+    As soon as a batch is written its records are let go; only who they were is kept until the vote.
+    An error of the destination is no vote: it is tried again as the retry policy says, then ends the run.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        declared: Destination,
+        calls: Calls,
+        voter: int,
+        ledgers: Mapping[str, Ledger],
+        ack_reader: AckReader | None,
+        meter: Meter,
+        rng: random.Random,
+    ) -> None:
+        self._node = node
+        self._when = declared.when
+        self._retry = declared.retry
+        self._flush_acks = declared.connector.acks is AckMode.FLUSH
+        self._calls = calls
+        self._voter = voter
+        self._ledgers = ledgers
+        self._ack_reader = ack_reader
+        self._meter = meter
+        self._rng = rng
+        self._pace = Pace(FLUSH_SECONDS)
+        self._unflushed: list[tuple[Span, Sequence[int]]] = []
+        self._unflushed_count = 0
+
+    async def run(self, inbox: trio.MemoryReceiveChannel[Batch]) -> None:
+        async with inbox:
+            while (batch := await self._next(inbox)) is not None:
+                await self._write(batch)
+        await self._flush()
+        if self._ack_reader is not None:
+            self._ack_reader.finish()
+
+    async def _next(self, inbox: trio.MemoryReceiveChannel[Batch]) -> Batch | None:
+        """The next batch, with everything written made durable before a long wait for it."""
+        try:
+            while True:
+                try:
+                    return inbox.receive_nowait()
+                except trio.WouldBlock:
+                    if not self._unflushed:
+                        return await inbox.receive()
+                with trio.move_on_at(self._pace.due_at):
+                    return await inbox.receive()
+                await self._flush()
+        except trio.EndOfChannel:
+            return None
+
+    async def _write(self, batch: Batch) -> None:
+        ledger = self._ledgers[batch.source]
+        if self._when is not None:
+            batch = self._matching(batch, ledger)
+        if not batch.records:
+            return
+        if self._ack_reader is not None:
+            self._ack_reader.expect(batch)
+        refused = await self._written(batch)
+        self._meter.records += len(batch) - len(refused)
+        self._meter.batches += 1
+        if refused:
+            batch = self._without(batch, refused, ledger)
+        if self._flush_acks:
+            await self._remember(batch)
+        elif self._ack_reader is None:
+            ledger.ack(batch, self._voter)
+
+    async def _written(self, batch: Batch) -> Mapping[int, str]:
+        """Write the batch, again if need be; the indices refused with their reasons."""
+        attempt = 1
+        while True:
+            try:
+                with border(self._node, "write"), self._meter.waiting("write"):
+                    return self._checked(await self._call_write(batch), batch)
+            except FatalError:
+                raise
+            except NodeFailed as error:
+                if attempt == self._retry.attempts:
+                    raise
+                self._meter.retries += 1
+                with self._meter.waiting(f"back-off after: {error}"):
+                    await trio.sleep(self._retry.delay(attempt, self._rng))
+                attempt += 1
+
+    async def _call_write(self, batch: Batch) -> Any:
+        try:
+            return await self._calls("write", batch)
+        except RecordRefused as error:
+            return dict.fromkeys(range(len(batch)), refusal_text(error))
+
+    def _checked(self, refusals: Any, batch: Batch) -> Mapping[int, str]:
+        if not refusals:
+            return {}
+        if not isinstance(refusals, Mapping):
+            rule = f"write() must return None or a mapping of index to reason, not {type(refusals).__name__}"
+            raise ContractBroken(self._node, rule)
+        for index in refusals:
+            if not isinstance(index, int) or not 0 <= index < len(batch):
+                raise ContractBroken(self._node, f"write() refused record {index!r} of a batch of {len(batch)}")
+        return {index: refusal_text(refusals[index]) for index in sorted(refusals)}
+
+    def _matching(self, batch: Batch, ledger: Ledger) -> Batch:
+        """The messages that `when` sends here; for this destination the others are filtered."""
+        assert self._when is not None
+        here: list[int] = []
+        elsewhere: list[int] = []
+        failed: dict[int, str] = {}
+        for index, record in enumerate(batch.records):
+            try:
+                (here if self._when(record) else elsewhere).append(index)
+            except Exception as error:  # a border: the condition is the user's
+                failed[index] = refusal_text(error)
+        self._refuse(batch, failed, ledger)
+        if elsewhere:
+            self._meter.filtered += len(elsewhere)
+            ledger.ack(batch.select(elsewhere), self._voter)
+        return batch.select(here)
+
+    def _without(self, batch: Batch, refused: Mapping[int, str], ledger: Ledger) -> Batch:
+        if self._ack_reader is not None:
+            self._ack_reader.forget(batch, refused)
+        self._refuse(batch, refused, ledger)
+        return batch.select([index for index in range(len(batch)) if index not in refused])
+
+    def _refuse(self, batch: Batch, refused: Mapping[int, str], ledger: Ledger) -> None:
+        self._meter.refused += len(refused)
+        for index, reason in refused.items():
+            letter = DeadLetter.about(batch, index, batch.records[index], Failure(self._node, reason))
+            ledger.nack(batch.span, letter, self._voter)
+
+    async def _remember(self, batch: Batch) -> None:
+        if batch.records:
+            self._unflushed.append((batch.span, batch.sequences))
+            self._unflushed_count += len(batch)
+        if self._unflushed_count >= FLUSH_RECORDS_MAX or trio.current_time() >= self._pace.due_at:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        """Make everything written durable, then vote on it."""
+        self._pace.step()
+        with border(self._node, "flush"), self._meter.waiting("flush"):
+            await self._calls("flush")
+        unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0
+        for span, sequences in unflushed:
+            self._ledgers[span.source].ack_some(span, sequences, self._voter)

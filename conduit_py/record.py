@@ -5,7 +5,7 @@ import binascii
 import copy
 import math
 from collections.abc import Iterator
-from enum import Enum
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 import msgspec
@@ -17,7 +17,7 @@ Data: TypeAlias = bytes | Structured | None
 """Raw bytes, structured data, or absent. Absent is not empty."""
 
 
-class Operation(str, Enum):
+class Operation(StrEnum):
     """What happened to the thing a record describes."""
 
     CREATE = "create"
@@ -65,7 +65,7 @@ class Record(msgspec.Struct, gc=False):
 
     position: bytes = b""
     operation: Operation = Operation.CREATE
-    metadata: dict[str, str] = {}  # noqa: RUF012 - msgspec gives every record a dict of its own
+    metadata: dict[str, str] = {}
     key: Data = None
     payload: Payload = msgspec.field(default_factory=Payload)
 

@@ -1,14 +1,14 @@
 """The life of a pipeline as others see it: status, who stopped it, and the first error."""
 
 import time
-from enum import Enum
+from enum import StrEnum
 
 import msgspec
 
 from conduit_py.errors import ConduitError, RunError, describe
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """Where a pipeline is in its life."""
 
     CREATED = "created"
@@ -20,7 +20,7 @@ class Status(str, Enum):
     DEGRADED = "degraded"
 
 
-class Stopper(str, Enum):
+class Stopper(StrEnum):
     """Who asked a pipeline to stop: what the system stopped, it starts again; what the user stopped, it does not."""
 
     USER = "user"

@@ -1,5 +1,6 @@
 """From a pipeline as written down to a checked graph, or to the list of everything wrong with it."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import networkx as nx
@@ -98,7 +99,7 @@ class _Draft:
                 self._problem(f"{said_by}.after", f"there is no node {name!r}", place, hint)
 
     def _link_chain(self, ids: Sequence[str]) -> None:
-        for upper, lower in zip(ids, ids[1:], strict=False):
+        for upper, lower in itertools.pairwise(ids):
             self._edge(upper, lower)
 
     def _edge(self, upper: str, lower: str) -> None:

@@ -10,7 +10,7 @@ from conduit_py.record import Record
 from conduit_py.sdk.options import Options, place_of_call
 from conduit_py.sdk.plugin import OptionsT, Plugin
 
-Result: TypeAlias = Record | list[Record] | None | Exception
+Result: TypeAlias = Record | list[Record] | Exception | None
 """One record goes on, a list splits, None filters, an exception nacks."""
 
 Condition: TypeAlias = Callable[[Record], bool]

@@ -24,7 +24,7 @@ class Meter(msgspec.Struct):
     retries: int = 0
     in_flight: int = 0
     window: int = 0
-    waits: list[str] = []  # noqa: RUF012 - msgspec gives every meter a list of its own
+    waits: list[str] = []
 
     @property
     def waiting_on(self) -> str | None:

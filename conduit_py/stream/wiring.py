@@ -103,7 +103,8 @@ class Wiring:
 
     def _add_source(self, node: Node) -> None:
         declared = node.declared
-        assert isinstance(declared, Source) and declared.connector is not None
+        assert isinstance(declared, Source)
+        assert declared.connector is not None
         pipeline, meter = self._graph.pipeline, self.meters[node.id]
         meter.window = declared.window
         wake, progress = Signal(), Signal()
@@ -143,7 +144,8 @@ class Wiring:
 
     def _add_destination(self, node: Node) -> None:
         declared = node.declared
-        assert isinstance(declared, Destination) and declared.connector is not None
+        assert isinstance(declared, Destination)
+        assert declared.connector is not None
         meter, voter = self.meters[node.id], self._graph.votes(node.id)
         connector = declared.connector.fresh()
         calls = self.destination_calls[node.id] = Calls(node.id, connector)

@@ -1,0 +1,53 @@
+"""SqliteStore: the default store, one SQLite file in a directory that one process owns."""
+
+from pathlib import Path
+
+import trio
+
+from conduit_py.store.database import Database
+from conduit_py.store.store import Kind, Row, Store
+from conduit_py.store.writer import Writer
+
+
+class SqliteStore(Store):
+    """Durable on the local disk. Concurrent writes share commits, so a hundred cost little more than one.
+
+    After a failed commit that was not due to a full disk every write raises StateFailed until the store
+    is opened again; reads go on and show what was durable before.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._writer = Writer(database)
+
+    @classmethod
+    async def open(cls, directory: Path) -> "SqliteStore":
+        """Open the store of a state directory, creating it if missing.
+
+        Raises StateLocked when another process has it, and EnvironmentUnfit, with nothing changed, when
+        it cannot be used: not a directory, not writable, damaged, foreign, or written by a newer version.
+        """
+        # Not abandoned on cancellation: the lock would be left behind with nobody to release it.
+        return cls(await trio.to_thread.run_sync(Database.open, directory))
+
+    @property
+    def commits(self) -> int:
+        """How many transactions became durable since the store was opened."""
+        return self._writer.commits
+
+    async def pipelines(self) -> list[str]:
+        rows = await self._writer.read("SELECT DISTINCT pipeline FROM entries ORDER BY pipeline")
+        return [pipeline for (pipeline,) in rows]
+
+    async def close(self) -> None:
+        await self._writer.close()
+
+    async def _load(self, pipeline: str, kind: Kind) -> list[tuple[str, bytes]]:
+        sql = "SELECT node, value FROM entries WHERE pipeline = ? AND kind = ? ORDER BY node"
+        return await self._writer.read(sql, pipeline, kind)
+
+    async def _save(self, rows: list[Row]) -> None:
+        await self._writer.save(rows)
+
+    async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
+        sql = "DELETE FROM entries WHERE pipeline = ? AND kind = ? AND node = coalesce(?, node)"
+        await self._writer.change(sql, pipeline, kind, node)

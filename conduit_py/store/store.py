@@ -1,0 +1,138 @@
+"""Store: what is remembered of every pipeline between runs, and what may be relied on about it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
+
+import msgspec
+import trio
+
+from conduit_py.errors import EnvironmentUnfit
+from conduit_py.status import PipelineState
+
+Kind: TypeAlias = Literal["position", "state", "connector"]
+
+
+class Row(NamedTuple):
+    """One remembered thing: what kind, of which node of which pipeline. A pipeline's own state has node ""."""
+
+    pipeline: str
+    kind: Kind
+    node: str
+    value: bytes
+
+
+class ConnectorEntry(msgspec.Struct, frozen=True):
+    """A connector as it was configured when it last ran, to see that it was created, updated or deleted."""
+
+    kind: str
+    """"source" or "destination"."""
+    plugin: str
+    """The registered name, or "" when it is not registered."""
+    options: dict[str, Any]
+    """Plain values that JSON can carry, secrets masked."""
+    digest: str
+    """In hex, over the unmasked options."""
+
+
+class Store(ABC):
+    """Positions, states and connectors of pipelines.
+
+    A write is durable when it returns: it survives `kill -9` and, on a disk that keeps its word, a
+    power cut. It is atomic: all of it or nothing. A write that raises StateFailed, or whose caller is
+    cancelled, may or may not have become durable, but never in part. Of two writes of the same thing
+    the one that began after the other had returned wins. A read returns only what is durable.
+
+    One trio run uses a store; any number of its tasks may at the same time. After `close` every call
+    raises StateFailed.
+    """
+
+    async def positions(self, pipeline: str) -> dict[str, bytes]:
+        """The last durable position of every source that has one."""
+        return dict(await self._load(pipeline, "position"))
+
+    async def save_positions(self, pipeline: str, positions: Mapping[str, bytes]) -> None:
+        """Remember these positions, all in one step; sources that are not named keep theirs."""
+        rows = [Row(pipeline, "position", source, _bytes(source, value)) for source, value in positions.items()]
+        if rows:
+            await self._save(rows)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def forget_positions(self, pipeline: str, source: str | None = None) -> None:
+        """Have one source, or all sources, start from the beginning. To forget what is unknown does nothing."""
+        await self._forget(pipeline, "position", source)
+
+    async def state(self, pipeline: str) -> PipelineState:
+        """The last durable state; that of a pipeline just created when there is none."""
+        for _, value in await self._load(pipeline, "state"):
+            return _decode(_STATE, value, f"the state of pipeline {pipeline!r}")
+        return PipelineState()
+
+    async def save_state(self, pipeline: str, state: PipelineState) -> None:
+        await self._save([Row(pipeline, "state", "", msgspec.json.encode(state))])
+
+    async def connectors(self, pipeline: str) -> dict[str, ConnectorEntry]:
+        """The remembered connectors by node id."""
+        return {
+            node: _decode(_ENTRY, value, f"connector {node!r} of pipeline {pipeline!r}")
+            for node, value in await self._load(pipeline, "connector")
+        }
+
+    async def save_connector(self, pipeline: str, node: str, entry: ConnectorEntry) -> None:
+        await self._save([Row(pipeline, "connector", node, msgspec.json.encode(entry))])
+
+    async def forget_connector(self, pipeline: str, node: str) -> None:
+        """Forget one connector. To forget what is unknown does nothing."""
+        await self._forget(pipeline, "connector", node)
+
+    @abstractmethod
+    async def pipelines(self) -> list[str]:
+        """Every pipeline of which anything is remembered, sorted."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish the writes already begun, then let go of everything. Closing twice is closing once."""
+
+    @abstractmethod
+    async def _load(self, pipeline: str, kind: Kind) -> list[tuple[str, bytes]]:
+        """The durable values of this kind by node, sorted by node."""
+
+    @abstractmethod
+    async def _save(self, rows: list[Row]) -> None:
+        """Make these rows durable in one step, each in place of an earlier one of the same node and kind."""
+
+    @abstractmethod
+    async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
+        """Durably remove the row of one node, or of all nodes."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+_STATE = msgspec.json.Decoder(PipelineState)
+_ENTRY = msgspec.json.Decoder(ConnectorEntry)
+T = TypeVar("T")
+
+
+def _decode(decoder: "msgspec.json.Decoder[T]", value: bytes, what: str) -> T:
+    try:
+        return decoder.decode(value)
+    except msgspec.DecodeError as error:
+        raise EnvironmentUnfit(
+            f"the state store holds {what} in a form that cannot be read: {error}",
+            suggestion="use the version of conduit-py that wrote it, or choose another directory with --state",
+        ) from error
+
+
+def _bytes(source: str, position: object) -> bytes:
+    # Refused here, not in the group that it would share a transaction with.
+    if not isinstance(position, bytes):
+        raise TypeError(f"the position of source {source!r} must be bytes, not {type(position).__name__}")
+    return position

@@ -1,0 +1,180 @@
+"""A picture as one SVG file that needs nothing else: layers from left to right, light or dark as the reader likes."""
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+
+from conduit_py.graph.picture import Box, Picture, Slot, centers_of, layers_of, printable
+
+_HEIGHT = 56
+_GAP_X = 72
+_GAP_Y = 28
+_MARGIN = 40
+_TITLE = 44
+_STUB = 18
+"""How far left of its layer the dashed line of refused records runs."""
+
+_STYLE = """
+    svg { --page: #ffffff; --box: #ffffff; --ink: #1b2330; --soft: #5d6b7e; --line: #8a97a8; --edge: #c5cedb;
+          --source: #2f6fdb; --processor: #7a5bd0; --destination: #1f8f63; --dead: #c8453b; }
+    @media (prefers-color-scheme: dark) {
+      svg { --page: #12161d; --box: #1b212b; --ink: #e6ebf2; --soft: #98a5b8; --line: #66738a; --edge: #303948;
+            --source: #6ea2ff; --processor: #a68cf5; --destination: #4fc795; --dead: #f0837a; }
+    }
+    text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: var(--ink); }
+    .page { fill: var(--page); }
+    .title { font-size: 17px; font-weight: 650; }
+    .id { font-size: 14px; font-weight: 600; }
+    .caption { font-size: 12px; fill: var(--soft); }
+    .box { fill: var(--box); stroke: var(--edge); }
+    .source .mark { fill: var(--source); }
+    .processor .mark { fill: var(--processor); }
+    .destination .mark { fill: var(--destination); }
+    .arrow { fill: none; stroke: var(--line); stroke-width: 1.6; }
+    .head { fill: var(--line); }
+    .refused { fill: none; stroke: var(--dead); stroke-width: 1.2; stroke-dasharray: 3 4; opacity: 0.75; }
+    .dead .box { stroke: var(--dead); stroke-dasharray: 5 4; }
+    .dead .caption { fill: var(--dead); }
+    .dead-head { fill: var(--dead); }
+"""
+
+
+def draw_svg(picture: Picture) -> str:
+    """Well-formed XML with a title and a description for readers who cannot see it."""
+    plan = _Plan(picture)
+    arrows = " ".join(f"{upper} to {box.id}." for box in picture.boxes for upper in box.inputs)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{plan.width}" height="{plan.height}" '
+        f'viewBox="0 0 {plan.width} {plan.height}" role="img">',
+        f"  <title>{_text(picture.title)}</title>",
+        f"  <desc>{_text(arrows)}</desc>",
+        f"  <style>{_STYLE}  </style>",
+        *_heads(),
+        f'  <rect class="page" width="{plan.width}" height="{plan.height}" rx="12"/>',
+        f'  <text class="title" x="{_MARGIN}" y="{_TITLE}">{_text(picture.title)}</text>',
+        *_refused(plan),
+        *_arrows(plan),
+        *(line for box, place in plan.boxes.items() for line in _box(box, place)),
+        *_dead_letters(plan),
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class _Place:
+    left: int
+    top: int
+    width: int
+
+    @property
+    def right(self) -> int:
+        return self.left + self.width
+
+    @property
+    def middle(self) -> int:
+        return self.top + _HEIGHT // 2
+
+
+class _Plan:
+    """Where everything goes: a column of equally wide boxes for each layer, dead letters below the last."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.picture = picture
+        self.layers = layers_of(picture)
+        centers = centers_of(self.layers, lambda slot: _HEIGHT if slot.box else 8, _GAP_Y)
+        self.slots: dict[Slot, _Place] = {}
+        left = _MARGIN
+        for layer in self.layers:
+            width = max(_box_width(slot.box) for slot in layer)
+            for slot in layer:
+                top = _TITLE + 24 + centers[slot] - _HEIGHT // 2
+                self.slots[slot] = _Place(left, top, width)
+            left += width + _GAP_X
+        self.boxes = {slot.box: place for slot, place in self.slots.items() if slot.box}
+        lowest = max((place.top for place in self.boxes.values()), default=_TITLE)
+        last = self.slots[self.layers[-1][0]] if self.layers else _Place(_MARGIN, 0, 0)
+        width = max(last.width, _text_width(picture.dead_letters, 12) + 36)
+        self.dead = _Place(last.left, lowest + _HEIGHT + _GAP_Y + 16, width)
+        self.width = max(last.left + width, _MARGIN + _text_width(picture.title, 17)) + _MARGIN
+        self.height = self.dead.top + 40 + _MARGIN
+
+
+def _heads() -> Iterator[str]:
+    yield "  <defs>"
+    for name, style in (("head", "head"), ("dead-head", "dead-head")):
+        yield (
+            f'    <marker id="{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+            f'markerUnits="userSpaceOnUse" orient="auto"><path class="{style}" d="M0 0.5 L8 4 L0 7.5 Z"/></marker>'
+        )
+    yield "  </defs>"
+
+
+def _arrows(plan: _Plan) -> Iterator[str]:
+    for layer in plan.layers:
+        for slot in layer:
+            if slot.box:
+                for output in slot.outputs:
+                    yield f'  <path class="arrow" marker-end="url(#head)" d="{_curve(plan, slot, output)}"/>'
+
+
+def _curve(plan: _Plan, start: Slot, following: Slot) -> str:
+    """From box to box: level where it passes a layer, curved in between."""
+    place = plan.slots[start]
+    path = [f"M{place.right} {place.middle}"]
+    while True:
+        after = plan.slots[following]
+        half = (after.left - place.right) // 2
+        end = after.left - (2 if following.box else 0)
+        path.append(f"C{place.right + half} {place.middle} {after.left - half} {after.middle} {end} {after.middle}")
+        if following.box:
+            return " ".join(path)
+        path.append(f"H{after.right}")
+        place, following = after, following.outputs[0]
+
+
+def _refused(plan: _Plan) -> Iterator[str]:
+    """Dashed lines from the lower left of every box, down beside its layer, along the bottom to the dead letters."""
+    level = plan.dead.top + 20
+    for layer in plan.layers:
+        places = [plan.slots[slot] for slot in layer if slot.box]
+        for place in places:
+            yield f'  <path class="refused" d="M{place.left} {place.top + _HEIGHT - 10} h{-_STUB + 6} q-6 0 -6 6"/>'
+        if places:
+            left, top = places[0].left - _STUB, min(place.top for place in places) + _HEIGHT - 4
+            yield f'  <path class="refused" d="M{left} {top} V{level - 6} q0 6 6 6"/>'
+    first = min(place.left for place in plan.boxes.values()) if plan.boxes else plan.dead.left
+    start, end = first - _STUB + 6, plan.dead.left - 2
+    yield f'  <path class="refused" marker-end="url(#dead-head)" d="M{start} {level} H{end}"/>'
+
+
+def _box(box: Box, place: _Place) -> Iterator[str]:
+    yield f'  <g class="node {box.kind}">'
+    yield f'    <rect class="box" x="{place.left}" y="{place.top}" width="{place.width}" height="{_HEIGHT}" rx="9"/>'
+    yield f'    <rect class="mark" x="{place.left + 8}" y="{place.top + 11}" width="4" height="{_HEIGHT - 22}" rx="2"/>'
+    yield f'    <text class="id" x="{place.left + 22}" y="{place.top + 24}">{_text(box.id)}</text>'
+    yield f'    <text class="caption" x="{place.left + 22}" y="{place.top + 42}">{_text(box.caption)}</text>'
+    yield "  </g>"
+
+
+def _dead_letters(plan: _Plan) -> Iterator[str]:
+    place = plan.dead
+    yield '  <g class="dead">'
+    yield f'    <rect class="box" x="{place.left}" y="{place.top}" width="{place.width}" height="40" rx="9"/>'
+    text = _text(plan.picture.dead_letters)
+    yield f'    <text class="caption" x="{place.left + 18}" y="{place.top + 24}">{text}</text>'
+    yield "  </g>"
+
+
+def _box_width(box: Box | None) -> int:
+    return max(_text_width(box.id, 14), _text_width(box.caption, 12)) + 40 if box else 0
+
+
+def _text_width(text: str, size: int) -> int:
+    """About how wide a text is in a usual sans-serif font; a little more rather than less."""
+    return int(sum(1.0 if unicodedata.east_asian_width(char) in "WF" else 0.6 for char in text) * size) + 1
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

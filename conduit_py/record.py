@@ -33,11 +33,15 @@ class Payload(msgspec.Struct, gc=False):
     before: Data = None
     after: Data = None
 
+    # Reading and writing fields is the hottest code there is: the direct attempt keeps it to one call,
+    # and the check that follows a TypeError only words the error.
     def __getitem__(self, key: str) -> Any:
-        return _fields(self.after)[key]
+        try:
+            return self.after[key]  # type: ignore[index]
+        except TypeError:
+            return _fields(self.after)[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        # The direct attempt keeps the common case to one call; the check only words the error.
         try:
             self.after[key] = value  # type: ignore[index]
         except TypeError:

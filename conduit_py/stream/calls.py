@@ -48,4 +48,4 @@ _NONE = object()
 
 
 def is_async(call: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None))
+    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)

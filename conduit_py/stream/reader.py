@@ -108,11 +108,10 @@ class Reader:
         self._intake.put(records, refused)
 
     def _check(self, records: Any, n: int) -> None:
-        if not isinstance(records, list) or not all(type(record) is Record for record in records):
-            raise ContractBroken(self._node, "read() must return a list of Record")
         if not records:
-            raise ContractBroken(
-                self._node, "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource"
-            )
+            rule = "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource"
+            raise ContractBroken(self._node, rule)
+        if not isinstance(records, list) or set(map(type, records)) != {Record}:
+            raise ContractBroken(self._node, "read() must return a list of Record")
         if len(records) > n:
             raise ContractBroken(self._node, f"read({n}) returned {len(records)} records")

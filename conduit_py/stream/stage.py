@@ -1,8 +1,9 @@
 """Stage: one processor node; what a record becomes, and what that means for its message."""
 
 import random
-from collections.abc import Callable, Mapping
-from operator import is_not
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+from operator import is_not, not_
 from typing import NamedTuple
 
 import trio
@@ -84,7 +85,21 @@ class Stage:
         # Most batches come out as they went in; then there is nothing to tell anybody.
         if not any(map(is_not, results, batch.records)):
             return batch
+        if set(map(type, results)) <= _KEPT_OR_FILTERED:
+            return self._filtered(batch, results)
         return _Sorting(self, batch, results, given_up).outcome()
+
+    def _filtered(self, batch: Batch, results: Sequence[Record | None]) -> Batch:
+        """The common case of a filter, without a step of Python for every record: records are true, None is not."""
+        records = [record for record in results if record]
+        if any(map(is_not, records, compress(batch.records, results))):
+            for record, original in zip(records, compress(batch.records, results), strict=True):
+                record.position = record.position or original.position
+        pieces = None if batch.pieces is None else list(compress(batch.pieces, results))
+        if len(records) == len(results):
+            return Batch(batch.span, records, batch.sequences, pieces)
+        self.filter(batch, list(compress(batch.sequences, map(not_, results))))
+        return Batch(batch.span, records, list(compress(batch.sequences, results)), pieces)
 
     async def _results(self, batch: Batch) -> tuple[list[Result], dict[int, "_GivenUp"]]:
         """One result per record. Records for which the condition is false are their own result."""
@@ -150,6 +165,9 @@ class Stage:
     def wrong_result(self, result: object) -> ContractBroken:
         kind = type(result).__name__
         return ContractBroken(self._node, f"returned {kind}: return a Record, None or a list of Records, or raise")
+
+
+_KEPT_OR_FILTERED = {Record, type(None)}
 
 
 class _GivenUp(NamedTuple):

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from conduit_py.testing.acceptance import destination_acceptance, source_acceptance
     from conduit_py.testing.destination import ScriptedDestination
     from conduit_py.testing.log import Delivery, Event, Log
     from conduit_py.testing.outage import MortalStore, run_with_outage
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from conduit_py.testing.source import ScriptedSource, StoppableSource
 
 _HOME = {
+    "acceptance": ("destination_acceptance", "source_acceptance"),
     "destination": ("ScriptedDestination",),
     "log": ("Delivery", "Event", "Log"),
     "outage": ("MortalStore", "run_with_outage"),
@@ -88,12 +90,14 @@ __all__ = [
     "SimulationStuck",
     "Step",
     "StoppableSource",
+    "destination_acceptance",
     "number_of",
     "numbered",
     "position_of",
     "run_with_outage",
     "simulate",
     "simulated",
+    "source_acceptance",
 ]
 
 

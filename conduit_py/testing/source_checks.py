@@ -1,0 +1,193 @@
+"""What every source must do: the rules of conduit_py.sdk.Source, one function each."""
+
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from conduit_py.record import Record
+from conduit_py.sdk.source import EndOfSource
+from conduit_py.testing.checks import DoesNotApply, SourceCheck, leaves_nothing_behind
+from conduit_py.testing.driver import SourceCase, SourceDriver, opened_source, require
+
+PROMPT_SECONDS = 5.0
+
+
+async def reads_what_it_holds(case: SourceCase) -> None:
+    async with opened_source(case) as source:
+        count = len(await source.read_all())
+    require(count >= 3, f"the source under test gave {count} records: the suite needs at least 3 to tell anything")
+    if case.records is not None:
+        require(count == case.records, f"the source under test gave {count} records, not {case.records}")
+
+
+async def never_reads_more_than_asked_for(case: SourceCase) -> None:
+    for n in (1, 2, 3):
+        async with opened_source(case) as source:
+            await source.read_all(n, limit=case.records or 20)
+
+
+async def gives_every_record_a_position_of_its_own(case: SourceCase) -> None:
+    async with opened_source(case) as source:
+        positions = [record.position for record in await source.read_all(2)]
+    twice = sorted({position for position in positions if positions.count(position) > 1})
+    require(not twice, f"several records have the position {_said(twice)}")
+
+
+async def reads_the_same_again(case: SourceCase) -> None:
+    _needs_resuming(case)
+    async with opened_source(case) as source:
+        once = await source.read_all(100)
+    async with opened_source(case) as source:
+        again = await source.read_all(1)
+    require(_content(once) == _content(again), "reading again from the beginning gave other records, or another order")
+
+
+async def resumes_after_every_position(case: SourceCase) -> None:
+    _needs_resuming(case)
+    async with opened_source(case) as source:
+        records = await source.read_all()
+    # The last ones show the most: what comes after the end is where resuming goes wrong.
+    for index in [*range(min(10, len(records))), *range(max(10, len(records) - 3), len(records))]:
+        await _resumes_after(case, records, index)
+
+
+async def ends_and_stays_ended(case: SourceCase) -> None:
+    if not case.bounded:
+        raise DoesNotApply("the source has no end")
+    async with opened_source(case) as source:
+        await source.read_all()
+        for _ in range(2):
+            try:
+                more = await source.read(1)
+            except EndOfSource:
+                continue
+            raise AssertionError(f"after EndOfSource, read returned the position {more[0].position!r}")
+
+
+async def ends_a_waiting_read_when_stopped(case: SourceCase) -> None:
+    if case.bounded:
+        raise DoesNotApply("the source ends by itself, so its reads do not wait")
+    async with opened_source(case) as source:
+        await source.read_all()
+        ended = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_read_to_the_end, source, ended)
+            await trio.sleep(0.1)
+            with trio.move_on_after(PROMPT_SECONDS):
+                await source.stop()
+                await ended.wait()
+            nursery.cancel_scope.cancel()
+    require(ended.is_set(), f"a waiting read did not end within {PROMPT_SECONDS:g} seconds of stop")
+
+
+async def takes_acks_in_order(case: SourceCase) -> None:
+    async with opened_source(case) as source:
+        positions = [record.position for record in await source.read_all()]
+        await source.ack(positions[:1])
+        await source.ack(positions[1:])
+
+
+async def goes_on_after_being_stopped(case: SourceCase) -> None:
+    _needs_resuming(case)
+    async with opened_source(case) as source:
+        records = await source.read_all()
+    async with opened_source(case) as source:
+        first = await source.read(1)
+        await source.stop()
+    require(_content(first) == _content(records[:1]), "the first record is not always the same")
+    await _resumes_after(case, records, 0)
+
+
+async def shares_nothing_between_runs(case: SourceCase) -> None:
+    _needs_resuming(case)
+    async with opened_source(case) as source:
+        whole = await source.read_all()
+    async with opened_source(case) as source:
+        await source.read(1)
+    async with opened_source(case) as source:
+        after = await source.read_all()
+    require(_content(after) == _content(whole), "an earlier run, with nothing acked, changed what a later one reads")
+
+
+async def can_be_torn_down_without_reading(case: SourceCase) -> None:
+    async with opened_source(case):
+        pass
+
+
+async def can_be_torn_down_after_a_failed_open(case: SourceCase) -> None:
+    source = SourceDriver(case)
+    # Whatever open thinks of such a position: what counts is that teardown copes.
+    with suppress(Exception):
+        await source.open(b"\xff this is no position of yours \x00")
+    await source.teardown()
+
+
+async def has_hooks_that_work(case: SourceCase) -> None:
+    source = SourceDriver(case)
+    await source.hook("on_created")
+    await source.hook("on_updated", case.connector.options.model_dump())
+    await source.open(None)
+    await source.teardown()
+    await SourceDriver(case).hook("on_deleted")
+
+
+async def leaks_nothing(case: SourceCase) -> None:
+    async def live(alive: list[Any]) -> None:
+        async with opened_source(case) as source:
+            alive.append(source.connector)
+            await source.read(1)
+
+    await leaves_nothing_behind(live)
+
+
+SOURCE_CHECKS: tuple[SourceCheck, ...] = (
+    reads_what_it_holds,
+    never_reads_more_than_asked_for,
+    gives_every_record_a_position_of_its_own,
+    reads_the_same_again,
+    resumes_after_every_position,
+    ends_and_stays_ended,
+    ends_a_waiting_read_when_stopped,
+    takes_acks_in_order,
+    goes_on_after_being_stopped,
+    shares_nothing_between_runs,
+    can_be_torn_down_without_reading,
+    can_be_torn_down_after_a_failed_open,
+    has_hooks_that_work,
+    leaks_nothing,
+)
+
+
+def _needs_resuming(case: SourceCase) -> None:
+    if not case.connector.resumable:
+        raise DoesNotApply("the source says that it is not resumable")
+
+
+async def _resumes_after(case: SourceCase, records: list[Record], index: int) -> None:
+    expected = records[index + 1 :]
+    if not expected and not case.bounded:
+        return
+    async with opened_source(case, records[index].position) as source:
+        got = await source.read_all(limit=None if case.bounded else len(expected))
+    position = records[index].position
+    if len(got) == len(expected) + 1 and got[0].position == position:
+        raise AssertionError(f"opened at {position!r}, it gives the record of that position again")
+    rule = f"opened at {position!r}, it gives {_said([record.position for record in got])}"
+    require(_content(got) == _content(expected), f"{rule}, not {_said([record.position for record in expected])}")
+
+
+async def _read_to_the_end(source: SourceDriver, ended: trio.Event) -> None:
+    with suppress(EndOfSource):
+        await source.read(1)
+    ended.set()
+
+
+def _content(records: list[Record]) -> list[object]:
+    # Metadata may carry the time of reading, which is never the same twice.
+    return [(record.position, record.operation, record.key, record.payload) for record in records]
+
+
+def _said(positions: list[bytes]) -> str:
+    shown = ", ".join(map(repr, positions[:5])) or "nothing"
+    return shown + (f" and {len(positions) - 5} more" if len(positions) > 5 else "")

@@ -42,6 +42,10 @@ class AckReader:
         for index in indices:
             self._take(batch.id(index))
 
+    def unanswered(self, batch: Batch) -> Batch:
+        """What is left to write of a batch whose write failed: some answers may have come all the same."""
+        return batch.select([index for index, message in enumerate(batch.ids) if message in self._outstanding])
+
     def finish(self) -> None:
         """Nothing more will be written."""
         self._finishing = True

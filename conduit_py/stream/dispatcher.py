@@ -42,7 +42,7 @@ class Dispatcher:
         self._last_position = b""
 
     async def run(self) -> None:
-        async with self._outlet:
+        with self._outlet:
             while (taken := await self._intake.take()) is not None:
                 batch = self._register(*taken)
                 if self._before_sending is not None:

@@ -40,10 +40,10 @@ class Outlet:
             # A sender that never waits would starve everybody else.
             await trio.lowlevel.checkpoint()
 
-    async def __aenter__(self) -> "Outlet":
+    def __enter__(self) -> "Outlet":
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for channel, _ in self._followers:

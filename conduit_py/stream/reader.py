@@ -47,12 +47,10 @@ class Reader:
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._interrupt_read)
-            try:
-                with self._scope:
-                    await self._read_all()
-            finally:
-                self._intake.close()
-                nursery.cancel_scope.cancel()
+            with self._scope:
+                await self._read_all()
+            self._intake.close()
+            nursery.cancel_scope.cancel()
 
     async def _read_all(self) -> None:
         idle_seconds = IDLE_SECONDS

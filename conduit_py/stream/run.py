@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 import trio
 
-from conduit_py.errors import NodeFailed, RunError, StopTimedOut
+from conduit_py.errors import ConduitError, FatalError, NodeFailed, RunError, StopTimedOut
 from conduit_py.graph.node import Graph
 from conduit_py.store.store import Store
 from conduit_py.stream.border import border
@@ -93,8 +93,8 @@ class Run:
         """Open destinations first and sources last, so that no record is read before it can go anywhere."""
         try:
             await self._open()
-        except RunError as error:
-            self._fail(error)
+        except ConduitError as error:
+            self._fail(_in_node(None, error))
         return self._error is None
 
     async def _open(self) -> None:
@@ -183,10 +183,16 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def _in_node(node: str, error: BaseException) -> RunError:
+def _in_node(node: str | None, error: BaseException) -> RunError:
+    """The error as one that ends a run, with the node it happened in."""
     if isinstance(error, RunError):
         error.node = error.node or node
         return error
-    failed = NodeFailed(node, "running", error)
+    failed: RunError
+    if isinstance(error, ConduitError):
+        failed = FatalError(error.message, suggestion=error.suggestion)
+    else:
+        failed = NodeFailed(node or "the run", "running", error)
+    failed.node = node
     failed.__cause__ = error
     return failed

@@ -33,7 +33,7 @@ async def run_stages(stages: list["Stage"], batch: Batch, outlet: Outlet) -> Non
 
 async def run_processors(inbox: trio.MemoryReceiveChannel[Batch], stages: list["Stage"], outlet: Outlet) -> None:
     """A run of adjacent processors as one task: a channel between them would only cost time."""
-    async with inbox, outlet:
+    with inbox, outlet:
         async for batch in inbox:
             await run_stages(stages, batch, outlet)
 

@@ -8,7 +8,7 @@ import trio
 
 from conduit_py.batch import Batch, Span
 from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.errors import ContractBroken, FatalError, NodeFailed, RecordRefused
+from conduit_py.errors import ContractBroken, RecordRefused, TransientError
 from conduit_py.pipeline import Destination
 from conduit_py.sdk.destination import AckMode, refusal_text
 from conduit_py.stream.ack_reader import AckReader
@@ -55,7 +55,8 @@ class Writer:
         self._unflushed_count = 0
 
     async def run(self, inbox: trio.MemoryReceiveChannel[Batch]) -> None:
-        async with inbox:
+        # Closed without a checkpoint: an error must be known before its neighbours notice the closed channel.
+        with inbox:
             while (batch := await self._next(inbox)) is not None:
                 await self._write(batch)
         await self._flush()
@@ -85,7 +86,7 @@ class Writer:
             return
         if self._ack_reader is not None:
             self._ack_reader.expect(batch)
-        refused = await self._written(batch)
+        batch, refused = await self._written(batch)
         self._meter.records += len(batch) - len(refused)
         self._meter.batches += 1
         if refused:
@@ -95,22 +96,22 @@ class Writer:
         elif self._ack_reader is None:
             ledger.ack(batch, self._voter)
 
-    async def _written(self, batch: Batch) -> Mapping[int, str]:
-        """Write the batch, again if need be; the indices refused with their reasons."""
+    async def _written(self, batch: Batch) -> tuple[Batch, Mapping[int, str]]:
+        """Write the batch, again if need be; what was written last, and the indices in it that were refused."""
         attempt = 1
         while True:
             try:
                 with border(self._node, "write"), self._meter.waiting("write"):
-                    return self._checked(await self._call_write(batch), batch)
-            except FatalError:
-                raise
-            except NodeFailed as error:
+                    return batch, self._checked(await self._call_write(batch), batch)
+            except TransientError as error:
                 if attempt == self._retry.attempts:
                     raise
                 self._meter.retries += 1
                 with self._meter.waiting(f"back-off after: {error}"):
                     await trio.sleep(self._retry.delay(attempt, self._rng))
                 attempt += 1
+                if self._ack_reader is not None:
+                    batch = self._ack_reader.unanswered(batch)
 
     async def _call_write(self, batch: Batch) -> Any:
         try:

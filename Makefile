@@ -1,0 +1,48 @@
+# `make demo` and `make test` set up everything they need; nothing has to be activated or installed first.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help install demo test check format bench clean
+
+help:
+	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
+	@echo "make test      set up, then lint, type-check and run every test"
+	@echo "make check     only lint, types and import rules"
+	@echo "make bench     compare with a plain Python loop and with bytewax, as ratios of one run"
+	@echo "make install   create .venv with the command at .venv/bin/conduit-py"
+	@echo "make format    put the code into house style"
+	@echo "make clean     remove what the others made"
+
+install: $(READY)
+
+# Debian keeps the module that makes virtual environments in a package of its own.
+$(READY): pyproject.toml constraints.txt
+	@rm -rf .venv/.ready
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
+		(rm -rf .venv && apt-get update -q && apt-get install -qy python3-venv && $(PYTHON) -m venv .venv)
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+demo: install
+	@$(BIN)/python examples/demo/run.py
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy tests examples benchmarks
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/pytest -n 2 --dist worksteal
+
+bench: install
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

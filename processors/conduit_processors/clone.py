@@ -1,0 +1,32 @@
+"""`clone` makes several records of one."""
+
+from pydantic import Field
+
+from conduit_py.sdk import Options, Processor, Record
+
+INDEX = "clone.index"
+
+
+class CloneOptions(Options):
+    """Options of clone."""
+
+    count: int = Field(ge=1, description="how many copies to send on besides the record itself")
+
+
+class Clone(Processor[CloneOptions]):
+    """Sends on the record and `count` copies, which have nothing in common with it.
+
+    The metadata `clone.index` is 0 for the record itself and 1, 2, … for its copies.
+    """
+
+    blocking = False
+    _count: int
+
+    def open(self) -> None:
+        self._count = self.options.count
+
+    def process(self, record: Record) -> list[Record]:
+        records = [record, *(record.copy() for _ in range(self._count))]
+        for index, each in enumerate(records):
+            each.metadata[INDEX] = str(index)
+        return records

@@ -1,0 +1,8 @@
+"""Processors that change single fields of a record."""
+
+from conduit_processors.field.convert import Convert
+from conduit_processors.field.exclude import Exclude
+from conduit_processors.field.rename import Rename
+from conduit_processors.field.set import Set
+
+__all__ = ["Convert", "Exclude", "Rename", "Set"]

@@ -1,0 +1,57 @@
+"""`field.convert` changes the type of a field."""
+
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field
+
+from conduit_processors.field.conversion import CONVERSIONS
+from conduit_processors.rewrite import FieldOptions, Rewrite
+from conduit_processors.target import Inner
+
+TypeName: TypeAlias = Literal["string", "int", "float", "bool", "time", "decimal"]
+
+_PYTHON_TYPES: dict[object, str] = {
+    str: "string",
+    int: "int",
+    float: "float",
+    bool: "bool",
+    datetime: "time",
+    Decimal: "decimal",
+}
+
+
+def _type_name(value: object) -> object:
+    return _PYTHON_TYPES.get(value, value) if isinstance(value, type) else value
+
+
+class ConvertOptions(FieldOptions):
+    """Options of field.convert."""
+
+    field: Inner = Field(description="the field to convert: inside .Key, .Payload.Before or .Payload.After")
+    type: Annotated[TypeName, BeforeValidator(_type_name)] = Field(
+        description="string, int, float, bool, time or decimal; or the Python type"
+    )
+
+
+class Convert(Rewrite[ConvertOptions]):
+    """Converts a field to another type and loses nothing: a value that does not fit is refused.
+
+    Null stays null. `CONVERSIONS` has the rules.
+    """
+
+    _convert: Callable[[Any], Any]
+
+    def open(self) -> None:
+        super().open()
+        self._convert = CONVERSIONS[self.options.type]
+
+    def change(self, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return self._convert(value)
+        except ValueError as error:
+            raise self.refusal(f"cannot become {self.options.type}: {error}") from None

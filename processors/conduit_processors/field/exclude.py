@@ -1,0 +1,43 @@
+"""`field.exclude` removes fields."""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from conduit_processors.reference import Reference
+from conduit_processors.target import Removable, references
+from conduit_py.sdk import Options, Processor, Record
+
+
+class ExcludeOptions(Options):
+    """Options of field.exclude."""
+
+    fields: Annotated[list[Removable], BeforeValidator(references)] = Field(
+        min_length=1, description="what to remove: a list of references, or one text with commas between them"
+    )
+
+
+class Exclude(Processor[ExcludeOptions]):
+    """Removes fields and what is in them; a key or payload as a whole becomes absent, metadata empty.
+
+    A record that lacks a field is left alone. A field of something that is not structured data is
+    refused: it could hide in raw bytes that go on with it.
+    """
+
+    blocking = False
+    _fields: list[Reference]
+    _wholes: list[Reference]
+
+    def open(self) -> None:
+        self._fields = [field for field in self.options.fields if field.path]
+        self._wholes = [field for field in self.options.fields if not field.path]
+
+    def process(self, record: Record) -> Record:
+        # All are found before any is removed, so that a refused record is as it came.
+        found = [(field.holder(record), field.path[-1]) for field in self._fields]
+        for holder, name in found:
+            if holder is not None:
+                holder.pop(name, None)
+        for whole in self._wholes:
+            whole.delete(record)
+        return record

@@ -1,0 +1,70 @@
+"""`field.set` gives a field a value: a constant, a template or what a function says."""
+
+import copy
+import inspect
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+
+from conduit_processors.mistake import mistake
+from conduit_processors.target import Settable
+from conduit_processors.template import Template, is_template
+from conduit_py.sdk import Options, Processor, Record, RecordRefused
+
+
+def _value(value: object) -> object:
+    if inspect.iscoroutinefunction(value):
+        raise mistake("must not be an async function; write a processor for that")
+    return Template(value) if isinstance(value, str) and is_template(value) else value
+
+
+class SetOptions(Options):
+    """Options of field.set."""
+
+    field: Settable = Field(description="what to set: anything but .Position; a field that is not there is made")
+    value: Annotated[Any, BeforeValidator(_value)] = Field(
+        description="a constant, a text with references to the record in {{ }}, or a function of the record"
+    )
+
+    @field_validator("value", mode="after")
+    @classmethod
+    def _fits(cls, value: Any, info: ValidationInfo) -> Any:
+        if "field" in info.data and not isinstance(value, Template) and not callable(value):
+            try:
+                info.data["field"].set(Record(), copy.deepcopy(value))
+            except RecordRefused as refused:
+                raise mistake(refused.message) from None
+        return value
+
+
+class Set(Processor[SetOptions]):
+    """Sets a field, making it and the structured data around it where they are absent.
+
+    A template gives text. A constant that is not a template is set as it is, and every record gets one
+    of its own. A function is given the record and returns the value.
+    """
+
+    blocking = False
+    _set: Callable[[Record, Any], None]
+    _value: Callable[[Record], Any]
+
+    def open(self) -> None:
+        self._set = self.options.field.set
+        self._value = _maker(self.options.value)
+
+    def process(self, record: Record) -> Record:
+        self._set(record, self._value(record))
+        return record
+
+
+def _maker(value: Any) -> Callable[[Record], Any]:
+    if isinstance(value, Template):
+        return value.render
+    if callable(value):
+        return value  # type: ignore[no-any-return]
+    if value is None or isinstance(value, (str, bytes, int, float, Decimal, datetime)):
+        return lambda record: value
+    return lambda record: copy.deepcopy(value)

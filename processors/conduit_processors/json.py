@@ -1,0 +1,60 @@
+"""JSON in a field: `json.decode` makes it structured data, `json.encode` makes it text again."""
+
+from typing import Any
+
+from pydantic import Field
+
+from conduit_processors.reference import kind
+from conduit_processors.rewrite import FieldOptions, Rewrite
+from conduit_processors.target import Structurable
+from conduit_py.sdk import RecordRefused, decode_json, encode_json
+
+
+class JsonOptions(FieldOptions):
+    """Options of json.decode and json.encode."""
+
+    field: Structurable = Field(
+        description="what to decode or encode: .Key, .Payload.Before, .Payload.After or a field"
+    )
+
+
+class Decode(Rewrite[JsonOptions]):
+    """Replaces JSON text (bytes or str) by its value, integers of any size exact.
+
+    What is structured already, null or absent stays as it is. The key and the payload as a whole hold
+    only objects, so JSON of another kind is refused there.
+    """
+
+    def change(self, value: Any) -> Any:
+        if type(value) is not bytes and not isinstance(value, (bytes, str)):
+            if value is None or isinstance(value, dict):
+                return value
+            raise self.refusal(f"not JSON text: it is {kind(value)}")
+        try:
+            decoded = decode_json(value)
+        except RecordRefused as refused:
+            raise self.refusal(refused.message) from refused
+        # Set as a whole, text would become raw bytes again, and nobody could tell it from undecoded JSON.
+        if type(decoded) is dict or not self.whole or decoded is None:
+            return decoded
+        raise self.refusal(f"its JSON is {kind(decoded)} and not an object")
+
+
+class Encode(Rewrite[JsonOptions]):
+    """Replaces a value by its JSON: raw bytes for the key and the payload as a whole, text (str) for a field.
+
+    Null and absent values stay as they are. What JSON cannot say (NaN, raw bytes) is refused; inside
+    structured data bytes become base64 text, datetimes RFC 3339 text and Decimals text.
+    """
+
+    def change(self, value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, bytes):
+            hint = "encode them first with conduit_processors.base64.Encode"
+            raise self.refusal("raw bytes have no JSON", suggestion=hint)
+        try:
+            encoded = encode_json(value)
+        except RecordRefused as refused:
+            raise self.refusal(refused.message) from refused
+        return encoded if self.whole else encoded.decode()

@@ -1,0 +1,44 @@
+"""`split` makes a record of each element of a list."""
+
+import copy
+
+from pydantic import Field
+
+from conduit_processors.reference import Reference, kind
+from conduit_processors.target import Inner
+from conduit_py.sdk import Options, Processor, Record, RecordRefused
+
+INDEX = "split.index"
+
+
+class SplitOptions(Options):
+    """Options of split."""
+
+    field: Inner = Field(description="the field with the list: inside .Key, .Payload.Before or .Payload.After")
+
+
+class Split(Processor[SplitOptions]):
+    """Sends on a copy of the record for each element, which takes the place of the list.
+
+    The metadata `split.index` is the place of the element in the list, from 0. A record with an empty
+    list is filtered; a field that is no list is refused.
+    """
+
+    blocking = False
+    _field: Reference
+
+    def open(self) -> None:
+        self._field = self.options.field
+
+    def process(self, record: Record) -> list[Record]:
+        elements = self._field.get(record)
+        if not isinstance(elements, (list, tuple)):
+            raise RecordRefused(f"{self._field}: cannot be split: it is {kind(elements)} and not a list")
+        # Copying the list into every piece would take the square of its length.
+        self._field.set(record, None)
+        pieces = [record.copy() for _ in elements]
+        self._field.set(record, elements)
+        for index, (piece, element) in enumerate(zip(pieces, elements, strict=True)):
+            self._field.set(piece, copy.deepcopy(element))
+            piece.metadata[INDEX] = str(index)
+        return pieces

@@ -1,0 +1,54 @@
+"""Envelope: the object in a field that wraps a record, and the key that comes with it."""
+
+from conduit_processors.reference import Reference, kind
+from conduit_processors.text import text_of
+from conduit_py.sdk import Data, Record, RecordRefused, Structured, decode_json
+
+
+def open_envelope(field: Reference, record: Record) -> Structured:
+    """The object in `field`, which is structured data or its JSON; anything else is refused."""
+    value = field.get(record)
+    if isinstance(value, (bytes, str)):
+        try:
+            value = decode_json(value)
+        except RecordRefused as refused:
+            raise RecordRefused(f"{field}: {refused.message}") from refused
+    if not isinstance(value, dict):
+        raise RecordRefused(f"{field}: there is nothing to unwrap: it is {kind(value)} and not an object")
+    return value
+
+
+def as_data(value: object, name: str) -> Data:
+    """One side of a change: an object as structured data, text as raw bytes, null as absent."""
+    if value is None or isinstance(value, dict):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise RecordRefused(f"{name} must be an object, text or null; it is {kind(value)}")
+
+
+def unwrap_key(key: Data) -> Data:
+    """What the `payload` of a key is: an object as structured data, a scalar as text in raw bytes.
+
+    A key that is no such envelope is its own content.
+    """
+    content = _key_object(key)
+    if content is None or "payload" not in content:
+        return key
+    payload = content["payload"]
+    if payload is None or isinstance(payload, dict):
+        return payload
+    return text_of(payload, ".Key").encode()
+
+
+def _key_object(key: Data) -> Structured | None:
+    if isinstance(key, bytes):
+        # Most keys that are no objects are known by their first byte, without the cost of an error.
+        if not key.lstrip().startswith(b"{"):
+            return None
+        try:
+            decoded: Structured = decode_json(key)
+        except RecordRefused:
+            return None
+        return decoded
+    return key

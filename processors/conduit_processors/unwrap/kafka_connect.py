@@ -1,0 +1,35 @@
+"""`unwrap.kafkaconnect` unpacks what Kafka Connect's JSON converter writes."""
+
+from pydantic import Field
+
+from conduit_processors.reference import Reference, kind
+from conduit_processors.target import InPayload
+from conduit_processors.unwrap.envelope import open_envelope, unwrap_key
+from conduit_py.sdk import Operation, Options, Payload, Processor, Record, RecordRefused
+
+
+class KafkaConnectOptions(Options):
+    """Options of unwrap.kafkaconnect."""
+
+    field: InPayload = Field(
+        default=Reference.of(".Payload.After"), description="where the envelope is: structured data or its JSON"
+    )
+
+
+class KafkaConnect(Processor[KafkaConnectOptions]):
+    """Turns `{"schema": …, "payload": {…}}` into a record that creates the payload.
+
+    A key in such an envelope is unpacked too. Position and metadata stay.
+    """
+
+    blocking = False
+    _field: Reference
+
+    def open(self) -> None:
+        self._field = self.options.field
+
+    def process(self, record: Record) -> Record:
+        after = open_envelope(self._field, record).get("payload")
+        if not isinstance(after, dict):
+            raise RecordRefused(f'{self._field}: the envelope needs an object "payload"; it is {kind(after)}')
+        return Record(record.position, Operation.CREATE, record.metadata, unwrap_key(record.key), Payload(None, after))

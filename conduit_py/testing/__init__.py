@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from conduit_py.testing.acceptance import destination_acceptance, source_acceptance
     from conduit_py.testing.destination import ScriptedDestination
+    from conduit_py.testing.harness import Outcome, rehearse, run_to_end
     from conduit_py.testing.log import Delivery, Event, Log
     from conduit_py.testing.outage import MortalStore, run_with_outage
     from conduit_py.testing.records import number_of, numbered, position_of
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _HOME = {
     "acceptance": ("destination_acceptance", "source_acceptance"),
     "destination": ("ScriptedDestination",),
+    "harness": ("Outcome", "rehearse", "run_to_end"),
     "log": ("Delivery", "Event", "Log"),
     "outage": ("MortalStore", "run_with_outage"),
     "records": ("number_of", "numbered", "position_of"),
@@ -79,6 +81,7 @@ __all__ = [
     "OnAck",
     "OnAnswer",
     "OnFlush",
+    "Outcome",
     "Refuse",
     "RefuseOutside",
     "Repeat",
@@ -94,6 +97,8 @@ __all__ = [
     "number_of",
     "numbered",
     "position_of",
+    "rehearse",
+    "run_to_end",
     "run_with_outage",
     "simulate",
     "simulated",

@@ -1,0 +1,117 @@
+"""The short way to run a pipeline in a test, and to test one without the systems it is written for."""
+
+import copy
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Source
+from conduit_py.record import Data, Record
+from conduit_py.status import LastError, PipelineState, Status
+from conduit_py.store.memory import MemoryStore
+from conduit_py.store.store import Store
+from conduit_py.stream.meter import Progress
+from conduit_py.testing.destination import ScriptedDestination
+from conduit_py.testing.log import Log
+from conduit_py.testing.source import ScriptedSource
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a pipeline stands after a run. What the ends saw and keep is known only of scripted ones."""
+
+    state: PipelineState
+    progress: Progress
+    positions: dict[str, bytes]
+    """By source: the position from which the next run would go on."""
+    acks: dict[str, list[bytes]] = field(default_factory=dict)
+    """By source: the positions acked to it, in order, in all runs."""
+    outputs: dict[str, list[Record]] = field(default_factory=dict)
+    """By destination: the records it holds, in order, of all runs."""
+    dead_letters: list[Record] = field(default_factory=list)
+    """What the dead-letter destination holds."""
+
+    @property
+    def status(self) -> Status:
+        return self.state.status
+
+    @property
+    def error(self) -> LastError | None:
+        return self.state.error
+
+    def payloads(self, destination: str) -> list[Data]:
+        """What a destination holds, without keys and metadata."""
+        return [record.payload.after for record in self.outputs[destination]]
+
+
+async def run_to_end(pipeline: Pipeline, store: Store | None = None) -> Outcome:
+    """Run a pipeline until it completes, stops or fails for good; the outcome says which.
+
+    Without a store everything is forgotten afterwards; with one, a second run goes on where the first
+    ended. Raises AssertionError if the runtime broke a promise towards a scripted end.
+    """
+    store = store or MemoryStore()
+    # Drawn from `random`, so that in a simulation the seed decides about back-off too.
+    supervisor = Supervisor(pipeline, store, rng=random.Random(random.getrandbits(64)))
+    state = await supervisor.run()
+    outcome = Outcome(state, supervisor.progress(), await store.positions(pipeline.id))
+    for source in pipeline.sources:
+        if isinstance(source.connector, ScriptedSource):
+            source.connector.log.check()
+            outcome.acks[source.id] = list(source.connector.log.acked[source.connector.options.name])
+    for destination in pipeline.destinations:
+        if isinstance(destination.connector, ScriptedDestination):
+            outcome.outputs[destination.id] = _held(destination.connector)
+    if isinstance(pipeline.dead_letters.handler, ScriptedDestination):
+        outcome.dead_letters.extend(_held(pipeline.dead_letters.handler))
+    return outcome
+
+
+async def rehearse(pipeline: Pipeline, records: Mapping[str, Sequence[Record | Data]]) -> Outcome:
+    """Run a pipeline's processors and routing on these records, by source id, without its real ends.
+
+    Sources give the records and end, destinations and dead letters are kept in memory; all else is as
+    the pipeline says. It touches no outside system and no state. In a sync test:
+    `simulate(rehearse, pipeline, {"web": [{"amount": 1}]})`.
+    """
+    unknown = sorted(set(records) - {source.id for source in pipeline.sources})
+    if unknown:
+        known = ", ".join(source.id for source in pipeline.sources)
+        raise ValueError(f"there are no sources {', '.join(unknown)} in pipeline {pipeline.id}; it has {known}")
+    log = Log()
+    stage = copy.copy(pipeline)
+    stage.sources = [_playing(source, records.get(source.id, ()), log) for source in pipeline.sources]
+    stage.destinations = [_keeping(destination, log) for destination in pipeline.destinations]
+    stage.dead_letters = _catching(pipeline.dead_letters, log)
+    return await run_to_end(stage)
+
+
+def _held(connector: ScriptedDestination) -> list[Record]:
+    connector.log.check()
+    return [delivery.record for delivery in connector.log.stored[connector.options.name]]
+
+
+def _playing(source: Source, records: Sequence[Record | Data], log: Log) -> Source:
+    given = [item if isinstance(item, Record) else Record.of(item) for item in records]
+    return _with(source, connector=ScriptedSource(name=source.id, records=given, log=log))
+
+
+def _keeping(destination: Destination, log: Log) -> Destination:
+    return _with(destination, connector=ScriptedDestination(name=destination.id, log=log))
+
+
+def _catching(dead_letters: DeadLetters, log: Log) -> DeadLetters:
+    if dead_letters.handler in ("stop", "drop"):
+        return dead_letters
+    return _with(dead_letters, handler=ScriptedDestination(name="dead-letters", log=log))
+
+
+def _with(declared: T, **changes: Any) -> T:
+    changed = copy.copy(declared)
+    for name, value in changes.items():
+        setattr(changed, name, value)
+    return changed

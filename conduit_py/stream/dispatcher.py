@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from conduit_py.batch import Batch, Span
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import ContractBroken
+from conduit_py.killpoint import reach
 from conduit_py.record import Record
 from conduit_py.stream.intake import Intake
 from conduit_py.stream.ledger import Ledger
@@ -53,6 +54,7 @@ class Dispatcher:
         positions = [record.position for record in records]
         self._check(positions)
         span = self._ledger.register(positions, read_at)
+        reach("dispatcher.after_register")
         batch = Batch.whole(span, records)
         return self._without(batch, refused) if refused else batch
 

@@ -9,6 +9,7 @@ import trio
 from conduit_py.batch import Batch, Span
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import ContractBroken, RecordRefused, TransientError
+from conduit_py.killpoint import reach
 from conduit_py.pipeline import Destination
 from conduit_py.sdk.destination import AckMode, refusal_text
 from conduit_py.stream.ack_reader import AckReader
@@ -87,6 +88,7 @@ class Writer:
         if self._ack_reader is not None:
             self._ack_reader.expect(batch)
         batch, refused = await self._written(batch)
+        reach("writer.after_write")
         self._meter.records += len(batch) - len(refused)
         self._meter.batches += 1
         if refused:
@@ -171,6 +173,7 @@ class Writer:
         self._pace.step()
         with border(self._node, "flush"), self._meter.waiting("flush"):
             await self._calls("flush")
+        reach("writer.after_flush")
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0
         for span, sequences in unflushed:
             self._ledgers[span.source].ack_some(span, sequences, self._voter)

@@ -1,0 +1,64 @@
+"""Complaint: an error as the command says it, on stderr: all mistakes at once, in colour on a terminal."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from conduit_py.cli.exit_code import ExitCode
+from conduit_py.config.python_file import FileInvalid
+from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
+
+
+def complain(error: BaseException) -> ExitCode:
+    """Say on stderr what is wrong, where, and what to do; the exit code that goes with it."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    problems = problems_of(error)
+    for problem in problems:
+        console.print(_in_colour(problem))
+    if problems:
+        console.print(Text(f"{count_of(problems)}; nothing was started", style="bold red"))
+    elif isinstance(error, ConduitError):
+        console.print(Text.assemble(("error: ", "bold red"), shortened(error.message)))
+        if error.suggestion:
+            console.print(Text.assemble(("  ", ""), (shortened(error.suggestion), "green")))
+    else:
+        console.print(Text.assemble(("internal error: ", "bold red"), describe(error)))
+        console.print(Text("  this is a bug in conduit-py; run again with --debug for the traceback", style="green"))
+    return exit_code_of(error)
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    if isinstance(error, EnvironmentUnfit):
+        return ExitCode.ENVIRONMENT
+    return ExitCode.INVALID if problems_of(error) else ExitCode.FAILED
+
+
+def problems_of(error: BaseException) -> Sequence[Problem]:
+    return error.problems if isinstance(error, FileInvalid | PipelineInvalid) else ()
+
+
+def count_of(problems: Sequence[Problem]) -> str:
+    return "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+
+
+def shortened(text: str) -> str:
+    """The text with paths below the working directory as a user would type them."""
+    return text.replace(os.getcwd() + os.sep, "")
+
+
+def place_of(problem: Problem) -> str:
+    if problem.file is None:
+        return ""
+    file = str(Path(shortened(problem.file)))
+    return file if problem.line is None else f"{file}:{problem.line}"
+
+
+def _in_colour(problem: Problem) -> Text:
+    parts = [(place_of(problem), "bold"), (problem.path, "yellow"), (problem.message, "")]
+    text = Text(": ").join(Text(part, style) for part, style in parts if part)
+    if problem.suggestion:
+        text.append(f" ({shortened(problem.suggestion)})", "green")
+    return text

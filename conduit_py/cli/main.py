@@ -1,0 +1,145 @@
+"""The command `conduit-py`: its commands and options, and the border where errors become answers.
+
+Everything heavy is imported inside the command that needs it: `--help` must answer at once.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter, validators
+
+from conduit_py import __version__
+from conduit_py.cli.output import forget_reader
+
+app = App(
+    name="conduit-py",
+    help="""Move records between systems: ordered acks, bounded memory, nothing lost.
+
+Start with `conduit-py quickstart`. A pipeline is written down in a Python
+file, and `conduit-py run FILE` runs it.
+
+Exit codes: 0 ok, 1 failed, 2 invalid, 3 environment.""",
+    help_format="plaintext",
+    version=f"conduit-py {__version__}",
+    default_parameter=Parameter(negative="", show_default=False),
+)
+
+File = Annotated[Path, Parameter(help="Python file with pipelines at its top level")]
+PipelineId = Annotated[str | None, Parameter(help="only the pipeline with this id")]
+Json = Annotated[bool, Parameter(help="answer in JSON on stdout")]
+Debug = Annotated[bool, Parameter(help="show tracebacks and debug logs")]
+
+
+@app.command(sort_key=1)
+def run(
+    file: File,
+    /,
+    *,
+    pipeline: PipelineId = None,
+    state: Annotated[
+        Path | None,
+        Parameter(help="folder that remembers positions [default: .conduit/NAME-OF-FILE in the working directory]"),
+    ] = None,
+    fresh: Annotated[bool, Parameter(help="forget the stored positions and start from the beginning")] = False,
+    stop_timeout: Annotated[
+        float | None,
+        Parameter(help="seconds a graceful stop may take", validator=validators.Number(gt=0)),
+    ] = None,
+    json: Annotated[bool, Parameter(help="progress and results as JSON lines on stdout")] = False,
+    debug: Debug = False,
+) -> int:
+    """Run the pipelines of a file until their sources end.
+
+    A second run continues where the first one ended, however it ended.
+    Ctrl-C (or SIGTERM) stops gracefully: what has been read is delivered first.
+    A second Ctrl-C stops at once: what was in flight is read again next time.
+    """
+    from conduit_py.cli.run import run_file
+
+    return run_file(
+        file, pipeline=pipeline, state=state, fresh=fresh, stop_timeout=stop_timeout, as_json=json, debug=debug
+    )
+
+
+@app.command(sort_key=2)
+def check(file: File, /, *, pipeline: PipelineId = None, json: Json = False, debug: Debug = False) -> int:
+    """Check the pipelines of a file without starting them, and report all mistakes at once."""
+    from conduit_py.cli.check import check
+
+    return check(file, pipeline=pipeline, as_json=json)
+
+
+@app.command(sort_key=3)
+def graph(
+    file: File,
+    /,
+    *,
+    pipeline: PipelineId = None,
+    format: Annotated[Literal["text", "mermaid", "svg"], Parameter(help="how to draw", show_default=True)] = "text",
+    out: Annotated[Path | None, Parameter(help="file to write to [default: stdout]")] = None,
+    debug: Debug = False,
+) -> int:
+    """Draw the pipelines of a file."""
+    from conduit_py.cli.graph import draw_file
+
+    return draw_file(file, pipeline=pipeline, format=format, out=out)
+
+
+@app.command(sort_key=4)
+def quickstart(
+    *,
+    records: Annotated[
+        int, Parameter(help="how many records to make", show_default=True, validator=validators.Number(gte=1))
+    ] = 20,
+    write: Annotated[Path | None, Parameter(help="write the pipeline to this file instead of running it")] = None,
+    debug: Debug = False,
+) -> int:
+    """Run a small pipeline that needs no files, and say what to do next."""
+    from conduit_py.cli.quickstart import quickstart
+
+    return quickstart(records=records, write=write, debug=debug)
+
+
+@app.command(sort_key=5)
+def version(*, json: Json = False) -> int:
+    """Print the version of conduit-py and of what it runs on."""
+    from conduit_py.cli.version import show_version
+
+    return show_version(as_json=json)
+
+
+def main() -> None:
+    """The entry point of the command."""
+    sys.exit(answer(sys.argv[1:]))
+
+
+def answer(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code. No error leaves as a traceback, unless --debug asks for it."""
+    try:
+        return int(app(arguments, result_action="return_value") or 0)
+    except BrokenPipeError:
+        forget_reader(sys.stdout)
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        return 1
+    except Exception as error:
+        return _complain(error, debug="--debug" in arguments)
+
+
+def _complain(error: Exception, *, debug: bool) -> int:
+    from conduit_py.cli.complaint import complain
+
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return int(complain(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Look and Result: a pipeline while it runs and when it has ended, in words and as plain values."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from conduit_py.cli.exit_code import ExitCode
+from conduit_py.status import LastError, PipelineState, Status
+from conduit_py.stream.meter import Progress
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a running pipeline, and how fast it is at the moment."""
+
+    progress: Progress
+    records_per_second: float
+    error: LastError | None = None
+
+    @property
+    def window(self) -> int:
+        return sum(meter.window for meter in self.progress.nodes if meter.kind == "source")
+
+    def sentence(self) -> str:
+        """The look in one line."""
+        progress = self.progress
+        blocked = f", waits for {progress.blocked_on}" if progress.blocked_on else ""
+        failing = f", after {self.error.message}" if self.error and progress.status == Status.RECOVERING.value else ""
+        return (
+            f"{progress.pipeline}: {progress.status}, {progress.read:,} read, {progress.acked:,} acked, "
+            f"{_counted(progress.dead_letters, 'dead letter')}, {self.records_per_second:,.0f}/s, "
+            f"{progress.in_flight:,} of {self.window:,} in flight{blocked}{failing}"
+        )
+
+    def fields(self) -> dict[str, Any]:
+        progress = self.progress
+        return {
+            "type": "progress",
+            **_numbers(progress),
+            "in_flight": progress.in_flight,
+            "window": self.window,
+            "records_per_second": round(self.records_per_second, 1),
+            "blocked_on": progress.blocked_on,
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a pipeline's run ended."""
+
+    progress: Progress
+    state: PipelineState
+    resumed: bool
+    """Whether it had a stored position to continue from."""
+    forced: bool
+    """Whether the user did not wait for the graceful stop."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        status, error = self.state.status, self.state.error
+        if status is Status.COMPLETED:
+            return ExitCode.OK
+        graceful = status is Status.STOPPED and error is None and not self.forced
+        return ExitCode.OK if graceful else ExitCode.FAILED
+
+    def sentence(self) -> str:
+        """The summary line that ends every run."""
+        progress = self.progress
+        status = "stopped by force" if self.forced and self.state.status is Status.STOPPED else self.state.status.value
+        return (
+            f"{progress.pipeline}: {status}: {progress.read:,} read, {progress.acked:,} acked, "
+            f"{progress.filtered:,} filtered, {_counted(progress.dead_letters, 'dead letter')} "
+            f"in {progress.elapsed_seconds:,.1f} s ({self._rate:,.0f}/s)"
+        )
+
+    def remark(self) -> str | None:
+        """What the numbers alone might leave a user wondering about."""
+        if self.progress.read:
+            return "continued where the last run ended; --fresh starts over" if self.resumed else None
+        if self.state.status is not Status.COMPLETED:
+            return None
+        if self.resumed:
+            return "nothing new since the last run; start over with --fresh, or with another --state"
+        return "the sources had no records"
+
+    def fields(self) -> dict[str, Any]:
+        error = self.state.error
+        return {
+            "type": "result",
+            **_numbers(self.progress),
+            "records_per_second": round(self._rate, 1),
+            "resumed": self.resumed,
+            "forced": self.forced,
+            "error": msgspec.to_builtins(error) if error else None,
+            "exit_code": int(self.exit_code),
+        }
+
+    @property
+    def _rate(self) -> float:
+        return self.progress.acked / self.progress.elapsed_seconds if self.progress.elapsed_seconds > 0 else 0.0
+
+
+def _numbers(progress: Progress) -> dict[str, Any]:
+    return {
+        "pipeline": progress.pipeline,
+        "status": progress.status,
+        "elapsed_seconds": round(progress.elapsed_seconds, 3),
+        "read": progress.read,
+        "acked": progress.acked,
+        "filtered": progress.filtered,
+        "dead_letters": progress.dead_letters,
+    }
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")

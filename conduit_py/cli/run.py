@@ -1,0 +1,120 @@
+"""The command `run`: a file's pipelines, together, to their end or until the user stops them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from conduit_py.cli.check import error_fields, load_graphs, status_of
+from conduit_py.cli.complaint import exit_code_of
+from conduit_py.cli.display import Display, choose_display
+from conduit_py.cli.exit_code import ExitCode
+from conduit_py.cli.logs import log_to_stderr
+from conduit_py.cli.output import put_json
+from conduit_py.cli.rate import Rate
+from conduit_py.cli.result import Look, Result
+from conduit_py.cli.signals import stop_on_signal
+from conduit_py.errors import ConduitError
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.pipeline import Pipeline
+from conduit_py.status import Stopper
+from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.store import Store
+
+STATE = Path(".conduit")
+
+
+def run_file(
+    file: Path,
+    *,
+    pipeline: str | None = None,
+    state: Path | None = None,
+    fresh: bool = False,
+    stop_timeout: float | None = None,
+    as_json: bool = False,
+    debug: bool = False,
+) -> ExitCode:
+    """Run the pipelines of a file. What keeps them from starting is raised; what ends them is in the exit code."""
+    try:
+        pipelines = [graph.pipeline for graph in load_graphs(file, pipeline)]
+        if stop_timeout is not None:
+            for each in pipelines:
+                each.settings = each.settings.model_copy(update={"stop_seconds": stop_timeout})
+        log_to_stderr(debug=debug)
+        display = choose_display(as_json=as_json, stdout_taken=any(map(writes_to_stdout, pipelines)))
+        return trio.run(_run, pipelines, state or STATE / file.stem, fresh, display)
+    except ConduitError as error:
+        if as_json:
+            code = int(exit_code_of(error))
+            put_json({"type": "result", "status": status_of(error), **error_fields(error), "exit_code": code})
+        raise
+
+
+def writes_to_stdout(pipeline: Pipeline) -> bool:
+    connectors = [destination.connector for destination in pipeline.destinations]
+    return any(type(each).__module__.startswith("conduit_connectors.stdio") for each in connectors)
+
+
+async def _run(pipelines: Sequence[Pipeline], state: Path, fresh: bool, display: Display) -> ExitCode:
+    async with await SqliteStore.open(state) as store:
+        if fresh:
+            for pipeline in pipelines:
+                await store.forget_positions(pipeline.id)
+        results = await Session(pipelines, store, display).run()
+    display.end(results)
+    return max(result.exit_code for result in results)
+
+
+class Session:
+    """Pipelines that run side by side in one process. One that fails does not stop the others."""
+
+    def __init__(self, pipelines: Sequence[Pipeline], store: Store, display: Display) -> None:
+        self._supervisors = [Supervisor(pipeline, store) for pipeline in pipelines]
+        self._store = store
+        self._display = display
+        self._rates = [Rate() for _ in pipelines]
+        self._results: dict[Supervisor, Result] = {}
+        self._forced = False
+
+    async def run(self) -> list[Result]:
+        with self._display.running():
+            async with trio.open_nursery() as nursery:
+                await nursery.start(stop_on_signal, self._stop, self._force)
+                nursery.start_soon(self._watch)
+                async with trio.open_nursery() as running:
+                    for supervisor in self._supervisors:
+                        running.start_soon(self._run_one, supervisor)
+                nursery.cancel_scope.cancel()
+        return [self._results[supervisor] for supervisor in self._supervisors]
+
+    async def _run_one(self, supervisor: Supervisor) -> None:
+        resumed = bool(await self._store.positions(supervisor.pipeline.id))
+        state = await supervisor.run()
+        self._results[supervisor] = Result(supervisor.progress(), state, resumed, self._forced)
+
+    async def _watch(self) -> None:
+        while True:
+            await trio.sleep(self._display.seconds)
+            self._display.show(self._looks())
+
+    def _looks(self) -> list[Look]:
+        return [self._look(*pair) for pair in zip(self._supervisors, self._rates, strict=True)]
+
+    def _look(self, supervisor: Supervisor, rate: Rate) -> Look:
+        result = self._results.get(supervisor)
+        progress = result.progress if result else supervisor.progress()
+        return Look(progress, rate.add(trio.current_time(), progress.acked), supervisor.state.error)
+
+    def _stop(self) -> None:
+        self._display.say("stopping", "stopping; press Ctrl-C again to force")
+        for supervisor in self._unfinished():
+            supervisor.stop(by=Stopper.USER)
+
+    def _force(self) -> None:
+        self._display.say("forcing", "stopping at once; what is in flight will be read again")
+        self._forced = True
+        for supervisor in self._unfinished():
+            supervisor.force(by=Stopper.USER)
+
+    def _unfinished(self) -> list[Supervisor]:
+        return [supervisor for supervisor in self._supervisors if supervisor not in self._results]

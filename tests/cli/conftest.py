@@ -1,0 +1,177 @@
+"""The real command in a folder of its own, and small connectors for its pipelines."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_py.cli.main import answer
+
+ENDS = '''
+"""Connectors for the tests of the command: numbers in, lines out."""
+
+import trio
+
+from conduit_py import sdk
+
+
+class CountOptions(sdk.Options):
+    to: int | None = None
+    pause_seconds: float = 0.0
+
+
+class Count(sdk.Source[CountOptions]):
+    """The numbers from 1 on, to `to` or without end. The position is the number."""
+
+    async def open(self, position):
+        self.last = int(position or b"0")
+
+    async def read(self, n):
+        await trio.sleep(self.options.pause_seconds)
+        first, end = self.last + 1, self.last + n
+        if self.options.to is not None:
+            end = min(end, self.options.to)
+        if first > end:
+            raise sdk.EndOfSource
+        self.last = end
+        return [sdk.Record.of({"number": i}, position=b"%d" % i) for i in range(first, end + 1)]
+
+
+class LinesOptions(sdk.Options):
+    path: str
+    stuck: bool = False
+
+
+class Lines(sdk.Destination[LinesOptions]):
+    """A line with its number for every record; or stuck for ever in its first write."""
+
+    async def write(self, batch):
+        with open(self.options.path, "a") as file:
+            file.writelines(f"{record.payload['number']}\\n" for record in batch)
+        if self.options.stuck:
+            await trio.sleep_forever()
+
+
+class BrokenOptions(sdk.Options):
+    error: str = "the disk is on fire"
+
+
+class Broken(sdk.Destination[BrokenOptions]):
+    """Fails at the first write."""
+
+    async def write(self, batch):
+        raise sdk.FatalError(self.options.error, suggestion="call the fire brigade")
+'''
+
+HEAD = "from conduit_py import DeadLetters, Destination, Pipeline, Source\nfrom ends import Broken, Count, Lines\n"
+PIPELINE = """
+{id} = Pipeline(
+    "{id}",
+    sources=[Source("count", {source}, batch_size=10)],
+    destinations=[Destination("lines", {destination})],
+    {more}
+)
+"""
+
+
+class Command:
+    """The command as a user would call it, in a folder with `ends.py` for pipelines to import."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.out = folder / "out.txt"
+        self.running: list[subprocess.Popen[str]] = []
+
+    def write(self, text: str, name: str = "orders.py") -> Path:
+        file = self.folder / name
+        file.write_text(text)
+        return file
+
+    def pipeline(
+        self,
+        source: str = "Count(to=1000)",
+        destination: str = 'Lines(path="out.txt")',
+        *,
+        id: str = "numbers",
+        more: str = "",
+        before: str = HEAD,
+    ) -> str:
+        """Write a file with one pipeline, after what stands in `before`; its text, to write more after it."""
+        text = before + PIPELINE.format(id=id, source=source, destination=destination, more=more)
+        self.write(text)
+        return text
+
+    def __call__(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(self._line(arguments), **self._setting(), timeout=60, check=False)
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        process: subprocess.Popen[str] = subprocess.Popen(self._line(arguments), **self._setting())
+        self.running.append(process)
+        return process
+
+    def json(self, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+        """The exit code and the JSON lines of a command that is given --json."""
+        done = self(*arguments, "--json")
+        return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+    def numbers(self) -> list[int]:
+        return [int(line) for line in self.out.read_text().splitlines()]
+
+    def _line(self, arguments: tuple[str, ...]) -> list[str]:
+        return [sys.executable, "-m", "conduit_py.cli.main", *arguments]
+
+    def _setting(self) -> dict[str, Any]:
+        environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        return {**pipes, "cwd": self.folder, "env": {**environment, "COLUMNS": "200"}, "text": True}
+
+
+class CommandInside(Command):
+    """The same command without a process of its own, for what needs none: an import of everything less each time."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        super().__init__(folder)
+        self._capture = capture
+
+    def __call__(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        code = answer(arguments)
+        return subprocess.CompletedProcess(arguments, code, *self._capture.readouterr())
+
+
+@pytest.fixture
+def inside(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandInside:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "nothing")  # so that sys.path is put back afterwards
+    (tmp_path / "ends.py").write_text(ENDS)
+    return CommandInside(tmp_path, capsys)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    (tmp_path / "ends.py").write_text(ENDS)
+    command = Command(tmp_path)
+    yield command
+    for process in command.running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def until(process: "subprocess.Popen[str]", wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Read the JSON lines of a running command up to the first that is wanted."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        fields: dict[str, Any] = json.loads(line)
+        if wanted(fields):
+            return fields
+    raise AssertionError(f"ended without it: {process.communicate()}")
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[["subprocess.Popen[str]", Callable[[dict[str, Any]], bool]], dict[str, Any]]:
+    return until

@@ -1,0 +1,253 @@
+"""`run`: real processes that complete, resume, fail and refuse."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Command
+
+Until: TypeAlias = "Callable[[subprocess.Popen[str], Callable[[dict[str, Any]], bool]], dict[str, Any]]"
+
+ENDLESS = "Count(pause_seconds=0.01)"
+
+
+def acked(fields: dict[str, Any]) -> bool:
+    return bool(fields["type"] == "progress" and fields["acked"])
+
+
+def test_a_bounded_pipeline_runs_to_its_end(command: "Command") -> None:
+    command.pipeline()
+    done = command("run", "orders.py")
+
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith("numbers: completed: 1,000 read, 1,000 acked, 0 filtered, 0 dead letters in ")
+    assert command.numbers() == list(range(1, 1001))
+    assert (command.folder / ".conduit" / "orders").is_dir()
+
+
+def test_a_second_run_continues_and_says_when_there_is_nothing_new(command: "Command") -> None:
+    command.pipeline()
+    command("run", "orders.py")
+    again = command("run", "orders.py")
+    command.pipeline("Count(to=1500)")
+    more = command("run", "orders.py")
+
+    assert again.returncode == 0
+    assert again.stdout.splitlines()[1] == (
+        "  nothing new since the last run; start over with --fresh, or with another --state"
+    )
+    assert more.stdout.startswith("numbers: completed: 500 read")
+    assert command.numbers() == list(range(1, 1501))
+
+
+def test_fresh_and_another_state_start_over(command: "Command") -> None:
+    command.pipeline("Count(to=3)")
+    command("run", "orders.py")
+    command("run", "orders.py", "--fresh")
+    command("run", "orders.py", "--state", "elsewhere")
+    command("run", "orders.py")
+
+    assert command.numbers() == [1, 2, 3] * 3
+    assert (command.folder / "elsewhere").is_dir()
+
+
+def test_fresh_forgets_only_the_pipelines_that_run(command: "Command") -> None:
+    command.pipeline("Count(to=2)", id="second", before=command.pipeline("Count(to=1)", id="first"))
+    command("run", "orders.py")
+    command("run", "orders.py", "--fresh", "--pipeline", "first")
+    code, results = command.json("run", "orders.py")
+
+    assert code == 0
+    assert sorted(command.numbers()) == [1, 1, 1, 2]
+    assert [(result["pipeline"], result["read"], result["resumed"]) for result in results] == [
+        ("first", 0, True),
+        ("second", 0, True),
+    ]
+
+
+def test_all_pipelines_of_a_file_run_together_and_one_that_fails_stops_no_other(command: "Command") -> None:
+    command.pipeline(id="sound", before=command.pipeline("Count()", "Broken()", id="unsound"))
+    code, results = command.json("run", "orders.py")
+
+    assert code == 1
+    assert {result["pipeline"]: (result["status"], result["exit_code"]) for result in results} == {
+        "unsound": ("degraded", 1),
+        "sound": ("completed", 0),
+    }
+    assert command.numbers() == list(range(1, 1001))
+
+
+def test_a_failure_names_the_error_the_node_and_what_to_do(command: "Command") -> None:
+    command.pipeline(destination="Broken()")
+    done = command("run", "orders.py")
+
+    assert done.returncode == 1
+    assert done.stdout.startswith("numbers: degraded: ")
+    assert done.stderr.splitlines() == [
+        "numbers: failed in lines: the disk is on fire [run.fatal]",
+        "  call the fire brigade",
+    ]
+
+
+def test_a_failure_is_there_for_programs_too(command: "Command") -> None:
+    command.pipeline(destination="Broken()")
+    code, lines = command.json("run", "orders.py")
+    error = lines[-1]["error"]
+
+    assert code == 1
+    assert (lines[-1]["type"], lines[-1]["status"], lines[-1]["exit_code"]) == ("result", "degraded", 1)
+    assert (error["code"], error["node"], error["suggestion"]) == ("run.fatal", "lines", "call the fire brigade")
+
+
+def test_the_first_refused_record_stops_the_pipeline(command: "Command") -> None:
+    command.pipeline(more="processors=[lambda record: 1 / 0]")
+    done = command("run", "orders.py")
+
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert "dead_letter.not_allowed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_invalid_file_starts_nothing_and_tells_programs(command: "Command") -> None:
+    command.pipeline("Count(too=1)")
+    code, (answer,) = command.json("run", "orders.py")
+
+    assert code == 2
+    assert (answer["type"], answer["status"], answer["exit_code"]) == ("result", "invalid", 2)
+    assert [problem["path"] for problem in answer["problems"]] == ["sources.count.too"]
+    assert not (command.folder / ".conduit").exists()
+
+
+def test_a_second_process_on_the_same_state_is_refused(command: "Command", until: Until) -> None:
+    command.pipeline(ENDLESS)
+    first = command.start("run", "orders.py", "--json")
+    until(first, acked)
+    second = command("run", "orders.py")
+    third_code, (answer,) = command.json("run", "orders.py")
+
+    assert second.returncode == third_code == 3
+    assert second.stdout == ""
+    assert second.stderr.splitlines() == [
+        f"error: state directory .conduit/orders is in use by process {first.pid}",
+        "  stop that process, or choose another directory with --state",
+    ]
+    assert (answer["status"], answer["error"]["code"], answer["exit_code"]) == ("environment", "state.locked", 3)
+
+
+def test_a_state_that_cannot_be_a_folder_is_the_environments_fault(command: "Command") -> None:
+    command.pipeline()
+    command.write("not a folder", "state")
+    done = command("run", "orders.py", "--state", "state/below")
+
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: state directory state/below cannot be used")
+    assert not command.out.exists()
+
+
+def test_ctrl_c_delivers_what_was_read_and_ends_well(command: "Command", until: Until) -> None:
+    command.pipeline(ENDLESS)
+    process = command.start("run", "orders.py", "--json")
+    until(process, acked)
+    process.send_signal(signal.SIGINT)
+    stopping = until(process, lambda fields: fields["type"] != "progress")
+    result = until(process, lambda fields: fields["type"] == "result")
+
+    assert stopping == {"type": "stopping", "message": "stopping; press Ctrl-C again to force"}
+    assert process.wait(30) == 0
+    assert (result["status"], result["forced"], result["error"]) == ("stopped", False, None)
+    assert result["read"] == result["acked"]
+    assert command.numbers() == list(range(1, result["read"] + 1))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_after_a_stop_the_next_run_goes_on_where_it_ended(command: "Command", until: Until, number: int) -> None:
+    command.pipeline(ENDLESS)
+    process = command.start("run", "orders.py", "--json")
+    until(process, acked)
+    process.send_signal(number)
+    stopped = until(process, lambda fields: fields["type"] == "result")
+    process.wait(30)
+    last = stopped["read"] + 25
+    command.pipeline(f"Count(to={last})")
+    code, lines = command.json("run", "orders.py")
+
+    assert code == 0
+    assert (lines[-1]["read"], lines[-1]["resumed"]) == (25, True)
+    assert command.numbers() == list(range(1, last + 1))
+
+
+def test_ctrl_c_twice_does_not_wait(command: "Command", until: Until) -> None:
+    command.pipeline(ENDLESS, 'Lines(path="out.txt", stuck=True)')
+    process = command.start("run", "orders.py", "--json")
+    until(process, lambda fields: bool(fields["in_flight"]))
+    process.send_signal(signal.SIGINT)
+    until(process, lambda fields: fields["type"] == "stopping")
+    process.send_signal(signal.SIGINT)
+    until(process, lambda fields: fields["type"] == "forcing")
+    result = until(process, lambda fields: fields["type"] == "result")
+
+    assert process.wait(30) == 1
+    assert (result["status"], result["forced"], result["acked"]) == ("stopped", True, 0)
+    assert result["exit_code"] == 1
+
+
+def test_a_stop_that_takes_too_long_fails(command: "Command", until: Until) -> None:
+    command.pipeline(ENDLESS, 'Lines(path="out.txt", stuck=True)')
+    process = command.start("run", "orders.py", "--json", "--stop-timeout", "0.2")
+    until(process, lambda fields: bool(fields["in_flight"]))
+    process.send_signal(signal.SIGINT)
+    result = until(process, lambda fields: fields["type"] == "result")
+
+    assert process.wait(30) == 1
+    assert result["error"]["code"] == "stop.timed_out"
+
+
+def test_progress_lines_carry_the_numbers(command: "Command", until: Until) -> None:
+    command.pipeline(ENDLESS)
+    process = command.start("run", "orders.py", "--json")
+    fields = until(process, acked)
+
+    assert fields["pipeline"] == "numbers"
+    assert fields["status"] == "running"
+    assert fields["read"] >= fields["acked"] > 0
+    assert fields["window"] == 8192
+    assert fields["in_flight"] == fields["read"] - fields["acked"]
+    assert {"elapsed_seconds", "filtered", "dead_letters", "records_per_second", "blocked_on"} <= fields.keys()
+
+
+def test_a_reader_that_leaves_does_not_end_the_pipeline(command: "Command", until: Until) -> None:
+    command.pipeline("Count(to=300, pause_seconds=0.1)")
+    process = command.start("run", "orders.py", "--json")
+    until(process, acked)
+    assert process.stdout is not None
+    process.stdout.close()
+
+    assert process.wait(60) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert command.numbers() == list(range(1, 301))
+
+
+def test_state_is_kept_by_the_files_name_so_two_files_run_side_by_side(command: "Command") -> None:
+    text = command.pipeline("Count(to=5)")
+    command.write(text, "others.py")
+
+    assert command("run", "orders.py").returncode == command("run", "others.py").returncode == 0
+    assert sorted(path.name for path in Path(command.folder, ".conduit").iterdir()) == ["orders", "others"]
+    assert command.numbers() == [1, 2, 3, 4, 5] * 2
+
+
+def test_json_is_one_object_a_line(command: "Command") -> None:
+    command.pipeline()
+    done = command("run", "orders.py", "--json")
+
+    assert [json.loads(line)["type"] for line in done.stdout.splitlines()][-1] == "result"
+    assert done.stderr == ""

@@ -1,0 +1,45 @@
+"""Every example runs as a user would run it, and produces exactly what it says."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+COMMAND = str(Path(sys.executable).parent / "conduit-py")
+NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/expected"))
+
+# Sources run side by side, so only the order within each of them is promised.
+ORDER_BETWEEN_SOURCES_IS_FREE = {"fan_in_fan_out"}
+
+
+def test_there_are_at_least_five() -> None:
+    assert len(NAMES) >= 5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_output_is_what_it_says(name: str, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / name, tmp_path, dirs_exist_ok=True)
+    ran = subprocess.run([COMMAND, "run", "pipeline.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    assert ran.returncode == 0, ran.stderr
+    for expected in (tmp_path / "expected").iterdir():
+        lines = (tmp_path / expected.name).read_text().splitlines()
+        wanted = expected.read_text().splitlines()
+        assert (sorted(lines) if name in ORDER_BETWEEN_SOURCES_IS_FREE else lines) == (
+            sorted(wanted) if name in ORDER_BETWEEN_SOURCES_IS_FREE else wanted
+        )
+
+
+def test_the_unparsable_and_the_refused_orders_are_dead_letters_that_keep_what_was_read(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "orders", tmp_path, dirs_exist_ok=True)
+    subprocess.run([COMMAND, "run", "pipeline.py"], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+
+    letters = (tmp_path / "dead.jsonl").read_text().splitlines()
+    assert len(letters) == 2
+    assert '"node":"web"' in letters[0]
+    assert '"after":"dGhpcyBsaW5lIGlzIG5vdCBKU09O"' in letters[0]
+    assert '"node":"cents"' in letters[1]
+    assert "KeyError: 'amount'" in letters[1]

@@ -51,6 +51,11 @@ class Lane:
             self._calls.close()
 
     async def run(self, batch: Batch) -> list[Result]:
+        # What is raised is an error that ends the run, and it happened here, whoever's task this is.
+        with border(self._node, "process"):
+            return await self._run(batch)
+
+    async def _run(self, batch: Batch) -> list[Result]:
         if self._async:
             return await (self._batch_async(batch) if self._by_batch else self._each_async(batch.records))
         if self._in_thread:
@@ -66,7 +71,7 @@ class Lane:
         if not self._by_batch:
             return each(self._call, batch.records)
         try:
-            return self._checked(self._call(batch), batch)
+            return self._checked(self._call(_lent(batch)), batch)
         except RunError:
             raise
         except Exception as error:  # a border: the processor is the user's
@@ -74,7 +79,7 @@ class Lane:
 
     async def _batch_async(self, batch: Batch) -> list[Result]:
         try:
-            return self._checked(await self._call(batch), batch)
+            return self._checked(await self._call(_lent(batch)), batch)
         except RunError:
             raise
         except Exception as error:  # a border: the processor is the user's
@@ -100,6 +105,11 @@ class Lane:
         if len(checked) != len(batch):
             raise ContractBroken(self._node, f"returned {len(checked)} results for a batch of {len(batch)} records")
         return checked
+
+
+def _lent(batch: Batch) -> Batch:
+    """The batch with a list of its own: a processor that takes records out of it must not lose them for us."""
+    return Batch(batch.span, list(batch.records), batch.sequences, batch.pieces)
 
 
 def each(call: Callable[[Record], Result], records: list[Record]) -> list[Result]:

@@ -1,0 +1,54 @@
+"""Every Python block of the README and the docs runs, and so does every command they show."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(r"# (\w+\.py)\n")
+
+with_blocks = [page for page in PAGES if BLOCK.search(page.read_text())]
+
+
+@pytest.mark.parametrize("page", with_blocks, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_can_be_followed_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+    """Blocks that begin with a file name become that file; the others go on in one program, as a reader would."""
+    program: list[str] = []
+    for language, text in BLOCK.findall(page.read_text()):
+        if language == "console":
+            _run_commands(text, tmp_path)
+        else:
+            named = FILE_NAME.match(text)
+            if named:
+                (tmp_path / named.group(1)).write_text(text)
+            program.append(text)
+    _run([sys.executable, "-c", "\n".join(program)], tmp_path)
+
+
+def _run_commands(text: str, folder: Path) -> None:
+    for line in text.splitlines():
+        if line.startswith("$ ") and not line.startswith("$ make "):
+            _run(["bash", "-c", line[2:]], folder)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, f"{command[-1]}\n{ran.stdout}{ran.stderr}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    missing = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in [*PAGES, ROOT / "CONTRIBUTING.md", *ROOT.glob("*/README.md")]
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+
+    assert missing == []

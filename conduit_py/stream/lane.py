@@ -38,17 +38,22 @@ class Lane:
 
     async def open(self) -> None:
         with border(self._node, "open"):
-            if self._processor.blocking is False and not is_async(self._processor.open):
-                self._processor.open()
-            else:
-                await self._calls("open")
+            await self._frame("open")
 
     async def close(self) -> None:
         try:
             with border(self._node, "close"):
-                await self._calls("close")
+                await self._frame("close")
         finally:
             self._calls.close()
+
+    async def _frame(self, name: str) -> None:
+        """Call `open` or `close` where the records are processed: what was opened there may live only there."""
+        method = getattr(self._processor, name)
+        if self._processor.blocking is False and not self._in_thread and not is_async(method):
+            method()
+        else:
+            await self._calls(name)
 
     async def run(self, batch: Batch) -> list[Result]:
         # What is raised is an error that ends the run, and it happened here, whoever's task this is.

@@ -10,7 +10,7 @@ import trio
 
 from conduit_py.batch import Batch, Piece
 from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.errors import ContractBroken, RecordRefused
+from conduit_py.errors import ContractBroken, RecordRefused, RunError
 from conduit_py.pipeline import Processor
 from conduit_py.record import Record
 from conduit_py.sdk.destination import refusal_text
@@ -67,14 +67,28 @@ class Stage:
             Lane(node, declared.processor.fresh(), always_in_thread=several)  # type: ignore[arg-type]
             for _ in range(declared.workers)
         ]
+        self._opened: list[Lane] = []
 
     async def open(self) -> None:
         for lane in self._lanes:
+            self._opened.append(lane)
             await lane.open()
 
     async def close(self) -> None:
-        for lane in self._lanes:
-            await lane.close()
+        """Close every worker that was opened, at once, so that none is held up by the others; raise the first error."""
+        errors: list[RunError] = []
+
+        async def close(lane: Lane) -> None:
+            try:
+                await lane.close()
+            except RunError as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for lane in self._opened:
+                nursery.start_soon(close, lane)
+        if errors:
+            raise errors[0]
 
     async def apply(self, batch: Batch) -> Batch:
         """The batch that leaves this node: every message in it keeps its identity."""

@@ -31,6 +31,7 @@ class LiveTable:
     def __init__(self, console: Console, *, keep_stdout: bool) -> None:
         self._console = console
         self._remark = ""
+        self._looks: Sequence[Look] = ()
         # Refreshed by us alone: a thread of its own would look at counters that are being changed.
         self._live = Live(
             console=console,
@@ -44,10 +45,12 @@ class LiveTable:
         return self._live
 
     def show(self, looks: Sequence[Look]) -> None:
+        self._looks = looks
         self._live.update(table_of(looks, self._remark), refresh=True)
 
     def say(self, event: str, text: str) -> None:
         self._remark = text
+        self.show(self._looks)
 
     def end(self, results: Sequence[Result]) -> None:
         conclude(self._console, results)
@@ -77,7 +80,7 @@ def _add_pipeline(table: Table, look: Look) -> None:
         letters,
         f"{look.records_per_second:,.0f}",
         f"{progress.in_flight:,} / {look.window:,}",
-        Text(progress.blocked_on or (look.error.message if look.error else ""), "yellow"),
+        Text(progress.blocked_on or look.trouble or "", "yellow"),
     )
     for meter in progress.nodes:
         if meter.kind != "dead_letters" or meter.records:

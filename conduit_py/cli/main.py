@@ -5,6 +5,7 @@ Everything heavy is imported inside the command that needs it: `--help` must ans
 
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -112,6 +113,10 @@ def version(*, json: Json = False) -> int:
 
 def main() -> None:
     """The entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that cannot show a character still gets the rest.
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(answer(sys.argv[1:]))
 
 
@@ -122,22 +127,22 @@ def answer(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         forget_reader(sys.stdout)
         return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted\n")
-        return 1
-    except Exception as error:
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
         return _complain(error, debug="--debug" in arguments)
 
 
-def _complain(error: Exception, *, debug: bool) -> int:
-    from conduit_py.cli.complaint import complain
-
+def _complain(error: BaseException, *, debug: bool) -> int:
     if debug:
         import traceback
 
         traceback.print_exception(error)
-    while isinstance(error, ExceptionGroup):
+    while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, KeyboardInterrupt):
+        sys.stderr.write("interrupted\n")
+        return 1
+    from conduit_py.cli.complaint import complain
+
     return int(complain(error))
 
 

@@ -22,15 +22,21 @@ class Look:
     def window(self) -> int:
         return sum(meter.window for meter in self.progress.nodes if meter.kind == "source")
 
+    @property
+    def trouble(self) -> str | None:
+        """The error that the pipeline is about to recover from or has ended with."""
+        troubled = self.progress.status in (Status.RECOVERING.value, Status.DEGRADED.value)
+        return self.error.message if self.error and troubled else None
+
     def sentence(self) -> str:
         """The look in one line."""
         progress = self.progress
         blocked = f", waits for {progress.blocked_on}" if progress.blocked_on else ""
-        failing = f", after {self.error.message}" if self.error and progress.status == Status.RECOVERING.value else ""
+        trouble = f", after {self.trouble}" if self.trouble else ""
         return (
             f"{progress.pipeline}: {progress.status}, {progress.read:,} read, {progress.acked:,} acked, "
             f"{_counted(progress.dead_letters, 'dead letter')}, {self.records_per_second:,.0f}/s, "
-            f"{progress.in_flight:,} of {self.window:,} in flight{blocked}{failing}"
+            f"{progress.in_flight:,} of {self.window:,} in flight{blocked}{trouble}"
         )
 
     def fields(self) -> dict[str, Any]:

@@ -51,7 +51,8 @@ def run_file(
 
 
 def writes_to_stdout(pipeline: Pipeline) -> bool:
-    connectors = [destination.connector for destination in pipeline.destinations]
+    """Whether records of this pipeline go where the display would."""
+    connectors = [*(destination.connector for destination in pipeline.destinations), pipeline.dead_letters.handler]
     return any(type(each).__module__.startswith("conduit_connectors.stdio") for each in connectors)
 
 

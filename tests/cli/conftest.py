@@ -106,8 +106,10 @@ class Command:
         self.write(text)
         return text
 
-    def __call__(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(self._line(arguments), **self._setting(), timeout=60, check=False)
+    def __call__(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        setting = self._setting()
+        setting["env"].update(environment)
+        return subprocess.run(self._line(arguments), **setting, timeout=60, check=False)
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         process: subprocess.Popen[str] = subprocess.Popen(self._line(arguments), **self._setting())
@@ -138,7 +140,8 @@ class CommandInside(Command):
         super().__init__(folder)
         self._capture = capture
 
-    def __call__(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def __call__(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        assert not environment
         code = answer(arguments)
         return subprocess.CompletedProcess(arguments, code, *self._capture.readouterr())
 

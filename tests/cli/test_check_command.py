@@ -120,6 +120,27 @@ def test_an_exception_while_loading_has_a_traceback_only_on_request(command: "Co
     assert (plain.returncode, debug.returncode) == (2, 2)
 
 
+def test_an_error_of_our_own_is_one_line_and_says_how_to_see_more(inside: "CommandInside") -> None:
+    inside.write(inside.pipeline() + "numbers.sources = None\n")
+    plain, debug = inside("check", "orders.py"), inside("check", "orders.py", "--debug")
+
+    assert plain.returncode == debug.returncode == 1
+    assert plain.stderr.splitlines() == [
+        "internal error: TypeError: 'NoneType' object is not iterable",
+        "  this is a bug in conduit-py; run again with --debug for the traceback",
+    ]
+    assert "Traceback" in debug.stderr
+
+
+def test_a_terminal_that_cannot_show_boxes_gets_what_it_can(command: "Command") -> None:
+    command.pipeline()
+    done = command("graph", "orders.py", PYTHONIOENCODING="ascii")
+
+    assert done.returncode == 0
+    assert "count" in done.stdout
+    assert "\\u2502" in done.stdout
+
+
 def test_a_missing_package_is_the_environments_fault(command: "Command") -> None:
     command.write("import no_such_package_anywhere\n")
     done = command("check", "orders.py")

@@ -1,9 +1,11 @@
 """`run`: real processes that complete, resume, fail and refuse."""
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -197,6 +199,24 @@ def test_ctrl_c_twice_does_not_wait(command: "Command", until: Until) -> None:
     assert process.wait(30) == 1
     assert (result["status"], result["forced"], result["acked"]) == ("stopped", True, 0)
     assert result["exit_code"] == 1
+
+
+def test_ctrl_c_a_third_time_ends_even_what_never_returns(command: "Command") -> None:
+    ready = command.folder / "ready"
+    os.mkfifo(ready)
+    before = command.pipeline().partition("numbers =")[0]
+    held_up = "def hold(record):\n    open('ready', 'w').close()\n    time.sleep(1000)\n"
+    command.pipeline(more="processors=[hold]", before=f"import time\n{before}{held_up}")
+    process = command.start("run", "orders.py")
+    ready.read_text()  # returns when the processor has the record, and the event loop with it
+    for _ in range(100):
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+            break
+
+    assert process.returncode == 1
+    assert process.communicate()[1] == "\nleft at once; the next run reads again what was in flight\n"
 
 
 def test_a_stop_that_takes_too_long_fails(command: "Command", until: Until) -> None:

@@ -1,0 +1,177 @@
+"""What a user sees while pipelines run: words, numbers, rates, the table."""
+
+import io
+import os
+import pty
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from conduit_py.cli.display import PlainLines
+from conduit_py.cli.exit_code import ExitCode
+from conduit_py.cli.live import table_of
+from conduit_py.cli.rate import Rate
+from conduit_py.cli.result import Look, Result
+from conduit_py.errors import NackNotAllowed
+from conduit_py.status import LastError, PipelineState, Status, Stopper
+from conduit_py.stream.meter import Meter, Progress
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Command
+
+
+def progress(status: Status = Status.RUNNING, *, read: int = 1200, blocked_on: str | None = None) -> Progress:
+    nodes = [
+        Meter("web", "source", records=read, acked=1000, in_flight=200, window=8192),
+        Meter("cents", "processor", records=1100, refused=2),
+        Meter("lake", "destination", records=1000, waits=["write"]),
+        Meter("dead_letters", "dead_letters", records=2),
+    ]
+    return Progress("orders", status.value, 2.0, read, 1000, 98, 2, 200, blocked_on, nodes)
+
+
+def result(state: PipelineState, *, read: int = 1200, resumed: bool = False, forced: bool = False) -> Result:
+    return Result(progress(state.status, read=read), state, resumed, forced)
+
+
+def test_a_rate_is_that_of_the_last_seconds() -> None:
+    rate = Rate(window_seconds=5)
+
+    assert rate.add(0.0, 0) == 0
+    assert rate.add(1.0, 100) == 100
+    assert rate.add(2.0, 300) == 150
+    assert [rate.add(float(second), 300) for second in (3, 4, 5, 6, 7, 8)] == [100, 75, 60, 40, 0, 0]
+
+
+def test_a_rate_between_rare_samples_is_not_lost() -> None:
+    rate = Rate(window_seconds=5)
+    rate.add(0.0, 0)
+
+    assert [rate.add(second, int(second)) for second in (60.0, 120.0)] == [1, 1]
+
+
+def test_a_look_in_one_line() -> None:
+    assert Look(progress(blocked_on="lake: write"), 512.4).sentence() == (
+        "orders: running, 1,200 read, 1,000 acked, 2 dead letters, 512/s, 200 of 8,192 in flight, waits for lake: write"
+    )
+
+
+def test_a_recovering_pipeline_says_after_what() -> None:
+    error = LastError("node.failed", "lake: write failed: OSError: disk full")
+
+    assert (
+        Look(progress(Status.RECOVERING), 0, error)
+        .sentence()
+        .endswith("in flight, after lake: write failed: OSError: disk full")
+    )
+
+
+def test_a_result_in_one_line() -> None:
+    assert result(PipelineState(Status.COMPLETED)).sentence() == (
+        "orders: completed: 1,200 read, 1,000 acked, 98 filtered, 2 dead letters in 2.0 s (500/s)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "forced", "code"),
+    [
+        (PipelineState(Status.COMPLETED), False, ExitCode.OK),
+        (PipelineState(Status.COMPLETED), True, ExitCode.OK),
+        (PipelineState(Status.STOPPED, Stopper.USER), False, ExitCode.OK),
+        (PipelineState(Status.STOPPED, Stopper.USER), True, ExitCode.FAILED),
+        (PipelineState(Status.STOPPED, Stopper.USER, LastError("stop.timed_out", "…")), False, ExitCode.FAILED),
+        (PipelineState(Status.DEGRADED, error=LastError.of(NackNotAllowed("no"))), False, ExitCode.FAILED),
+    ],
+)
+def test_the_exit_code_follows_from_how_the_run_ended(state: PipelineState, forced: bool, code: ExitCode) -> None:
+    assert result(state, forced=forced).exit_code is code
+
+
+@pytest.mark.parametrize(
+    ("status", "read", "resumed", "start"),
+    [
+        (Status.COMPLETED, 0, True, "nothing new since the last run"),
+        (Status.COMPLETED, 0, False, "the sources had no records"),
+        (Status.COMPLETED, 5, True, "continued where the last run ended"),
+        (Status.COMPLETED, 5, False, "None"),
+        (Status.DEGRADED, 0, True, "None"),
+    ],
+)
+def test_numbers_that_might_surprise_are_explained(status: Status, read: int, resumed: bool, start: str) -> None:
+    assert str(result(PipelineState(status), read=read, resumed=resumed).remark()).startswith(start)
+
+
+def test_the_table_has_a_row_for_each_pipeline_and_node() -> None:
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    console.print(table_of([Look(progress(blocked_on="lake: write"), 512.4)], "stopping; press Ctrl-C again to force"))
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    rows = [line.split() for line in file.getvalue().splitlines() if line.strip() and "─" not in line]
+
+    assert rows == [
+        ["pipeline", "status", "read", "acked", "dead", "letters", "records/s", "in", "flight", "waits", "for"],
+        ["orders", "running", "1,200", "1,000", "2", "512", "200", "/", "8,192", "lake:", "write"],
+        ["web", "source", "1,200", "200"],
+        ["cents", "processor", "1,100", "2"],
+        ["lake", "destination", "1,000", "write"],
+        ["dead", "letters", "2"],
+        ["stopping;", "press", "Ctrl-C", "again", "to", "force"],
+    ]
+
+
+def test_without_a_terminal_there_are_plain_lines() -> None:
+    file = io.StringIO()
+    display = PlainLines(file)
+    display.show([Look(progress(), 512.4)])
+    display.say("stopping", "stopping; press Ctrl-C again to force")
+    display.end([result(PipelineState(Status.STOPPED, Stopper.USER))])
+
+    assert file.getvalue().splitlines() == [
+        "orders: running, 1,200 read, 1,000 acked, 2 dead letters, 512/s, 200 of 8,192 in flight",
+        "stopping; press Ctrl-C again to force",
+        "orders: stopped: 1,200 read, 1,000 acked, 98 filtered, 2 dead letters in 2.0 s (500/s)",
+    ]
+
+
+def test_on_a_terminal_the_table_is_live_and_ctrl_c_is_explained(command: "Command") -> None:
+    command.pipeline("Count(pause_seconds=0.01)")
+    terminal, inner = pty.openpty()
+    line = [sys.executable, "-m", "conduit_py.cli.main", "run", "orders.py"]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+    process = subprocess.Popen(line, cwd=command.folder, env=environment, stdin=inner, stdout=inner, stderr=inner)
+    os.close(inner)
+    try:
+        assert b"running" in read_until(terminal, b"records/s")
+        process.send_signal(signal.SIGINT)
+        rest = read_until(terminal, None)
+        assert b"stopping; press Ctrl-C again to force" in rest
+        assert b"numbers: stopped: " in rest
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+
+
+def read_until(terminal: int, wanted: bytes | None) -> bytes:
+    """What the terminal shows up to and including the screen with what is wanted, or to its end."""
+    shown = b""
+    while wanted is None or wanted not in shown:
+        try:
+            shown += os.read(terminal, 65536)
+        except OSError:  # how a terminal says that the other side has left
+            break
+    return shown
+
+
+def test_a_pipeline_that_prints_its_records_has_stdout_to_itself(command: "Command") -> None:
+    command.pipeline("Count(to=3)", '"stdio"')
+    done = command("run", "orders.py")
+
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 3
+    assert done.stderr.startswith("numbers: completed: 3 read")

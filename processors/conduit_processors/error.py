@@ -2,14 +2,14 @@
 
 from pydantic import Field
 
-from conduit_processors.template import Template, TemplateText
+from conduit_processors.template import Template
 from conduit_py.sdk import Options, Processor, Record, RecordRefused
 
 
 class ErrorOptions(Options):
     """Options of error."""
 
-    message: TemplateText = Field(
+    message: Template = Field(
         default=Template("error processor triggered"),
         description="why the record is refused: text, with references to the record in {{ }}",
     )

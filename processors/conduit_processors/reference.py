@@ -1,15 +1,16 @@
 """Reference: a place in a record, parsed once and then used for every record."""
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from conduit_processors.spelling import Path, Root, malformed, parse, spell
+from conduit_processors.written import Written
 from conduit_py.sdk import Data, Operation, Record, RecordRefused, Structured
 
 Change: TypeAlias = Callable[[Any], Any]
 
 
-class Reference:
+class Reference(Written):
     """Reads, sets and deletes one place in records.
 
     Whatever cannot be done raises RecordRefused naming the place, and the record is as it was:
@@ -32,9 +33,9 @@ class Reference:
         self.delete: Callable[[Record], None] = _deleter(self)
 
     @classmethod
-    def of(cls, value: object) -> "Reference":
+    def of(cls, value: object) -> Self:
         """A reference as a user wrote it; what is none raises ValueError."""
-        if isinstance(value, Reference):
+        if isinstance(value, cls):
             return value
         if not isinstance(value, str):
             raise malformed("it must be text")
@@ -60,17 +61,6 @@ class Reference:
 
     def __str__(self) -> str:
         return spell(self.root, self.path)
-
-    def __repr__(self) -> str:
-        return f"Reference.of({str(self)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Reference):
-            return NotImplemented
-        return self.root is other.root and self.path == other.path
-
-    def __hash__(self) -> int:
-        return hash((self.root, self.path))
 
     def _make_holder(self, record: Record) -> Structured:
         """The dict that has the field, made if it is absent. It refuses before it makes anything."""

@@ -6,15 +6,15 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
+from conduit_processors.reference import Reference
 from conduit_processors.spelling import Root
-from conduit_processors.target import AnyReference
 from conduit_py.sdk import Options, Processor, Record, RecordRefused
 
 
 class FieldOptions(Options):
     """Options of a processor that works on one field."""
 
-    field: AnyReference = Field(description="the field to work on")
+    field: Reference = Field(description="the field to work on")
 
 
 FieldOptionsT = TypeVar("FieldOptionsT", bound=FieldOptions)

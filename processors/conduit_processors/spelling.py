@@ -32,8 +32,10 @@ def parse(text: str) -> tuple[Root, Path]:
     text = text.strip()
     if text == Root.RECORD.value:
         return Root.RECORD, ()
+    if not text:
+        raise malformed("it is empty")
     bare = not text.startswith(".")
-    head, *rest = _names(f".{text}" if bare else text)
+    head, *rest = _steps(f".{text}" if bare else text)
     part = _PARTS.get(head)
     if part is None:
         if bare:
@@ -82,13 +84,6 @@ _PARTS = {
 }
 _SIDES = {"Before": Root.BEFORE, "before": Root.BEFORE, "After": Root.AFTER, "after": Root.AFTER}
 _KNOWN = ".Key, .Metadata, .Operation, .Payload.After, .Payload.Before, .Position"
-
-
-def _names(text: str) -> Path:
-    names = tuple(_steps(text))
-    if not names or text.startswith((".[", "[")):
-        raise malformed("it is empty" if text in ("", ".") else "it must begin with a name")
-    return names
 
 
 def _steps(text: str) -> Iterator[str]:

@@ -36,8 +36,10 @@ class Split(Processor[SplitOptions]):
             raise RecordRefused(f"{self._field}: cannot be split: it is {kind(elements)} and not a list")
         # Copying the list into every piece would take the square of its length.
         self._field.set(record, None)
-        pieces = [record.copy() for _ in elements]
-        self._field.set(record, elements)
+        try:
+            pieces = [record.copy() for _ in elements]
+        finally:
+            self._field.set(record, elements)
         for index, (piece, element) in enumerate(zip(pieces, elements, strict=True)):
             self._field.set(piece, copy.deepcopy(element))
             piece.metadata[INDEX] = str(index)

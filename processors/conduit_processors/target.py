@@ -2,10 +2,10 @@
 
 from typing import Annotated, TypeAlias
 
-from pydantic import AfterValidator, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator
 
 from conduit_processors.reference import Reference
-from conduit_processors.spelling import EXAMPLE, Root, malformed, split_outside_quotes
+from conduit_processors.spelling import Root, malformed, split_outside_quotes
 
 
 def references(value: object) -> object:
@@ -55,21 +55,15 @@ def _in_payload(reference: Reference) -> Reference:
 
 _DATA = (Root.KEY, Root.BEFORE, Root.AFTER)
 
-AnyReference: TypeAlias = Annotated[
-    Reference,
-    PlainValidator(Reference.of),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "examples": [EXAMPLE]}),
-]
-Settable: TypeAlias = Annotated[AnyReference, AfterValidator(_settable)]
+Settable: TypeAlias = Annotated[Reference, AfterValidator(_settable)]
 """What a processor may set: everything but the position and the record itself."""
-Removable: TypeAlias = Annotated[AnyReference, AfterValidator(_removable)]
+Removable: TypeAlias = Annotated[Reference, AfterValidator(_removable)]
 """What a record can be without."""
-Encodable: TypeAlias = Annotated[AnyReference, AfterValidator(_encodable)]
+Encodable: TypeAlias = Annotated[Reference, AfterValidator(_encodable)]
 """What may hold text or bytes: key, payload, a field of them, a field of the metadata."""
-Structurable: TypeAlias = Annotated[AnyReference, AfterValidator(_structurable)]
+Structurable: TypeAlias = Annotated[Reference, AfterValidator(_structurable)]
 """What may hold structured data: key, payload, a field of them."""
-Inner: TypeAlias = Annotated[AnyReference, AfterValidator(_inner)]
+Inner: TypeAlias = Annotated[Reference, AfterValidator(_inner)]
 """A field of structured data."""
-InPayload: TypeAlias = Annotated[AnyReference, AfterValidator(_in_payload)]
+InPayload: TypeAlias = Annotated[Reference, AfterValidator(_in_payload)]
 """One side of the payload, or a field of it."""

@@ -6,19 +6,18 @@ A template is text and expressions in turn. An expression is a function from a r
 
 import re
 from collections.abc import Callable
-from typing import Annotated, TypeAlias
-
-from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
+from typing import Self, TypeAlias
 
 from conduit_processors.mistake import mistake
 from conduit_processors.reference import Reference
 from conduit_processors.text import text_of
+from conduit_processors.written import Written
 from conduit_py.sdk import Record
 
 Expression: TypeAlias = Callable[[Record], str]
 
 
-class Template:
+class Template(Written):
     """Parsed once, rendered for every record. The result is always text."""
 
     __slots__ = ("_parts", "source")
@@ -29,8 +28,8 @@ class Template:
         self._parts = _parts(source)
 
     @classmethod
-    def of(cls, value: object) -> "Template":
-        if isinstance(value, Template):
+    def of(cls, value: object) -> Self:
+        if isinstance(value, cls):
             return value
         if not isinstance(value, str):
             raise _malformed("it must be text")
@@ -49,7 +48,7 @@ def is_template(text: str) -> bool:
 
 
 # Braces in the quotes of a reference do not end an expression.
-_ACTION = re.compile(r"""\{\{((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?!\}\}).)*)\}\}""", re.DOTALL)
+_ACTION = re.compile(r"""\{\{((?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?!\}\})[^"'])*)\}\}""", re.DOTALL)
 
 
 def _parts(source: str) -> list[str | Expression]:
@@ -60,7 +59,7 @@ def _parts(source: str) -> list[str | Expression]:
         at = action.end()
     parts.append(source[at:])
     if any(isinstance(part, str) and is_template(part) for part in parts):
-        raise _malformed("a {{ has no }}")
+        raise _malformed("a {{ has no }}, or a quote in it no end")
     return [part for part in parts if part != ""]
 
 
@@ -81,8 +80,3 @@ def _malformed(what: str) -> ValueError:
         "must have only references inside {{ }}, such as {{ .Payload.After.name }}, no functions, pipes or conditions"
     )
     return mistake(f"{rule} ({what})")
-
-
-TemplateText: TypeAlias = Annotated[
-    Template, PlainValidator(Template.of), PlainSerializer(str), WithJsonSchema({"type": "string"})
-]

@@ -9,7 +9,6 @@ from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapVa
 from conduit_processors.mistake import mistake
 from conduit_processors.reference import Reference, kind
 from conduit_processors.spelling import malformed, spell, split_outside_quotes
-from conduit_processors.target import AnyReference
 from conduit_py.sdk import Options, Processor, Record, RecordRefused, Structured
 
 
@@ -53,7 +52,7 @@ class RenameOptions(Options):
     """Options of field.rename."""
 
     mapping: Annotated[
-        dict[Annotated[AnyReference, AfterValidator(_field)], Annotated[str, AfterValidator(_name)]],
+        dict[Annotated[Reference, AfterValidator(_field)], Annotated[str, AfterValidator(_name)]],
         WrapValidator(_checked),
     ] = Field(description="reference to new name, as a dict or as text: .Payload.After.old:new,.Key.a:b")
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, field_validator
 
 from conduit_processors.mistake import mistake
 from conduit_processors.target import Settable
@@ -21,11 +21,15 @@ def _value(value: object) -> object:
     return Template(value) if isinstance(value, str) and is_template(value) else value
 
 
+def _written(value: object) -> object:
+    return str(value) if isinstance(value, Template) else value
+
+
 class SetOptions(Options):
     """Options of field.set."""
 
     field: Settable = Field(description="what to set: anything but .Position; a field that is not there is made")
-    value: Annotated[Any, BeforeValidator(_value)] = Field(
+    value: Annotated[Any, BeforeValidator(_value), PlainSerializer(_written)] = Field(
         description="a constant, a text with references to the record in {{ }}, or a function of the record"
     )
 
@@ -36,7 +40,7 @@ class SetOptions(Options):
             try:
                 info.data["field"].set(Record(), copy.deepcopy(value))
             except RecordRefused as refused:
-                raise mistake(refused.message) from None
+                raise mistake(f"must be what {info.data['field']} can hold ({refused.message})") from None
         return value
 
 

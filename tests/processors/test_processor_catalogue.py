@@ -1,0 +1,104 @@
+"""Every processor is installed under its name, describes its options, and has a running example in the README."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conduit_py.pipeline import Processor as PipelineProcessor
+from conduit_py.sdk import Options, Processor
+from conduit_py.sdk.registry import find, installed
+
+NAMES = [
+    "base64.decode",
+    "base64.encode",
+    "clone",
+    "error",
+    "field.convert",
+    "field.exclude",
+    "field.rename",
+    "field.set",
+    "filter",
+    "json.decode",
+    "json.encode",
+    "split",
+    "unwrap.debezium",
+    "unwrap.kafkaconnect",
+    "unwrap.opencdc",
+]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "base64.decode": {"field": ".Key"},
+    "base64.encode": {"field": ".Key"},
+    "clone": {"count": "2"},
+    "error": {"message": "no"},
+    "field.convert": {"field": ".Key.id", "type": "int"},
+    "field.exclude": {"fields": ".Key.id,.Metadata.x"},
+    "field.rename": {"mapping": ".Key.id:ID,.Metadata.x:y"},
+    "field.set": {"field": ".Key.id", "value": "{{ .Payload.After.id }}"},
+    "json.decode": {"field": ".Key"},
+    "json.encode": {"field": ".Key"},
+    "split": {"field": ".Key.list"},
+}
+README = Path(__file__).parents[2] / "processors" / "README.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_all_processors_are_installed() -> None:
+    ours = [name for name, entry in installed("processor").items() if entry.value.startswith("conduit_processors.")]
+
+    assert sorted(ours) == NAMES
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_has_a_description_and_a_form_in_json_schema(name: str) -> None:
+    model = find("processor", name).options_model
+
+    assert issubclass(model, Options)
+    assert all(option.description for option in model.model_fields.values())
+    assert set(model.model_json_schema().get("properties", {})) == set(model.model_fields)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_processor_is_made_by_name_from_text_and_runs_inline(name: str) -> None:
+    declared = PipelineProcessor(name, name, settings=SETTINGS.get(name, {}))
+
+    assert declared.problems == []
+    assert isinstance(declared.processor, Processor)
+    assert declared.processor.blocking is False
+    fresh = declared.processor.fresh()
+    assert isinstance(fresh, Processor)
+    fresh.open()
+    assert type(fresh) is type(declared.processor)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_written_down_again_are_the_same(name: str) -> None:
+    model = find("processor", name).options_model
+    options = model(**SETTINGS.get(name, {}))
+
+    assert model(**options.model_dump()) == options
+    assert model(**json.loads(options.model_dump_json())) == options
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_readme_has_every_processor_with_its_options(name: str) -> None:
+    row = next(line for line in README.read_text().splitlines() if line.startswith(f"| [`{name}`]"))
+    plugin = find("processor", name)
+
+    assert f"`{plugin.__module__.split('.')[1]}.{plugin.__name__}`" in row
+    assert re.findall(r"`(\w+)`", row.split("|")[4]) == list(plugin.options_model.model_fields)
+
+
+def test_the_readme_has_an_example_for_every_processor() -> None:
+    for name in NAMES:
+        plugin = find("processor", name)
+        call = f"{plugin.__module__.split('.')[1]}.{plugin.__name__}("
+        assert any(call in example for example in EXAMPLES), call
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_of_the_readme_run(example: str) -> None:
+    exec(compile(example, str(README), "exec"), {"__name__": "readme"})  # noqa: S102 - our own text

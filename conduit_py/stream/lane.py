@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from conduit_py.batch import Batch
-from conduit_py.errors import ContractBroken, RunError
+from conduit_py.errors import ContractBroken, RunError, TransientError
 from conduit_py.record import Record
 from conduit_py.sdk.processor import FunctionProcessor, Processor, Result
 from conduit_py.stream.border import border
@@ -17,6 +17,8 @@ SLOW_SECONDS = 0.05
 
 class Lane:
     """Gives the results of a processor for the records of a batch, in order, errors included as values.
+
+    Only a fatal error is raised. A transient one stands for every record of the batch.
 
     A sync processor runs right here while it is quick, which saves a change of threads per batch; one
     that opens something, says it blocks, or proves slow runs in a thread of its own.
@@ -56,9 +58,13 @@ class Lane:
             await self._calls(name)
 
     async def run(self, batch: Batch) -> list[Result]:
-        # What is raised is an error that ends the run, and it happened here, whoever's task this is.
-        with border(self._node, "process"):
-            return await self._run(batch)
+        try:
+            # What is raised is an error that ends the run, and it happened here, whoever's task this is.
+            with border(self._node, "process"):
+                return await self._run(batch)
+        except TransientError as error:
+            # The retry policy comes first, and nothing is known about any of these records.
+            return [error] * len(batch)
 
     async def _run(self, batch: Batch) -> list[Result]:
         if self._async:

@@ -204,6 +204,10 @@ class _Sorting:
         self._pieces: list[Piece] | None = None if batch.pieces is None else []
 
     def outcome(self) -> Batch:
+        # A transient error is no answer about a record: it ends the run before anything is said about the others.
+        for result in self._results:
+            if isinstance(result, RunError):
+                raise result
         filtered: list[int] = []
         sequences = self._batch.sequences
         for index, result in enumerate(self._results):

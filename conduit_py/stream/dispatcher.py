@@ -60,6 +60,9 @@ class Dispatcher:
 
     def _check(self, positions: list[bytes]) -> None:
         """Acking an empty position would wipe the stored one; a repeated one could not be told apart."""
+        if set(map(type, positions)) != {bytes}:
+            kind = next(type(position).__name__ for position in positions if type(position) is not bytes)
+            raise ContractBroken(self._node, f"read() returned a record whose position is {kind}, not bytes")
         if not all(positions):
             raise ContractBroken(self._node, "read() returned a record without a position")
         if len(set(positions)) < len(positions) or positions[0] == self._last_position:
@@ -69,8 +72,6 @@ class Dispatcher:
     def _without(self, batch: Batch, refused: Mapping[int, str]) -> Batch:
         """The batch less the records that the source itself could not understand."""
         for index in sorted(refused):
-            if not 0 <= index < len(batch):
-                raise ContractBroken(self._node, f"read() refused record {index} of {len(batch)}")
             letter = DeadLetter.about(batch, index, batch[index], Failure(self._node, refused[index]))
             self._ledger.nack(batch.span, letter, self._voters)
         self._meter.refused += len(refused)

@@ -33,12 +33,10 @@ class Intake:
         assert len(records) <= self.room
         if not self._records:
             self._read_at = trio.current_time()
-            self._records = records
-            self._refused = dict(refused)
-        else:
-            offset = len(self._records)
-            self._records += records
-            self._refused.update((offset + index, reason) for index, reason in refused.items())
+        offset = len(self._records)
+        # Copied into a list of our own: the source may use the one it returned again.
+        self._records += records
+        self._refused.update((offset + index, reason) for index, reason in refused.items())
         self._filled.set()
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """Reader: the sole caller of a source's `read`; reads only what the window has room for."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import trio
@@ -100,6 +101,7 @@ class Reader:
     def _accept(self, reading: Any, n: int) -> None:
         records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
         self._check(records, n)
+        self._check_refused(refused, len(records))
         self._ledger.admit(len(records))
         self._meter.records += len(records)
         self._meter.batches += 1
@@ -113,3 +115,12 @@ class Reader:
             raise ContractBroken(self._node, "read() must return a list of Record")
         if len(records) > n:
             raise ContractBroken(self._node, f"read({n}) returned {len(records)} records")
+
+    def _check_refused(self, refused: Any, count: int) -> None:
+        """Checked for each reading: once several are put together, a wrong index would hit another's record."""
+        if not isinstance(refused, Mapping):
+            rule = f"read() must give refused records as a mapping of index to reason, not {type(refused).__name__}"
+            raise ContractBroken(self._node, rule)
+        for index in refused:
+            if not isinstance(index, int) or not 0 <= index < count:
+                raise ContractBroken(self._node, f"read() refused record {index!r} of {count}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from conduit_py.testing.acceptance import destination_acceptance, source_acceptance
+    from conduit_py.testing.crash import CrashReport, CrashTestFailed, run_with_kills
     from conduit_py.testing.destination import ScriptedDestination
     from conduit_py.testing.harness import Outcome, rehearse, run_to_end
     from conduit_py.testing.log import Delivery, Event, Log
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "acceptance": ("destination_acceptance", "source_acceptance"),
+    "crash": ("CrashReport", "CrashTestFailed", "run_with_kills"),
     "destination": ("ScriptedDestination",),
     "harness": ("Outcome", "rehearse", "run_to_end"),
     "log": ("Delivery", "Event", "Log"),
@@ -69,6 +71,8 @@ _HOME = {
 __all__ = [
     "AwaitFlush",
     "Block",
+    "CrashReport",
+    "CrashTestFailed",
     "Delay",
     "Delivery",
     "EmptyPosition",
@@ -99,6 +103,7 @@ __all__ = [
     "position_of",
     "rehearse",
     "run_to_end",
+    "run_with_kills",
     "run_with_outage",
     "simulate",
     "simulated",

@@ -60,7 +60,11 @@ def simulated(*, seeds: Iterable[int] = range(20), seconds: float = 3600.0) -> C
             chosen = os.environ.get(SEED_VARIABLE)
             for seed in several if chosen is None else [int(chosen)]:
                 given = kwargs | {"seed": seed} if "seed" in signature.parameters else kwargs
-                simulate(functools.partial(test, *args, **given), seed=seed, seconds=seconds)
+                try:
+                    simulate(functools.partial(test, *args, **given), seed=seed, seconds=seconds)
+                except Exception as error:
+                    error.add_note(f"pytest --conduit-seed={seed} runs this seed alone")
+                    raise
 
         visible = [parameter for name, parameter in signature.parameters.items() if name != "seed"]
         run.__signature__ = signature.replace(parameters=visible)  # type: ignore[attr-defined]

@@ -157,7 +157,10 @@ def test_simulated_stops_at_the_first_failing_seed() -> None:
 
     with pytest.raises(AssertionError) as caught:
         body()
-    assert caught.value.__notes__[-1] == "simulated with seed 3: the same seed repeats this run exactly"
+    assert caught.value.__notes__[-2:] == [
+        "simulated with seed 3: the same seed repeats this run exactly",
+        "pytest --conduit-seed=3 runs this seed alone",
+    ]
 
 
 def test_simulated_runs_the_seed_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from conduit_py.batch import Batch
 from conduit_py.errors import ContractBroken, RunError, TransientError
 from conduit_py.record import Record
 from conduit_py.sdk.processor import FunctionProcessor, Processor, Result
-from conduit_py.stream.border import border
+from conduit_py.stream.border import border, lent
 from conduit_py.stream.calls import Calls, is_async
 
 SLOW_SECONDS = 0.05
@@ -82,7 +82,7 @@ class Lane:
         if not self._by_batch:
             return each(self._call, batch.records)
         try:
-            return self._checked(self._call(_lent(batch)), batch)
+            return self._checked(self._call(lent(batch)), batch)
         except RunError:
             raise
         except Exception as error:  # a border: the processor is the user's
@@ -90,7 +90,7 @@ class Lane:
 
     async def _batch_async(self, batch: Batch) -> list[Result]:
         try:
-            return self._checked(await self._call(_lent(batch)), batch)
+            return self._checked(await self._call(lent(batch)), batch)
         except RunError:
             raise
         except Exception as error:  # a border: the processor is the user's
@@ -116,11 +116,6 @@ class Lane:
         if len(checked) != len(batch):
             raise ContractBroken(self._node, f"returned {len(checked)} results for a batch of {len(batch)} records")
         return checked
-
-
-def _lent(batch: Batch) -> Batch:
-    """The batch with a list of its own: a processor that takes records out of it must not lose them for us."""
-    return Batch(batch.span, list(batch.records), batch.sequences, batch.pieces)
 
 
 def each(call: Callable[[Record], Result], records: list[Record]) -> list[Result]:

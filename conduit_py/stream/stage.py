@@ -100,7 +100,7 @@ class Stage:
         if not any(map(is_not, results, batch.records)):
             return batch
         if set(map(type, results)) <= _KEPT_OR_FILTERED:
-            return self._filtered(batch, results)
+            return self._filtered(batch, results)  # type: ignore[arg-type]
         return _Sorting(self, batch, results, given_up).outcome()
 
     def _filtered(self, batch: Batch, results: Sequence[Record | None]) -> Batch:

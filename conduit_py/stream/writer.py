@@ -13,7 +13,7 @@ from conduit_py.killpoint import reach
 from conduit_py.pipeline import Destination
 from conduit_py.sdk.destination import AckMode, refusal_text
 from conduit_py.stream.ack_reader import AckReader
-from conduit_py.stream.border import border
+from conduit_py.stream.border import border, lent
 from conduit_py.stream.calls import Calls
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
@@ -87,9 +87,10 @@ class Writer:
             return
         if self._ack_reader is not None:
             self._ack_reader.expect(batch)
+        given = len(batch)
         batch, refused = await self._written(batch)
         reach("writer.after_write")
-        self._meter.records += len(batch) - len(refused)
+        self._meter.records += given - len(refused)
         self._meter.batches += 1
         if refused:
             batch = self._without(batch, refused, ledger)
@@ -98,13 +99,14 @@ class Writer:
         elif self._ack_reader is None:
             ledger.ack(batch, self._voter)
 
-    async def _written(self, batch: Batch) -> tuple[Batch, Mapping[int, str]]:
+    async def _written(self, batch: Batch) -> tuple[Batch, dict[int, Failure]]:
         """Write the batch, again if need be; what was written last, and the indices in it that were refused."""
         attempt = 1
-        while True:
+        while batch.records:
             try:
                 with border(self._node, "write"), self._meter.waiting("write"):
-                    return batch, self._checked(await self._call_write(batch), batch)
+                    refused = self._checked(await self._call_write(batch), batch)
+                return batch, {index: Failure(self._node, reason, attempt) for index, reason in refused.items()}
             except TransientError as error:
                 if attempt == self._retry.attempts:
                     raise
@@ -114,10 +116,11 @@ class Writer:
                 attempt += 1
                 if self._ack_reader is not None:
                     batch = self._ack_reader.unanswered(batch)
+        return batch, {}
 
     async def _call_write(self, batch: Batch) -> Any:
         try:
-            return await self._calls("write", batch)
+            return await self._calls("write", lent(batch))
         except RecordRefused as error:
             return dict.fromkeys(range(len(batch)), refusal_text(error))
 
@@ -137,28 +140,28 @@ class Writer:
         assert self._when is not None
         here: list[int] = []
         elsewhere: list[int] = []
-        failed: dict[int, str] = {}
+        failed: dict[int, Failure] = {}
         for index, record in enumerate(batch.records):
             try:
                 (here if self._when(record) else elsewhere).append(index)
             except Exception as error:  # a border: the condition is the user's
-                failed[index] = refusal_text(error)
+                failed[index] = Failure(self._node, refusal_text(error))
         self._refuse(batch, failed, ledger)
         if elsewhere:
             self._meter.filtered += len(elsewhere)
             ledger.ack(batch.select(elsewhere), self._voter)
         return batch.select(here)
 
-    def _without(self, batch: Batch, refused: Mapping[int, str], ledger: Ledger) -> Batch:
+    def _without(self, batch: Batch, refused: Mapping[int, Failure], ledger: Ledger) -> Batch:
         if self._ack_reader is not None:
             self._ack_reader.forget(batch, refused)
         self._refuse(batch, refused, ledger)
         return batch.select([index for index in range(len(batch)) if index not in refused])
 
-    def _refuse(self, batch: Batch, refused: Mapping[int, str], ledger: Ledger) -> None:
+    def _refuse(self, batch: Batch, refused: Mapping[int, Failure], ledger: Ledger) -> None:
         self._meter.refused += len(refused)
-        for index, reason in refused.items():
-            letter = DeadLetter.about(batch, index, batch.records[index], Failure(self._node, reason))
+        for index, failure in refused.items():
+            letter = DeadLetter.about(batch, index, batch.records[index], failure)
             ledger.nack(batch.span, letter, self._voter)
 
     async def _remember(self, batch: Batch) -> None:

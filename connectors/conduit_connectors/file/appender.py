@@ -1,0 +1,224 @@
+"""Appender: a file to which whole batches of lines are added durably, or not at all."""
+
+import errno
+import fcntl
+import logging
+import os
+import stat
+from pathlib import Path
+
+from conduit_connectors.file.marker import Begun, Marker
+from conduit_py.sdk import FatalError, TransientError
+
+_logger = logging.getLogger(__name__)
+_sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has only fsync.
+
+
+class Appender:
+    """Owns a file for appending: one process at a time, one batch at a time, never half a line.
+
+    A batch that cannot be written in full is taken back before the error is raised. One that a crash cut
+    short is taken back by the next Appender. After a failed `sync` nothing is promised any more: every
+    later call fails, until a new Appender starts from what is really in the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Lock the file, creating it and its folders when missing, and repair its end after a crash."""
+        self.path = path
+        self._marker: Marker | None = None
+        self._failed: str | None = None
+        self._dirty = True
+        self._fd = _open(path)
+        try:
+            _lock(self._fd, path)
+            self._inode = os.fstat(self._fd).st_ino
+            self._marker = _open_marker(path)
+            self._repair(self._marker.read())
+            self._durable_size = self._begin(self._marker)
+        except OSError as error:
+            self.close()
+            what = f"cannot get {path} ready for appending: {error.strerror}"
+            raise TransientError(what, suggestion=_advice(error, path)) from error
+        except FatalError:
+            self.close()
+            raise
+        self._dirty = False
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def append(self, text: bytes) -> None:
+        """Add whole lines. On an error the file is as it was before: TransientError."""
+        self._refuse_after_failure()
+        assert self._marker is not None
+        start = self.size()
+        written = 0
+        try:
+            self._marker.note(self._inode, start, len(text))
+            self._dirty = True
+            view = memoryview(text)
+            while written < len(text):
+                written += os.write(self._fd, view[written:])
+        except OSError as error:
+            self._take_back(written)
+            what = f"cannot append {len(text)} bytes to {self.path}: {error.strerror}"
+            outcome = self._failed or "nothing of them was kept"
+            raise TransientError(f"{what}; {outcome}", suggestion=_advice(error, self.path)) from error
+
+    def sync(self) -> None:
+        """Return when everything appended is durable."""
+        self._refuse_after_failure()
+        if not self._dirty:
+            return
+        size = self.size()
+        try:
+            _sync_data(self._fd)
+        except OSError as error:
+            # The kernel may have dropped what it could not write, and the next sync would not say so.
+            self._failed = f"what was appended to {self.path} could not be made durable: {error.strerror}"
+            self._cut(self._durable_size, expected=size)
+            raise TransientError(self._failed, suggestion=_advice(error, self.path)) from error
+        if os.fstat(self._fd).st_nlink == 0:
+            self._failed = f"{self.path} was deleted while it was being written"
+            raise TransientError(self._failed, suggestion="move the file away only while the pipeline is stopped")
+        self._dirty = False
+        self._durable_size = size
+
+    def read_start(self, size: int) -> bytes:
+        """The first bytes of the file."""
+        return os.pread(self._fd, size, 0)
+
+    def close(self) -> None:
+        """Unlock the file. A run whose batches are all durable leaves no marker behind."""
+        if self._marker is not None:
+            self._marker.close(clean=not self._dirty and self._failed is None)
+        os.close(self._fd)
+
+    def _repair(self, begun: Begun | None) -> None:
+        """Remove what a crashed run left half written, and end a last line that somebody else left open."""
+        size = self.size()
+        stop = size
+        if begun is not None and begun.inode == self._inode:
+            stop = self._end_of_whole(begun, size)
+        if stop < size:
+            _logger.warning("%s: removing %d bytes that an interrupted run left half written", self.path, size - stop)
+            os.ftruncate(self._fd, stop)
+        elif size and os.pread(self._fd, 1, size - 1) != b"\n":
+            # Not ours, so it may be a whole line: it is kept, and what we append begins on a line of its own.
+            os.write(self._fd, b"\n")
+
+    def _end_of_whole(self, begun: Begun, size: int) -> int:
+        """How much of the file was there before the batch, if the batch is not there in full."""
+        if begun.start < size < begun.start + begun.size:
+            return begun.start
+        if begun.same_boot or size <= begun.start:
+            return size
+        # After a power failure the note may be an old one: what follows it is ours, but its end may be torn.
+        return self._last_line_end(begun.start, size)
+
+    def _last_line_end(self, start: int, stop: int) -> int:
+        block = 64 * 1024
+        while stop > start:
+            begin = max(start, stop - block)
+            found = os.pread(self._fd, stop - begin, begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            stop = begin
+        return start
+
+    def _begin(self, marker: Marker) -> int:
+        """From here on a crash is told apart from what others left: the marker is durable before any batch."""
+        size = self.size()
+        os.fsync(self._fd)
+        marker.note(self._inode, size, 0)
+        marker.sync()
+        _sync_folder(self.path.parent)
+        return size
+
+    def _take_back(self, written: int) -> None:
+        """Remove the first part of a batch whose rest could not be written."""
+        if written:
+            # O_APPEND moved the offset to the end of what was written, wherever that was.
+            end = os.lseek(self._fd, 0, os.SEEK_CUR)
+            if not self._cut(end - written, expected=end):
+                self._failed = f"{self.path} has half a batch at its end that could not be removed"
+
+    def _cut(self, size: int, *, expected: int) -> bool:
+        """Shorten the file, unless somebody else has appended to it since."""
+        if self.size() != expected:
+            _logger.error("%s: another program appends to it, so half a batch of ours stays in it", self.path)
+            return False
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            _logger.error("%s: cannot be cut back to %d bytes: %s", self.path, size, error.strerror)
+            return False
+        return True
+
+    def _refuse_after_failure(self) -> None:
+        if self._failed is not None:
+            raise TransientError(f"{self._failed}; it must be opened again")
+
+
+def _open(path: Path) -> int:
+    try:
+        _make_folders(path.parent)
+        # Without O_NONBLOCK opening a named pipe would wait for a reader.
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        kind = TransientError if error.errno in _FULL else FatalError
+        what = f"cannot open {path} for appending: {error.strerror}"
+        raise kind(what, suggestion=_advice(error, path)) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        hint = 'path must name a regular file; for standard output use the destination "stdio"'
+        raise FatalError(f"cannot append to {path}: it is not a regular file", suggestion=hint)
+    return fd
+
+
+def _open_marker(path: Path) -> Marker:
+    try:
+        return Marker(path)
+    except OSError as error:
+        what = f"cannot create the marker beside {path} that tells a torn write from others' data: {error.strerror}"
+        raise FatalError(what, suggestion=f"allow creating files in {path.parent}") from error
+
+
+def _lock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FatalError(
+            f"{path} is being written by another destination or process",
+            suggestion="give every destination a path of its own, and stop the other process if it should not run",
+        ) from None
+
+
+def _make_folders(folder: Path) -> None:
+    """Create missing folders so that they outlive a power failure."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        _sync_folder(each.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def _advice(error: OSError, path: Path) -> str:
+    if error.errno == errno.ENOSPC:
+        usage = os.statvfs(path.parent)
+        return f"free some space on the disk of {path.parent}: {usage.f_bavail * usage.f_frsize} bytes are left"
+    if error.errno in _FULL:
+        return f"raise the quota or the file size limit of the user that writes {path}"
+    if isinstance(error, PermissionError):
+        return f"give the user that runs this write permission on {path} and its folder"
+    return "check the path and the device it is on"

@@ -1,0 +1,87 @@
+"""The file destination: records appended to one file, a line each."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from conduit_connectors.encode import Encoded, encode_json_lines, encode_opencdc_lines, encode_raw_lines
+from conduit_connectors.file.appender import Appender
+from conduit_connectors.file.dialect import Delimiter, Names
+from conduit_connectors.file.table import CsvTable
+from conduit_py import sdk
+from conduit_py.sdk import AckMode, Batch, Options
+
+_ENCODERS = {"lines": encode_raw_lines, "json": encode_json_lines, "opencdc": encode_opencdc_lines}
+_HEADER_SIZE_MAX = 1024 * 1024
+
+
+class DestinationOptions(Options):
+    """What a user may say to the file destination."""
+
+    path: Path = Field(description="the file to append to; it and its folders are created when missing")
+    format: Literal["lines", "json", "csv", "opencdc"] = Field(
+        default="opencdc",
+        description="what a line is: raw payload bytes, the payload as a JSON object, a CSV row, or the whole record",
+    )
+    delimiter: Delimiter = ","
+    columns: Names | None = Field(
+        default=None, description="the columns of a CSV file; None: those of its first record"
+    )
+
+    @model_validator(mode="after")
+    def _columns_are_for_csv(self) -> "DestinationOptions":
+        if self.columns is not None and self.format != "csv":
+            raise ValueError(f'columns goes with format="csv", not {self.format!r}')
+        return self
+
+
+class Destination(sdk.Destination[DestinationOptions]):
+    """Appends a line per record; a record counts as handled once its line is on the disk.
+
+    At-least-once: after a crash the records that were not yet acked are appended again.
+
+    Readers may rely on this: every line that ends in a line feed is whole. A batch goes into the file in
+    full or not at all: when the disk is full or fails halfway, what was written of it is taken back, and
+    when the process is killed halfway, the next run takes it back before it appends. What it removes can
+    only be its own unfinished batch, which is delivered again: a marker beside the file, `.<name>.conduit`,
+    is there while the file is being written and says where the batch in progress began. Without that mark
+    nothing is ever removed; an open last line that somebody else left is given a line end, so that ours
+    begin on a line of their own. The marker goes away when the pipeline stops in an orderly way.
+
+    The file is locked: a second destination on it is an error. Other programs may read it, and move it
+    away while the pipeline is stopped. A record that the format cannot carry is refused by itself: raw or
+    absent payloads (all but `opencdc`; `lines` wants raw ones), NaN and infinity, a line feed inside a raw
+    line, columns that do not fit.
+    """
+
+    acks: ClassVar[AckMode] = AckMode.FLUSH
+    _appender: Appender | None = None
+
+    def open(self) -> None:
+        options = self.options
+        self._table = CsvTable(options.path, options.delimiter, options.columns)
+        self._appender = Appender(options.path)
+        if options.format == "csv" and self._appender.size():
+            self._table.adopt_header(self._appender.read_start(_HEADER_SIZE_MAX))
+
+    def write(self, batch: Batch) -> dict[int, str]:
+        assert self._appender is not None
+        text, refused = self._encode(batch, self._appender)
+        if text:
+            self._appender.append(text)
+        return refused
+
+    def flush(self) -> None:
+        assert self._appender is not None
+        self._appender.sync()
+
+    def teardown(self) -> None:
+        if self._appender is not None:
+            self._appender.close()
+            self._appender = None
+
+    def _encode(self, batch: Batch, appender: Appender) -> Encoded:
+        if self.options.format == "csv":
+            return self._table.encode(batch.records, header=appender.size() == 0)
+        return _ENCODERS[self.options.format](batch.records)

@@ -1,0 +1,65 @@
+"""Marker: a small file beside the one being written, which says what a crash may have left half written."""
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+_PATTERN = re.compile(rb"conduit-file 1 (\d+) (\d+) (\d+) ([0-9a-f-]*)\s*")
+
+
+class Begun(NamedTuple):
+    """A batch of `size` bytes was about to be appended at `start` to the file with this inode."""
+
+    inode: int
+    start: int
+    size: int
+    same_boot: bool
+    """Whether the machine has run ever since. If so this is the last batch; else it may be an earlier one."""
+
+
+class Marker:
+    """Exists while a file is open for appending; left behind only by a run that did not end cleanly.
+
+    It is made durable when created and written before every batch, but not made durable then: a killed
+    process leaves it exact, a power failure may leave the note of an earlier batch.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.path = marker_path(target)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._boot = _boot_id()
+
+    def read(self) -> Begun | None:
+        """What the last run noted; None when there was none, or it ended cleanly."""
+        match = _PATTERN.fullmatch(os.pread(self._fd, 4096, 0))
+        if match is None:
+            return None
+        boot = match[4].decode()
+        return Begun(int(match[1]), int(match[2]), int(match[3]), same_boot=bool(boot) and boot == self._boot)
+
+    def note(self, inode: int, start: int, size: int) -> None:
+        """Say that a batch is about to be appended. A fixed width makes it one write over the note before."""
+        text = b"conduit-file 1 %d %d %d %s" % (inode, start, size, self._boot.encode())
+        os.pwrite(self._fd, text.ljust(160) + b"\n", 0)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def close(self, *, clean: bool) -> None:
+        """Let go of the marker, and remove it when nothing can be half written."""
+        if clean:
+            self.path.unlink(missing_ok=True)
+        os.close(self._fd)
+
+
+def marker_path(target: Path) -> Path:
+    """The marker's name begins with a dot, so that whoever reads the whole folder passes over it."""
+    return target.with_name(f".{target.name}.conduit")
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""  # Not Linux: never taken for the same boot, which only cuts with more care.

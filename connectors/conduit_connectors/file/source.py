@@ -1,0 +1,244 @@
+"""The file source: the records of one file, to its end or for as long as it grows."""
+
+import logging
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from conduit_connectors.file.dialect import Delimiter, Names
+from conduit_connectors.file.handle import Handle
+from conduit_connectors.file.position import Position
+from conduit_connectors.file.rotation import find_next, find_rotated
+from conduit_connectors.file.rows import CsvRows
+from conduit_connectors.lines import LineBuffer
+from conduit_connectors.parse import parse_json, parse_opencdc, parse_raw
+from conduit_py import sdk
+from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Options, Reading, Record
+
+_logger = logging.getLogger(__name__)
+_PARSERS = {"lines": parse_raw, "json": parse_json, "opencdc": parse_opencdc}
+_START_AFRESH = "put the old file back to go on after it, or give the source a new id to read this one from its start"
+
+
+class SourceOptions(Options):
+    """What a user may say to the file source."""
+
+    path: Path = Field(description="the file to read")
+    format: Literal["lines", "json", "csv", "opencdc"] = Field(
+        default="lines",
+        description="what a line is: raw bytes, a JSON object, a CSV row, or a whole record in OpenCDC's JSON form",
+    )
+    tail: bool = Field(default=False, description="wait for more at the end of the file, and follow its rotation")
+    line_size_max: int = Field(default=16 * 1024 * 1024, ge=1, description="the most bytes of a line, or of a CSV row")
+    delimiter: Delimiter = ","
+    header: Names | None = Field(default=None, description="the columns of a CSV file; None: its first row names them")
+
+    @model_validator(mode="after")
+    def _header_is_for_csv(self) -> "SourceOptions":
+        if self.header is not None and self.format != "csv":
+            raise ValueError(f'header goes with format="csv", not {self.format!r}')
+        return self
+
+
+class Source(sdk.Source[SourceOptions]):
+    r"""One record per line of a file; the position is the byte offset just past it.
+
+    At-least-once on its own, exactly-once with a destination that can: positions are stable, and reading
+    goes on exactly after any of them. Records come in the order of the file.
+
+    Formats: `lines` (raw bytes; an empty line is an empty record), `json` (one object per line), `csv`
+    (fields are text; quoted fields may span lines), `opencdc` (a whole record per line; its position is
+    replaced by ours, because a position means something only to the source that made it). The last three
+    are UTF-8, with or without byte order mark, and skip blank lines. Lines end in "\n" or "\r\n". A line
+    that cannot be read becomes a dead letter with its bytes as they are; of one longer than
+    `line_size_max` it keeps the beginning, so memory stays bounded.
+
+    Without `tail` the source ends at the end of the file, whose last line needs no line end. A file that
+    has been truncated or replaced since the last run is an error: it has no place to go on from.
+
+    With `tail` it waits for more lines, and for the file itself when it is missing. A line counts once its
+    line end is there. Rotation is followed, also when it happened while the pipeline was stopped:
+
+    - Moved away and created anew: the old file is read to its end, found by its inode in the same
+      folder; then those rotated after it (`app.log.1`, `app.log-20261116`, in order of their last
+      change); then the new one, as soon as it has content.
+    - Copied away and truncated: the rest is read from the copy, then the file from its start.
+    - When the old file is nowhere to be found, or compressed, the new file is read from its start, and a
+      warning tells from which offset on lines may have been missed.
+
+    A file is recognised by its inode and its first 1024 bytes. So a file that is truncated and at once
+    written again with the same beginning, beyond the offset that was reached, is not noticed.
+    """
+
+    # Larger blocks are slower: glibc gives their memory back to the system after each.
+    _block_size: ClassVar[int] = 64 * 1024
+    _handle: Handle | None = None
+    _next: Handle | None = None
+    _rows: CsvRows | None = None
+
+    def open(self, position: bytes | None) -> None:
+        self._buffer = LineBuffer(0, 0)
+        if position is not None:
+            self._resume(Position.parse(position))
+        else:
+            handle = Handle.open(self.options.path)
+            if handle is None and not self.options.tail:
+                raise self._missing()
+            self._start(handle, 0)
+
+    def read(self, n: int) -> list[Record] | Reading:
+        while True:
+            filled = len(self._buffer) < n and self._fill()
+            reading = self._take(n)
+            if reading.records:
+                return reading if reading.refused else reading.records
+            # Lines that wait are a CSV row without its end. Doubling them keeps the work linear, for the
+            # row is looked at from its start each time.
+            target = 2 * self._buffer.size if len(self._buffer) else 0
+            if not self._fill_to(target) and not filled:
+                self._reach_end()
+
+    def teardown(self) -> None:
+        for handle in (self._handle, self._next):
+            if handle is not None:
+                handle.close()
+        self._handle = self._next = None
+
+    def _start(self, handle: Handle | None, offset: int) -> None:
+        """Read `handle` from `offset` on; None waits for a file to be there."""
+        if self._handle is not None:
+            self._handle.close()
+        self._handle = handle
+        self._quiet = False
+        options = self.options
+        self._buffer = LineBuffer(offset, options.line_size_max, skip_bom=options.format != "lines")
+        self._rows = None
+        if options.format == "csv":
+            self._rows = CsvRows(options.path, options.delimiter, options.header, options.line_size_max)
+        if handle is not None and offset:
+            handle.unchanged(offset)
+            self._read_header_again(handle)
+
+    def _read_header_again(self, handle: Handle) -> None:
+        """Going on in the middle of a CSV file, learn its columns from its start."""
+        buffer = LineBuffer(0, self.options.line_size_max, skip_bom=True)
+        while self._rows is not None and self._rows.names is None:
+            block = handle.read(buffer.offset, self._block_size)
+            if not block:
+                raise FatalError(f"{handle.path} has no header any more", suggestion=_START_AFRESH)
+            buffer.feed(block)
+            self._rows.read(buffer, 0, handle.positions)
+
+    def _resume(self, position: Position) -> None:
+        path = self.options.path
+        handle = Handle.open(path)
+        if handle is not None and handle.inode == position.inode and handle.holds(position):
+            self._start(handle, position.offset)
+        elif not self.options.tail:
+            self._handle = handle
+            raise self._missing() if handle is None else self._replaced(handle, position)
+        elif (rotated := find_rotated(path, position)) is not None:
+            if handle is not None:
+                handle.close()
+            self._start(rotated, position.offset)
+        else:
+            _warn_missed(path, position.offset, "since the last run")
+            self._start(handle, 0)
+
+    def _fill_to(self, size: int) -> bool:
+        """Read a block, and more until the buffer holds `size` bytes; whether anything was read."""
+        filled = self._fill()
+        while filled and self._buffer.size < size and self._fill():
+            pass
+        return filled
+
+    def _fill(self) -> bool:
+        """Read the next block of the file into the buffer, if there is any."""
+        handle, buffer = self._handle, self._buffer
+        if handle is None or buffer.ended:
+            return False
+        block = handle.read(buffer.offset, self._block_size)
+        if not handle.unchanged(buffer.offset + len(block)):
+            self._go_on_after_truncation(handle)
+            return True
+        if block:
+            buffer.feed(block)
+            self._quiet = False
+        return bool(block)
+
+    def _take(self, n: int) -> Reading:
+        if self._handle is None:
+            return Reading([], {})
+        if self._rows is not None:
+            return self._rows.read(self._buffer, n, self._handle.positions)
+        lines = self._buffer.take(n)
+        return _PARSERS[self.options.format](lines, self._handle.positions(lines.ends))
+
+    def _reach_end(self) -> None:
+        """Everything there is has been read: end, wait, or go on to where there is more."""
+        if not self.options.tail:
+            if self._buffer.ended:
+                raise EndOfSource
+            self._buffer.finish()
+        elif self._buffer.ended:
+            following, self._next = self._next, None
+            self._start(following, 0)
+        elif self._handle is None:
+            self._start(Handle.open(self.options.path), 0)
+            if self._handle is None:
+                raise NothingYet
+        else:
+            self._leave_when_rotated(self._handle)
+
+    def _leave_when_rotated(self, handle: Handle) -> None:
+        following = find_next(self.options.path, handle)
+        if following is not None and self._quiet:
+            self._next = following
+            self._buffer.finish()
+            return
+        # A writer may still be busy with the old file for a moment, so it must be found at its end twice.
+        self._quiet = following is not None
+        if following is not None:
+            following.close()
+        raise NothingYet
+
+    def _go_on_after_truncation(self, handle: Handle) -> None:
+        """The file lost what was read of it: go on in its copy, else at its start."""
+        position = handle.position(self._buffer.offset)
+        if not self.options.tail:
+            raise self._replaced(handle, position)
+        copy = find_rotated(self.options.path, position)
+        if copy is not None:
+            # The copy has the same bytes at the same offsets, so the buffer goes on as well.
+            copy.unchanged(self._buffer.offset)
+            self._handle = copy
+            handle.close()
+            return
+        _warn_missed(self.options.path, position.offset, "when it was truncated")
+        self._next = Handle.open(self.options.path)
+        self._buffer.finish(keep_rest=False)
+
+    def _missing(self) -> FatalError:
+        return FatalError(
+            f"there is no file {self.options.path}",
+            suggestion="create it, correct the path, or wait for it with tail=True",
+        )
+
+    def _replaced(self, handle: Handle, position: Position) -> FatalError:
+        path, size = self.options.path, handle.stat().st_size
+        if size < position.offset:
+            what = f"{path} was truncated: it was read up to byte {position.offset} and now has {size}"
+        else:
+            what = f"{path} was replaced: it is not the file that was read up to byte {position.offset}"
+        return FatalError(what, suggestion=_START_AFRESH)
+
+
+def _warn_missed(path: Path, offset: int, when: str) -> None:
+    _logger.warning(
+        "%s was rotated or truncated %s and its old content is not beside it: "
+        "lines after byte %d of it may have been missed; going on with the file as it is now",
+        path,
+        when,
+        offset,
+    )

@@ -1,0 +1,38 @@
+"""The log destination: every record as a line of the process's log, to see what flows."""
+
+import logging
+from typing import Literal
+
+from pydantic import Field
+
+from conduit_py import sdk
+from conduit_py.sdk import Batch, Options, RecordRefused
+
+_logger = logging.getLogger("conduit_py.log")
+
+
+class DestinationOptions(Options):
+    """What a user may say to the log destination."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="how important it is")
+    message: str = Field(default="record", description="what stands before each record")
+
+
+class Destination(sdk.Destination[DestinationOptions]):
+    """Logs each record in full, in OpenCDC's JSON form, to the logger `conduit_py.log`.
+
+    At-least-once up to the logging system: a record counts as handled once it was given to that, whatever
+    its level and handlers then do with it. A record that has no JSON form is refused.
+    """
+
+    def write(self, batch: Batch) -> dict[int, str]:
+        level = logging.getLevelNamesMapping()[self.options.level.upper()]
+        refused = {}
+        for index, record in enumerate(batch.records):
+            try:
+                text = record.to_json().decode()
+            except RecordRefused as error:
+                refused[index] = error.message
+            else:
+                _logger.log(level, "%s %s", self.options.message, text)
+        return refused

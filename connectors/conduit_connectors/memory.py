@@ -1,0 +1,61 @@
+"""The memory connector: lists as ends of a pipeline, for tests and examples."""
+
+from typing import Annotated, Any
+
+import trio
+from pydantic import Field, InstanceOf
+
+from conduit_connectors.numbering import number_of, positions_of
+from conduit_py import sdk
+from conduit_py.sdk import Batch, Data, EndOfSource, NothingYet, Options, Record
+
+
+class SourceOptions(Options):
+    """What a user may say to the memory source."""
+
+    # InstanceOf hands on the very list that was given; checking it as list[...] would copy it.
+    records: Annotated[InstanceOf[list[Any]], Field(description="records, or just their payloads: dicts or bytes")]
+    bounded: bool = Field(default=True, description="end after the last record; False waits for more to be added")
+
+
+class Source(sdk.Source[SourceOptions]):
+    """The records of a list, in order; the position is the index.
+
+    At-least-once on its own, exactly-once with a destination that can, for as long as the list lives.
+    Every read hands out copies, so the list is never changed. Records may be appended while it is read.
+    """
+
+    async def open(self, position: bytes | None) -> None:
+        self._next = 0 if position is None else number_of("memory", position) + 1
+
+    async def read(self, n: int) -> list[Record]:
+        await trio.lowlevel.checkpoint()
+        items = self.options.records[self._next : self._next + n]
+        if not items:
+            raise EndOfSource if self.options.bounded else NothingYet
+        first, self._next = self._next, self._next + len(items)
+        positions = positions_of("memory", range(first, self._next))
+        return [_record(item, position) for item, position in zip(items, positions, strict=True)]
+
+
+class DestinationOptions(Options):
+    """What a user may say to the memory destination."""
+
+    into: Annotated[InstanceOf[list[Any]], Field(description="the list that records are appended to")]
+
+
+class Destination(sdk.Destination[DestinationOptions]):
+    """Appends records to a list, in order; each counts as handled at once.
+
+    At-least-once. What is in the list lives as long as the list, so it is durable only to a test.
+    """
+
+    async def write(self, batch: Batch) -> None:
+        await trio.lowlevel.checkpoint()
+        self.options.into.extend(batch.records)
+
+
+def _record(item: Record | Data, position: bytes) -> Record:
+    record = item.copy() if isinstance(item, Record) else Record.of(item).copy()
+    record.position = position
+    return record

@@ -1,0 +1,135 @@
+"""The stdio connector: lines from standard input, lines to standard output."""
+
+import os
+import select
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from conduit_connectors.encode import encode_json_lines, encode_opencdc_lines, encode_raw_lines
+from conduit_connectors.lines import LineBuffer
+from conduit_connectors.numbering import number_of, positions_of
+from conduit_connectors.parse import parse_json, parse_raw
+from conduit_py import sdk
+from conduit_py.sdk import Batch, EndOfSource, FatalError, NothingYet, Options, Reading, Record, TransientError
+
+_PARSERS = {"lines": parse_raw, "json": parse_json}
+_ENCODERS = {"lines": encode_raw_lines, "json": encode_json_lines, "opencdc": encode_opencdc_lines}
+_BLOCK_SIZE = 64 * 1024
+_WAIT_SECONDS = 0.5
+
+
+class SourceOptions(Options):
+    """What a user may say to the stdio source."""
+
+    format: Literal["lines", "json"] = Field(default="lines", description="what a line is: raw bytes or a JSON object")
+    line_size_max: int = Field(default=16 * 1024 * 1024, ge=1, description="the most bytes of a line")
+
+
+class Source(sdk.Source[SourceOptions]):
+    """One record per line of standard input, until it ends; the position is the number of the line.
+
+    At-most-once across restarts: what was read from a pipe cannot be read again, so lines that were not
+    yet acked when the process died are lost. Within a run nothing is. Line numbers go on after a restart,
+    so that no two lines ever have the same position. A line that cannot be read becomes a dead letter,
+    as with the file source.
+    """
+
+    resumable: ClassVar[bool] = False
+    _fd: ClassVar[int] = 0
+    _wake: tuple[int, int] | None = None
+
+    def open(self, position: bytes | None) -> None:
+        self._line = 0 if position is None else number_of("stdio", position)
+        self._buffer = LineBuffer(0, self.options.line_size_max, skip_bom=self.options.format != "lines")
+        # A read that waits cannot be interrupted, but it can be woken by a byte in this pipe.
+        self._wake = os.pipe()
+
+    def read(self, n: int) -> list[Record] | Reading:
+        while True:
+            lines = self._buffer.take(n)
+            numbers = range(self._line + 1, self._line + len(lines.texts) + 1)
+            self._line += len(lines.texts)
+            reading = _PARSERS[self.options.format](lines, positions_of("stdio", numbers))
+            if reading.records:
+                return reading if reading.refused else reading.records
+            if not len(self._buffer):
+                self._fill()
+
+    def stop(self) -> None:
+        if self._wake is not None:
+            os.write(self._wake[1], b"!")
+
+    def teardown(self) -> None:
+        if self._wake is not None:
+            wake, self._wake = self._wake, None
+            for fd in wake:
+                os.close(fd)
+
+    def _fill(self) -> None:
+        """Feed the buffer what is there; EndOfSource at the end or when stopped, NothingYet after a while."""
+        assert self._wake is not None
+        if self._buffer.ended:
+            raise EndOfSource
+        ready = _wait([self._fd, self._wake[0]], select.POLLIN)
+        if self._wake[0] in ready:
+            raise EndOfSource
+        if self._fd not in ready:
+            raise NothingYet
+        try:
+            block = os.read(self._fd, _BLOCK_SIZE)
+        except BlockingIOError:
+            raise NothingYet from None
+        except OSError as error:
+            raise FatalError(f"cannot read standard input: {error.strerror}", suggestion="is it closed?") from error
+        if block:
+            self._buffer.feed(block)
+        else:
+            self._buffer.finish()
+
+
+class DestinationOptions(Options):
+    """What a user may say to the stdio destination."""
+
+    format: Literal["lines", "json", "opencdc"] = Field(
+        default="opencdc",
+        description="what a line is: raw payload bytes, the payload as a JSON object, or the whole record",
+    )
+
+
+class Destination(sdk.Destination[DestinationOptions]):
+    """A line per record on standard output; a record counts as handled once the system has taken its line.
+
+    At-least-once up to the pipe: what the program at its other end does is beyond us. A record that the
+    format cannot carry is refused by itself.
+    """
+
+    _fd: ClassVar[int] = 1
+
+    def write(self, batch: Batch) -> dict[int, str]:
+        text, refused = _ENCODERS[self.options.format](batch.records)
+        view = memoryview(text)
+        while view:
+            view = view[self._write_some(view) :]
+        return refused
+
+    def _write_some(self, view: memoryview) -> int:
+        try:
+            return os.write(self._fd, view)
+        except BlockingIOError:
+            # Whoever started us shares a non-blocking terminal or pipe with us.
+            _wait([self._fd], select.POLLOUT)
+            return 0
+        except BrokenPipeError as error:
+            what = "standard output is closed: the program that reads it has ended"
+            raise FatalError(what, suggestion="keep the reader running until the pipeline has ended") from error
+        except OSError as error:
+            raise TransientError(f"cannot write to standard output: {error.strerror}") from error
+
+
+def _wait(fds: list[int], event: int) -> set[int]:
+    """The descriptors that are ready, or have an error or an end to tell, within a moment."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, event)
+    return {fd for fd, _ in poll.poll(_WAIT_SECONDS * 1000)}

@@ -45,6 +45,8 @@ class Writer:
         self._when = declared.when
         self._retry = declared.retry
         self._flush_acks = declared.connector.acks is AckMode.FLUSH
+        # One that answers later may hold its answers back until it is flushed.
+        self._flushes = self._flush_acks or (ack_reader is not None and not calls.inherited("flush"))
         self._calls = calls
         self._voter = voter
         self._ledgers = ledgers
@@ -94,7 +96,7 @@ class Writer:
         self._meter.batches += 1
         if refused:
             batch = self._without(batch, refused, ledger)
-        if self._flush_acks:
+        if self._flushes:
             await self._remember(batch)
         elif self._ack_reader is None:
             ledger.ack(batch, self._voter)
@@ -173,10 +175,13 @@ class Writer:
 
     async def _flush(self) -> None:
         """Make everything written durable, then vote on it."""
-        self._pace.step()
         with border(self._node, "flush"), self._meter.waiting("flush"):
             await self._calls("flush")
         reach("writer.after_flush")
+        # From the end of a flush on, or a slow one would be due again after every batch.
+        self._pace.step()
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0
+        if not self._flush_acks:
+            return
         for span, sequences in unflushed:
             self._ledgers[span.source].ack_some(span, sequences, self._voter)

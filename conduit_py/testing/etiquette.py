@@ -43,9 +43,12 @@ class Etiquette:
             if self._open_called:
                 self._complain("open was called twice")
             self._open_called = True
+            self._log.open_ends[self._node] += 1
         elif name == "teardown":
             if not self._open_called:
                 self._complain("teardown was called before open")
+            elif not self._torn_down:
+                self._log.open_ends[self._node] -= 1
             self._torn_down = True
         elif not self._opened:
             self._complain(f"{name} was called before open had returned")

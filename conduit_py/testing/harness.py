@@ -61,7 +61,7 @@ async def run_to_end(pipeline: Pipeline, store: Store | None = None) -> Outcome:
     outcome = Outcome(state, supervisor.progress(), await store.positions(pipeline.id))
     for source in pipeline.sources:
         if isinstance(source.connector, ScriptedSource):
-            source.connector.log.check()
+            source.connector.log.check(after_run=True)
             outcome.acks[source.id] = list(source.connector.log.acked[source.connector.options.name])
     for destination in pipeline.destinations:
         if isinstance(destination.connector, ScriptedDestination):
@@ -91,7 +91,7 @@ async def rehearse(pipeline: Pipeline, records: Mapping[str, Sequence[Record | D
 
 
 def _held(connector: ScriptedDestination) -> list[Record]:
-    connector.log.check()
+    connector.log.check(after_run=True)
     return [delivery.record for delivery in connector.log.stored[connector.options.name]]
 
 

@@ -63,6 +63,8 @@ class Log:
         """Per destination: what it made durable, in order."""
         self.pruned: Counter[str] = Counter()
         """Per source that prunes: how many records are gone for ever."""
+        self.open_ends: Counter[str] = Counter()
+        """Per end: how many were opened and not torn down since."""
         self.outage: Outage | None = None
         """A power cut to come; after it nothing is noted or kept any more."""
         self._met: Counter[str] = Counter()
@@ -114,7 +116,13 @@ class Log:
         """Everything that happened, a line each: equal traces mean equal runs."""
         return [str(event) for event in self.events]
 
-    def check(self) -> None:
-        """Raise AssertionError with all the promises that the runtime broke towards the ends."""
-        if self.violations:
-            raise AssertionError("the runtime broke the SDK's promises:\n  " + "\n  ".join(self.violations))
+    def check(self, *, after_run: bool = False) -> None:
+        """Raise AssertionError with all the promises that the runtime broke towards the ends.
+
+        After a run, leaving an end without teardown is one of them.
+        """
+        broken = list(self.violations)
+        if after_run:
+            broken += [f"{node}: was opened and never torn down" for node, count in self.open_ends.items() if count]
+        if broken:
+            raise AssertionError("the runtime broke the SDK's promises:\n  " + "\n  ".join(broken))

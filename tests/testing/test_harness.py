@@ -77,6 +77,13 @@ async def test_violations_are_raised(autojump_clock: MockClock) -> None:
         await run_to_end(broken)
 
 
+async def test_an_end_that_is_never_torn_down_is_a_violation(autojump_clock: MockClock) -> None:
+    log = Log()
+    await ScriptedSource(log=log, name="lost").open(None)
+    with pytest.raises(AssertionError, match="lost: was opened and never torn down"):
+        log.check(after_run=True)
+
+
 class Remote(Options):
     url: str
 

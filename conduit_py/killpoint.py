@@ -11,14 +11,14 @@ import signal
 
 _KILL_AT = os.environ.get("CONDUIT_KILL_AT")
 
-if _KILL_AT is None:
+if not _KILL_AT:
 
     def reach(name: str) -> None:
         """Do nothing: no crash test runs."""
 
 else:
-    _NAME, _, _nth = _KILL_AT.partition(":")
-    if _nth and not (_nth.isdecimal() and int(_nth)):
+    _NAME, _colon, _nth = _KILL_AT.partition(":")
+    if _colon and not (_nth.isdecimal() and int(_nth)):
         raise ValueError(f"CONDUIT_KILL_AT is {_KILL_AT!r}: write `name` or `name:nth`, counted from 1")
     _NTH = int(_nth or 1)
     # A count is advanced in one step of the interpreter, so points may be reached in any thread.

@@ -83,16 +83,16 @@ def _open(file: Path) -> sqlite3.Connection:
     try:
         if not file.exists():
             _create(file)
+        # SQLite would open a file that may only be read, and fail later and less clearly.
+        file.open("r+b").close()
         connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=1)
         try:
             _prepare(file, connection)
         except BaseException:
             connection.close()
             raise
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise _refused(file, error) from error
-    except OSError as error:
-        raise unusable(file.parent, error) from error
     return connection
 
 
@@ -111,9 +111,6 @@ def _prepare(file: Path, connection: sqlite3.Connection) -> None:
         )
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")
-    # Finds a file that may only be read now rather than at the first commit.
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute("ROLLBACK")
 
 
 def _check_format(file: Path, connection: sqlite3.Connection) -> None:
@@ -183,7 +180,7 @@ def _damaged(file: Path, problem: str) -> EnvironmentUnfit:
     )
 
 
-def _refused(file: Path, error: sqlite3.Error) -> EnvironmentUnfit:
+def _refused(file: Path, error: sqlite3.Error | OSError) -> EnvironmentUnfit:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _damaged(file, str(error))
@@ -193,7 +190,7 @@ def _refused(file: Path, error: sqlite3.Error) -> EnvironmentUnfit:
             suggestion="close that program, or choose another directory with --state",
         )
     return EnvironmentUnfit(
-        f"{file} cannot be used: {error}",
+        f"{file} cannot be used: {error.strerror if isinstance(error, OSError) else error}",
         suggestion="check that this user may write it and that the disk has space, or choose another "
         "directory with --state",
     )

@@ -1,0 +1,112 @@
+"""What the SQLite store has acknowledged is there after kill -9 and after a failing disk."""
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from conduit_py.store.sqlite import SqliteStore
+
+CHILD = Path(__file__).with_name("store_child.py")
+CALLERS = 8
+NO_SECCOMP = 77
+
+
+def start(action: str, *arguments: object, kill_at: str | None = None) -> subprocess.Popen[str]:
+    environment = os.environ | ({"CONDUIT_KILL_AT": kill_at} if kill_at else {})
+    command = [sys.executable, str(CHILD), action, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def acknowledged(lines: Iterable[str]) -> dict[str, int]:
+    """The newest position of every pipeline that the child told of."""
+    return {pipeline: int(number) for pipeline, number in (line.split() for line in lines)}
+
+
+async def stored(directory: Path) -> dict[str, int]:
+    """The newest position of every pipeline, after checking that both sources of a save are there or neither."""
+    newest = {}
+    async with await SqliteStore.open(directory) as store:
+        for pipeline in await store.pipelines():
+            positions = await store.positions(pipeline)
+            assert positions["web"] == positions["shop"]
+            newest[pipeline] = int(positions["web"])
+    return newest
+
+
+async def test_what_was_acknowledged_survives_kill_9_again_and_again(tmp_path: Path) -> None:
+    before: dict[str, int] = {}
+    for lines in (1, 50, 333, 1000, 2500):
+        with start("write", tmp_path, CALLERS) as child:
+            assert child.stdout is not None
+            first = [child.stdout.readline() for _ in range(lines)]
+            child.kill()
+            told = acknowledged([*first, *child.stdout])
+
+        kept = await stored(tmp_path)
+        # At most one more than was told: durable, but killed before its caller heard of it.
+        for pipeline, number in (before | told).items():
+            assert kept[pipeline] - number in (0, 1)
+        before = kept
+    assert len(before) == CALLERS
+
+
+@pytest.mark.parametrize("nth", [1, 2, 40])
+async def test_killed_before_a_commit_nothing_of_it_is_there(tmp_path: Path, nth: int) -> None:
+    with start("write", tmp_path, 1, kill_at=f"store.before_commit:{nth}") as child:
+        assert child.stdout is not None
+        told = acknowledged(child.stdout)
+
+    assert child.returncode == -signal.SIGKILL
+    assert told == ({"pipeline-0": nth - 1} if nth > 1 else {})
+    assert await stored(tmp_path) == told
+
+
+@pytest.mark.parametrize("nth", [1, 2, 40])
+async def test_killed_after_a_commit_all_of_it_is_there(tmp_path: Path, nth: int) -> None:
+    with start("write", tmp_path, 1, kill_at=f"store.after_commit:{nth}") as child:
+        assert child.stdout is not None
+        told = acknowledged(child.stdout)
+
+    assert child.returncode == -signal.SIGKILL
+    assert told == ({"pipeline-0": nth - 1} if nth > 1 else {})
+    assert await stored(tmp_path) == {"pipeline-0": nth}
+
+
+async def test_after_a_failed_write_no_later_one_is_believed_until_reopened(tmp_path: Path) -> None:
+    with start("too-big", tmp_path) as child:
+        assert child.stdout is not None
+        failed, disbelieved, read = child.stdout.read().splitlines()
+
+    file = tmp_path / "state.db"
+    assert failed == f"state.failed {file} could not be written: OperationalError: disk I/O error OperationalError"
+    assert disbelieved == (
+        f"state.failed {file} takes no more writes, because an earlier one failed: "
+        "OperationalError: disk I/O error OperationalError"
+    )
+    assert read == "read before"
+    async with await SqliteStore.open(tmp_path) as store:
+        assert await store.positions("orders") == {"web": b"before"}
+        await store.save_positions("orders", {"web": b"after"})
+        assert await store.positions("orders") == {"web": b"after"}
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="system call numbers of Linux differ")
+async def test_a_save_is_not_acknowledged_unless_the_disk_confirms_it(tmp_path: Path) -> None:
+    with start("no-sync", tmp_path) as child:
+        assert child.stdout is not None
+        told = child.stdout.read().splitlines()
+    if child.returncode == NO_SECCOMP:
+        pytest.skip("the kernel lets no process filter its own system calls")
+    failed, disbelieved, commits = told
+
+    assert failed.startswith(f"state.failed {tmp_path / 'state.db'} could not be written: OperationalError: disk I/O")
+    assert disbelieved.startswith(f"state.failed {tmp_path / 'state.db'} takes no more writes")
+    assert commits == "commits 0"
+    async with await SqliteStore.open(tmp_path) as store:
+        assert await store.positions("orders") in ({"web": b"0"}, {"web": b"first"})

@@ -34,7 +34,7 @@ def choose_display(*, as_json: bool, stdout_taken: bool) -> Display:
     A pipeline that writes its records to stdout has it to itself: what there is to say goes to stderr.
     """
     if as_json:
-        return JsonLines()
+        return JsonLines(sys.stderr if stdout_taken else sys.stdout)
     console = Console(stderr=stdout_taken, highlight=False, soft_wrap=True)
     # Records printed on the same screen would tear a live table apart.
     shared_screen = stdout_taken and sys.stdout.isatty()
@@ -69,20 +69,23 @@ class PlainLines:
 
 
 class JsonLines:
-    """One JSON object a line on stdout: `progress` every second, `result` for each pipeline at the end."""
+    """One JSON object a line: `progress` every second, `result` for each pipeline at the end."""
 
     seconds = 1.0
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
 
     def running(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
     def show(self, looks: Sequence[Look]) -> None:
         for look in looks:
-            put_json(look.fields())
+            put_json(look.fields(), self._file)
 
     def say(self, event: str, text: str) -> None:
-        put_json({"type": event, "message": text})
+        put_json({"type": event, "message": text}, self._file)
 
     def end(self, results: Sequence[Result]) -> None:
         for result in results:
-            put_json(result.fields())
+            put_json(result.fields(), self._file)

@@ -48,7 +48,7 @@ def run(
         float | None,
         Parameter(help="seconds a graceful stop may take", validator=validators.Number(gt=0)),
     ] = None,
-    json: Annotated[bool, Parameter(help="progress and results as JSON lines on stdout")] = False,
+    json: Annotated[bool, Parameter(help="progress and results as JSON lines")] = False,
     debug: Debug = False,
 ) -> int:
     """Run the pipelines of a file until their sources end.

@@ -16,9 +16,9 @@ def put(line: str, file: IO[str] | None = None) -> None:
         forget_reader(file)
 
 
-def put_json(fields: dict[str, Any]) -> None:
+def put_json(fields: dict[str, Any], file: IO[str] | None = None) -> None:
     """Write one JSON object on one line."""
-    put(json.dumps(fields, ensure_ascii=False))
+    put(json.dumps(fields, ensure_ascii=False), file)
 
 
 def forget_reader(file: IO[str]) -> None:

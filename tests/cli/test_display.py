@@ -1,6 +1,7 @@
 """What a user sees while pipelines run: words, numbers, rates, the table."""
 
 import io
+import json
 import os
 import pty
 import signal
@@ -145,7 +146,7 @@ def test_on_a_terminal_the_table_is_live_and_ctrl_c_is_explained(command: "Comma
     process = subprocess.Popen(line, cwd=command.folder, env=environment, stdin=inner, stdout=inner, stderr=inner)
     os.close(inner)
     try:
-        assert b"running" in read_until(terminal, b"records/s")
+        assert b"records/s" in read_until(terminal, b"running")
         process.send_signal(signal.SIGINT)
         rest = read_until(terminal, None)
         assert b"stopping; press Ctrl-C again to force" in rest
@@ -175,3 +176,11 @@ def test_a_pipeline_that_prints_its_records_has_stdout_to_itself(command: "Comma
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 3
     assert done.stderr.startswith("numbers: completed: 3 read")
+
+
+def test_json_lines_give_way_to_records_on_stdout(command: "Command") -> None:
+    command.pipeline("Count(to=3)", '"stdio", settings={"format": "json"}')
+    done = command("run", "orders.py", "--json")
+
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [{"number": 1}, {"number": 2}, {"number": 3}]
+    assert json.loads(done.stderr.splitlines()[-1])["type"] == "result"

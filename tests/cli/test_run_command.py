@@ -271,3 +271,31 @@ def test_json_is_one_object_a_line(command: "Command") -> None:
 
     assert [json.loads(line)["type"] for line in done.stdout.splitlines()][-1] == "result"
     assert done.stderr == ""
+
+
+SHIPPED = """\
+from conduit_connectors import file, generator
+from conduit_py import Destination, Pipeline, Source
+
+numbers = Pipeline(
+    "numbers",
+    sources=[Source("made-up", generator.Source({options}fields={{"number": "index"}}))],
+    destinations=[Destination("lines", file.Destination(path="out.jsonl", format="json"))],
+)
+"""
+
+
+def test_from_the_generator_to_a_file_through_a_stop_in_the_middle(command: "Command", until: Until) -> None:
+    command.write(SHIPPED.format(options="rate=1000, "))
+    process = command.start("run", "orders.py", "--json")
+    until(process, acked)
+    process.send_signal(signal.SIGINT)
+    stopped = until(process, lambda fields: fields["type"] == "result")
+    assert process.wait(30) == 0
+    command.write(SHIPPED.format(options=f"count={stopped['read'] + 500}, "))
+    code, lines = command.json("run", "orders.py")
+    written = (command.folder / "out.jsonl").read_text().splitlines()
+
+    assert code == 0
+    assert lines[-1]["read"] == 500
+    assert [json.loads(line) for line in written] == [{"number": number} for number in range(stopped["read"] + 500)]

@@ -22,7 +22,8 @@ async def reads_what_it_holds(case: SourceCase) -> None:
 
 
 async def never_reads_more_than_asked_for(case: SourceCase) -> None:
-    for n in (1, 2, 3):
+    # What a source that cannot resume has given once may be gone for the next.
+    for n in (1, 2, 3) if case.connector.resumable else (2,):
         async with opened_source(case) as source:
             await source.read_all(n, limit=case.records or 20)
 
@@ -136,7 +137,8 @@ async def leaks_nothing(case: SourceCase) -> None:
     async def live(alive: list[Any]) -> None:
         async with opened_source(case) as source:
             alive.append(source.connector)
-            await source.read(1)
+            if case.connector.resumable:
+                await source.read(1)
 
     await leaves_nothing_behind(live)
 

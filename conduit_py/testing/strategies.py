@@ -10,6 +10,7 @@ from conduit_py.errors import TransientError
 from conduit_py.record import Data, Operation, Payload, Record, Structured
 from conduit_py.sdk.destination import AckMode
 from conduit_py.testing.script import (
+    AwaitFlush,
     Delay,
     Fail,
     NotYet,
@@ -133,7 +134,8 @@ def destination_scripts(
     if acks is AckMode.FLUSH:
         steps += [_on(OnFlush, _delays()), *([_on(OnFlush, _failures())] if failures else [])]
     if acks is AckMode.LATER:
-        steps += [_on(OnAnswer, _delays()), *([_on(OnAnswer, _failures())] if failures else [])]
+        steps += [_on(OnAnswer, _delays()), st.just(OnAnswer(AwaitFlush()))]
+        steps += [_on(OnAnswer, _failures())] if failures else []
     return _scripts(count, steps)
 
 

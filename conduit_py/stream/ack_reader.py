@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import trio
+
 from conduit_py.batch import Batch, MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import ContractBroken
@@ -31,6 +33,7 @@ class AckReader:
         self._outstanding: dict[MessageId, tuple[Batch, int]] = {}
         self._changed = Signal()
         self._finishing = False
+        self._listening = trio.CancelScope()
 
     def expect(self, batch: Batch) -> None:
         for index, message in enumerate(batch.ids):
@@ -50,16 +53,32 @@ class AckReader:
         """Nothing more will be written."""
         self._finishing = True
         self._changed.set()
+        if not self._outstanding:
+            # `write` itself may have answered while `answers` already waited: then no answer will ever come.
+            self._listening.cancel()
 
     async def run(self) -> None:
-        while self._outstanding or not self._finishing:
-            if not self._outstanding:
-                await self._changed.wait()
-                continue
-            with border(self._node, "answers"), self._meter.waiting("answers"):
-                answers: Sequence[Answer] = await self._calls("answers")
-            for answer in answers:
-                self._hear(answer)
+        with self._listening:
+            while self._outstanding or not self._finishing:
+                if self._outstanding:
+                    await self._listen()
+                else:
+                    await self._changed.wait()
+
+    async def _listen(self) -> None:
+        if self._calls.inherited("answers"):
+            raise ContractBroken(self._node, "says AckMode.LATER but has no answers()")
+        with border(self._node, "answers"), self._meter.waiting("answers"):
+            answers = await self._calls("answers")
+        if not isinstance(answers, Sequence):
+            raise ContractBroken(
+                self._node, f"answers() must return a sequence of Answer, not {type(answers).__name__}"
+            )
+        for answer in answers:
+            self._hear(answer)
+        if not answers:
+            # One that polls without ever waiting would starve everybody else.
+            await trio.lowlevel.checkpoint()
 
     def _hear(self, answer: Any) -> None:
         if not isinstance(answer, Answer):
@@ -74,6 +93,6 @@ class AckReader:
         ledger.nack(batch.span, letter, self._voter)
 
     def _take(self, message: MessageId) -> tuple[Batch, int]:
-        if message not in self._outstanding:
+        if not isinstance(message, MessageId) or message not in self._outstanding:
             raise ContractBroken(self._node, f"answered for {message}, which is not waiting for an answer")
         return self._outstanding.pop(message)

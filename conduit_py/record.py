@@ -5,8 +5,11 @@ import binascii
 import copy
 import math
 from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import msgspec
 
@@ -80,13 +83,8 @@ class Record(msgspec.Struct, gc=False):
 
     def copy(self) -> "Record":
         """A record that shares nothing mutable with this one."""
-        return Record(
-            self.position,
-            self.operation,
-            dict(self.metadata),
-            copy.deepcopy(self.key),
-            Payload(copy.deepcopy(self.payload.before), copy.deepcopy(self.payload.after)),
-        )
+        payload = Payload(_copied(self.payload.before), _copied(self.payload.after))
+        return Record(self.position, self.operation, dict(self.metadata), _copied(self.key), payload)
 
     def to_json(self) -> bytes:
         """The record in Conduit's JSON form: position and raw data in base64, absent data null."""
@@ -162,6 +160,19 @@ def refuse_non_finite(value: object, path: str = "") -> None:
     elif isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
             refuse_non_finite(getattr(value, name), f"{path}.{name}" if path else name)
+
+
+def _copied(value: Any) -> Any:
+    """A deep copy, many times faster than the general one for what records are made of."""
+    kind = type(value)
+    if kind is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if kind is list:
+        return [_copied(item) for item in value]
+    return value if kind in _UNCHANGING else copy.deepcopy(value)
+
+
+_UNCHANGING = {type(None), bool, int, float, str, bytes, Decimal, datetime, date, time, timedelta, UUID}
 
 
 def _fields(data: Data) -> Structured:

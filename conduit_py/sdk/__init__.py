@@ -1,5 +1,6 @@
 """What authors of connectors and processors import; everything else may change without notice."""
 
+from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import FatalError, RecordRefused, TransientError
 from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
@@ -34,5 +35,6 @@ __all__ = [
     "TransientError",
     "decode_json",
     "encode_json",
+    "metadata",
     "processor",
 ]

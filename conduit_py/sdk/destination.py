@@ -76,5 +76,5 @@ def refusal_text(reason: str | Exception) -> str:
     if isinstance(reason, str):
         return reason
     if isinstance(reason, RecordRefused):
-        return reason.message
+        return f"{reason.message} ({reason.suggestion})" if reason.suggestion else reason.message
     return f"{type(reason).__name__}: {reason}"

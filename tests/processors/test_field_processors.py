@@ -153,7 +153,7 @@ def test_rename_refuses_what_it_cannot_do_whole(refusal: Refusal, mapping: Any, 
         ({"a": ".Key.b"}, "mapping.a", "must be the new name alone, as in .Payload.After.old:new, not '.Key.b'"),
         (
             {".Key": "k"},
-            "mapping..Key.[key]",
+            "mapping..Key",
             "must be a field reference such as .Payload.After.name "
             "(the parts of a record keep their names; rename a field inside one), not '.Key'",
         ),

@@ -9,7 +9,7 @@ from conduit_processors.reference import Reference, kind
 from conduit_processors.target import InPayload
 from conduit_processors.text import text_of
 from conduit_processors.unwrap.envelope import as_data, open_envelope, unwrap_key
-from conduit_py.sdk import Operation, Options, Payload, Processor, Record, RecordRefused, Structured
+from conduit_py.sdk import Operation, Options, Payload, Processor, Record, RecordRefused, Structured, metadata
 
 OPERATIONS: Final = {
     "c": Operation.CREATE,
@@ -19,9 +19,6 @@ OPERATIONS: Final = {
     "$unset": Operation.UPDATE,  # how MongoDB removes a field
 }
 REQUIRED: Final = ("after", "source", "op")
-READ_AT: Final = "opencdc.readAt"
-CREATED_AT: Final = "opencdc.createdAt"
-COLLECTION: Final = "opencdc.collection"
 
 
 class DebeziumOptions(Options):
@@ -73,20 +70,20 @@ class Debezium(Processor[DebeziumOptions]):
         source = event["source"]
         if not isinstance(source, dict):
             raise self._refusal(f'"source" is {kind(source)} and not an object')
-        metadata = dict(record.metadata)
-        self._set_time(metadata, READ_AT, event.get("ts_ms"))
-        self._set_time(metadata, CREATED_AT, source.get("ts_ms"))
+        collected = dict(record.metadata)
+        self._set_time(collected, metadata.READ_AT, event.get("ts_ms"))
+        self._set_time(collected, metadata.CREATED_AT, source.get("ts_ms"))
         collection = source.get("table") or source.get("collection")
         if isinstance(collection, str):
-            metadata[COLLECTION] = collection
+            collected[metadata.COLLECTION] = collection
         for name, value in event.items():
             if name not in ("before", "after", "op", "source", "ts_ms"):
-                metadata.update(_flat(f"debezium.{name}", value))
+                collected.update(_flat(f"debezium.{name}", value))
         for name, value in source.items():
-            metadata.update(_flat(name, value))
-        return metadata
+            collected.update(_flat(name, value))
+        return collected
 
-    def _set_time(self, metadata: dict[str, str], key: str, milliseconds: object) -> None:
+    def _set_time(self, collected: dict[str, str], key: str, milliseconds: object) -> None:
         """Milliseconds since 1970 as OpenCDC has times: nanoseconds, as text. Debezium may leave them out."""
         if milliseconds is None:
             return
@@ -94,7 +91,7 @@ class Debezium(Processor[DebeziumOptions]):
             milliseconds = int(milliseconds)
         if not isinstance(milliseconds, int):
             raise self._refusal(f'"ts_ms" must be a whole number of milliseconds, not {milliseconds!r}')
-        metadata[key] = str(milliseconds * 1_000_000)
+        collected[key] = str(milliseconds * 1_000_000)
 
     def _refusal(self, reason: str) -> RecordRefused:
         return RecordRefused(f"{self._field}: not a Debezium event: {reason}")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -57,13 +56,13 @@ class LiveTable:
 
 
 def table_of(looks: Sequence[Look], remark: str = "") -> Table:
-    """A row for each pipeline, with its nodes below it."""
-    table = Table(box=box.SIMPLE_HEAD, caption=remark or None, caption_style="yellow", caption_justify="left")
-    table.add_column("pipeline", no_wrap=True)
-    table.add_column("status")
-    for name in ("read", "acked", "dead letters", "records/s", "in flight"):
+    """A row for each pipeline, with its nodes below it. On a narrow terminal names wrap; numbers stay whole."""
+    table = Table(box=None, padding=(0, 2, 0, 0), caption=remark or None, caption_style="yellow")
+    table.caption_justify = "left"
+    table.add_column("pipeline")
+    for name in ("read", "acked", "dead", "records/s", "in flight"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("waits for", overflow="ellipsis", no_wrap=True)
+    table.add_column("status")
     for look in looks:
         _add_pipeline(table, look)
     return table
@@ -71,16 +70,16 @@ def table_of(looks: Sequence[Look], remark: str = "") -> Table:
 
 def _add_pipeline(table: Table, look: Look) -> None:
     progress = look.progress
-    letters = Text(f"{progress.dead_letters:,}", "red" if progress.dead_letters else "")
+    trouble = f"waits for {progress.blocked_on}" if progress.blocked_on else look.trouble
+    status = Text(progress.status, _STYLES.get(progress.status, ""))
     table.add_row(
         Text(progress.pipeline, "bold"),
-        Text(progress.status, _STYLES.get(progress.status, "")),
         f"{progress.read:,}",
         f"{progress.acked:,}",
-        letters,
+        Text(f"{progress.dead_letters:,}", "red" if progress.dead_letters else ""),
         f"{look.records_per_second:,.0f}",
-        f"{progress.in_flight:,} / {look.window:,}",
-        Text(progress.blocked_on or look.trouble or "", "yellow"),
+        f"{progress.in_flight:,}/{look.window:,}",
+        status.append(f", {trouble}", "yellow") if trouble else status,
     )
     for meter in progress.nodes:
         if meter.kind != "dead_letters" or meter.records:
@@ -92,12 +91,11 @@ def _add_node(table: Table, meter: Meter) -> None:
     count = f"{meter.records:,}"
     table.add_row(
         "  dead letters" if letters else f"  {meter.node}",
-        "" if letters else meter.kind,
         count if source else "",
         "" if source else count,
         Text(f"{meter.refused:,}" if meter.refused else "", "red"),
         "",
         f"{meter.in_flight:,}" if source else "",
-        meter.waiting_on or "",
+        f"{meter.waiting_on}…" if meter.waiting_on else "",
         style="dim",
     )

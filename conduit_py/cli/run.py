@@ -1,5 +1,6 @@
 """The command `run`: a file's pipelines, together, to their end or until the user stops them."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from conduit_py.store.sqlite import SqliteStore
 from conduit_py.store.store import Store
 
 STATE = Path(".conduit")
+"""Below the working directory, like the relative paths in a pipeline: another folder is other data."""
 
 
 def run_file(
@@ -42,12 +44,21 @@ def run_file(
                 each.settings = each.settings.model_copy(update={"stop_seconds": stop_timeout})
         log_to_stderr(debug=debug)
         display = choose_display(as_json=as_json, stdout_taken=any(map(writes_to_stdout, pipelines)))
-        return trio.run(_run, pipelines, state or STATE / file.stem, fresh, display)
+        return trio.run(_run, pipelines, state or state_of(file), fresh, display)
     except ConduitError as error:
         if as_json:
             code = int(exit_code_of(error))
             put_json({"type": "result", "status": status_of(error), **error_fields(error), "exit_code": code})
         raise
+
+
+def state_of(file: Path) -> Path:
+    """Where a file's pipelines keep their state unless told otherwise: the same for every run from this directory.
+
+    Files in different folders never share it, for two pipelines with one id would skip each other's records.
+    """
+    path = os.path.relpath(file.with_suffix("") if file.suffix == ".py" else file)
+    return STATE / path.replace(os.sep, "~")
 
 
 def writes_to_stdout(pipeline: Pipeline) -> bool:

@@ -256,13 +256,19 @@ def test_a_reader_that_leaves_does_not_end_the_pipeline(command: "Command", unti
     assert command.numbers() == list(range(1, 301))
 
 
-def test_state_is_kept_by_the_files_name_so_two_files_run_side_by_side(command: "Command") -> None:
+def test_state_is_kept_by_the_files_path_so_that_no_two_files_share_it(command: "Command") -> None:
     text = command.pipeline("Count(to=5)")
     command.write(text, "others.py")
+    (command.folder / "weekly").mkdir()
+    command.write((command.folder / "ends.py").read_text(), "weekly/ends.py")
+    command.write(text, "weekly/orders.py")
 
-    assert command("run", "orders.py").returncode == command("run", "others.py").returncode == 0
-    assert sorted(path.name for path in Path(command.folder, ".conduit").iterdir()) == ["orders", "others"]
-    assert command.numbers() == [1, 2, 3, 4, 5] * 2
+    for file in ("orders.py", "others.py", "weekly/orders.py", f"{command.folder}/orders.py", "./weekly/orders.py"):
+        assert command("run", file).returncode == 0
+    assert sorted(path.name for path in Path(command.folder, ".conduit").iterdir()) == [
+        *("orders", "others", "weekly~orders"),
+    ]
+    assert command.numbers() == [1, 2, 3, 4, 5] * 3
 
 
 def test_json_is_one_object_a_line(command: "Command") -> None:

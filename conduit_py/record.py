@@ -40,7 +40,7 @@ class Payload(msgspec.Struct, gc=False):
     # and the check that follows a TypeError only words the error.
     def __getitem__(self, key: str) -> Any:
         try:
-            return self.after[key]  # type: ignore[index]
+            return self.after[key]  # type: ignore[index, call-overload]
         except TypeError:
             return _fields(self.after)[key]
 
@@ -197,7 +197,7 @@ def _object(value: object, name: str, *, allowed: set[str]) -> Structured:
 
 def _operation(value: object) -> Operation:
     try:
-        return Operation(value)
+        return Operation(value)  # type: ignore[arg-type]
     except ValueError:
         known = ", ".join(operation.value for operation in Operation)
         raise RecordRefused(f"operation must be one of {known}, not {value!r}") from None

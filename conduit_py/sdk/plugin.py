@@ -20,6 +20,11 @@ class Plugin(Generic[OptionsT]):
 
     options_model: ClassVar[type[Options]] = Options
 
+    blocking: ClassVar[bool | None] = True
+    """Whether sync methods may block. True: they run in the node's thread. False: in the event loop.
+    None: those on the data path run in the event loop until a call proves slow, so they must not
+    mind in which thread they are."""
+
     def __init__(self, **options: Any) -> None:
         self._declare(options, place_of_call())
 

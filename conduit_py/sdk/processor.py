@@ -25,7 +25,6 @@ class Processor(Plugin[OptionsT]):
     """
 
     blocking: ClassVar[bool | None] = None
-    """True: sync calls always run in the node's thread. False: never. None: once they prove slow."""
 
     def open(self) -> Awaitable[None] | None:
         """Get ready. Called once per run, before the first record."""

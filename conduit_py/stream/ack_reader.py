@@ -1,15 +1,13 @@
 """AckReader: hears the answers of a destination that gives them later."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import trio
 
 from conduit_py.batch import Batch, MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.errors import ContractBroken
 from conduit_py.sdk.destination import Answer
-from conduit_py.stream.border import border
+from conduit_py.stream.answers import next_answers, not_awaited
 from conduit_py.stream.calls import Calls
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
@@ -66,23 +64,12 @@ class AckReader:
                     await self._changed.wait()
 
     async def _listen(self) -> None:
-        if self._calls.inherited("answers"):
-            raise ContractBroken(self._node, "says AckMode.LATER but has no answers()")
-        with border(self._node, "answers"), self._meter.waiting("answers"):
-            answers = await self._calls("answers")
-        if not isinstance(answers, Sequence):
-            raise ContractBroken(
-                self._node, f"answers() must return a sequence of Answer, not {type(answers).__name__}"
-            )
+        with self._meter.waiting("answers"):
+            answers = await next_answers(self._node, self._calls)
         for answer in answers:
             self._hear(answer)
-        if not answers:
-            # One that polls without ever waiting would starve everybody else.
-            await trio.lowlevel.checkpoint()
 
-    def _hear(self, answer: Any) -> None:
-        if not isinstance(answer, Answer):
-            raise ContractBroken(self._node, f"answers() must give Answer, not {type(answer).__name__}")
+    def _hear(self, answer: Answer) -> None:
         batch, index = self._take(answer.message)
         ledger = self._ledgers[batch.source]
         if answer.refused is None:
@@ -94,5 +81,5 @@ class AckReader:
 
     def _take(self, message: MessageId) -> tuple[Batch, int]:
         if not isinstance(message, MessageId) or message not in self._outstanding:
-            raise ContractBroken(self._node, f"answered for {message}, which is not waiting for an answer")
+            raise not_awaited(self._node, message)
         return self._outstanding.pop(message)

@@ -1,7 +1,8 @@
 """Calls: how the runtime calls a plugin, whose methods may be sync or async."""
 
 import inspect
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from conduit_py.sdk.destination import Destination
@@ -10,25 +11,49 @@ from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.source import Source
 from conduit_py.stream.thread import OwnedThread
 
+SLOW_SECONDS = 0.05
+"""A sync call that takes longer than this in the event loop would hold up every other task."""
+
 
 class Calls:
     """Awaits a plugin's async methods and runs its sync ones in one thread, which starts when first needed.
 
-    A method that the plugin inherited unchanged does nothing, so calling it costs nothing.
+    A method that the plugin inherited unchanged does nothing, so calling it costs nothing. A plugin
+    that does not say whether it blocks has its `read` and `write` called right here until one of
+    them proves slow: a change of threads costs more than reading a few hundred records from a file.
     """
 
     def __init__(self, node: str, plugin: Plugin[Any]) -> None:
-        self._node = node
         self.plugin = plugin
+        self._node = node
         self._thread: OwnedThread | None = None
+        self._quick = plugin.blocking is None
+        self._ways: dict[str, Callable[..., Awaitable[Any]]] = {}
 
     async def __call__(self, name: str, *args: Any) -> Any:
+        way = self._ways.get(name)
+        if way is None:
+            way = self._ways[name] = self._way(name)
+        return await way(*args)
+
+    def _way(self, name: str) -> Callable[..., Awaitable[Any]]:
         method = getattr(self.plugin, name)
         if is_async(method):
-            return await method(*args)
+            return method  # type: ignore[no-any-return]
         if self.inherited(name):
-            return None
-        return await self.in_thread(method, *args)
+            return _nothing
+        if name in ("read", "write") and self.plugin.blocking is not True:
+            return lambda *args: self._here_while_quick(method, *args)
+        return lambda *args: self.in_thread(method, *args)
+
+    async def _here_while_quick(self, method: Callable[..., Any], *args: Any) -> Any:
+        if self.plugin.blocking is None and not self._quick:
+            return await self.in_thread(method, *args)
+        started = time.perf_counter()
+        try:
+            return method(*args)
+        finally:
+            self._quick = time.perf_counter() - started < SLOW_SECONDS
 
     async def in_thread(self, call: Callable[..., Any], *args: Any) -> Any:
         if self._thread is None:
@@ -45,6 +70,10 @@ class Calls:
 
 
 _NONE = object()
+
+
+async def _nothing(*args: Any) -> None:
+    """What an inherited method does."""
 
 
 def is_async(call: Callable[..., Any]) -> bool:

@@ -1,17 +1,18 @@
 """DeadLetterOffice: what becomes of refused messages."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trio
 
-from conduit_py.batch import Batch, Span
+from conduit_py.batch import Batch, MessageId, Span
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import DeadLetterFailed, NackNotAllowed, describe
 from conduit_py.pipeline import DeadLetters
-from conduit_py.sdk.destination import Destination, refusal_text
-from conduit_py.stream.border import border
+from conduit_py.sdk.destination import AckMode, Destination
+from conduit_py.stream.answers import check_refusals, next_answers, not_awaited
+from conduit_py.stream.border import border, lent
 from conduit_py.stream.calls import Calls, is_async
 from conduit_py.stream.meter import Meter
 
@@ -32,6 +33,7 @@ class DeadLetterOffice:
         handler = declared.handler
         self._handler = handler.fresh() if isinstance(handler, Destination) else handler
         self._calls = Calls(node, self._handler) if isinstance(self._handler, Destination) else None
+        self._answers_later = isinstance(self._handler, Destination) and self._handler.acks is AckMode.LATER
         # Settlers of several sources share the handler, which must see one call at a time.
         self._lock = trio.Lock()
         self._count = 0
@@ -52,7 +54,11 @@ class DeadLetterOffice:
     async def store(self, letters: Sequence[DeadLetter]) -> None:
         async with self._lock:
             with self._meter.waiting("dead letters"):
-                await self._store(letters)
+                try:
+                    await self._store(letters)
+                except Refused as refused:
+                    self._meter.records += refused.stored
+                    raise
         self._meter.records += len(letters)
 
     async def _store(self, letters: Sequence[DeadLetter]) -> None:
@@ -69,6 +75,32 @@ class DeadLetterOffice:
             await self._hand_over(letters)
 
     async def _write(self, letters: Sequence[DeadLetter], calls: Calls) -> None:
+        batch = self._batch(letters)
+        try:
+            refused = check_refusals(self._node, await calls("write", lent(batch)), len(batch))
+            await calls("flush")
+            if self._answers_later:
+                refused |= await self._answered(batch, refused, calls)
+        except Exception as error:  # a border: whatever it is, these letters are not safe
+            raise Refused(self._failed(letters[0], describe(error)), letters[0], 0) from error
+        if refused:
+            first = min(refused)
+            raise Refused(self._failed(letters[first], refused[first]), letters[first], first)
+
+    async def _answered(self, batch: Batch, refused: Mapping[int, str], calls: Calls) -> dict[int, str]:
+        """Wait for the answers about the rest of the batch; the indices that they refuse."""
+        waiting = {message: index for index, message in enumerate(batch.ids) if index not in refused}
+        later: dict[int, str] = {}
+        while waiting:
+            for answer in await next_answers(self._node, calls):
+                if not isinstance(answer.message, MessageId) or answer.message not in waiting:
+                    raise not_awaited(self._node, answer.message)
+                index = waiting.pop(answer.message)
+                if answer.refused is not None:
+                    later[index] = answer.refused
+        return later
+
+    def _batch(self, letters: Sequence[DeadLetter]) -> Batch:
         span = Span(
             f"{self._pipeline}:dead-letters",
             letters[0].message.source,
@@ -82,14 +114,7 @@ class DeadLetterOffice:
             [letter.message.piece for letter in letters],
         )
         self._count += len(letters)
-        try:
-            refusals = await calls("write", batch) or {}
-            await calls("flush")
-        except Exception as error:  # a border: whatever it is, these letters are not safe
-            raise Refused(self._failed(letters[0], describe(error)), letters[0], 0) from error
-        if refusals:
-            first = min(refusals)
-            raise Refused(self._failed(letters[first], refusal_text(refusals[first])), letters[first], first)
+        return batch
 
     async def _hand_over(self, letters: Sequence[DeadLetter]) -> None:
         handler: Any = self._handler

@@ -9,10 +9,7 @@ from conduit_py.errors import ContractBroken, RunError, TransientError
 from conduit_py.record import Record
 from conduit_py.sdk.processor import FunctionProcessor, Processor, Result
 from conduit_py.stream.border import border, lent
-from conduit_py.stream.calls import Calls, is_async
-
-SLOW_SECONDS = 0.05
-"""A sync processor that takes longer than this for a batch would hold up every other task."""
+from conduit_py.stream.calls import SLOW_SECONDS, Calls, is_async
 
 
 class Lane:

@@ -8,11 +8,12 @@ import trio
 
 from conduit_py.batch import Batch, Span
 from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.errors import ContractBroken, RecordRefused, TransientError
+from conduit_py.errors import RecordRefused, TransientError
 from conduit_py.killpoint import reach
 from conduit_py.pipeline import Destination
 from conduit_py.sdk.destination import AckMode, refusal_text
 from conduit_py.stream.ack_reader import AckReader
+from conduit_py.stream.answers import check_refusals
 from conduit_py.stream.border import border, lent
 from conduit_py.stream.calls import Calls
 from conduit_py.stream.ledger import Ledger
@@ -107,7 +108,7 @@ class Writer:
         while batch.records:
             try:
                 with border(self._node, "write"), self._meter.waiting("write"):
-                    refused = self._checked(await self._call_write(batch), batch)
+                    refused = check_refusals(self._node, await self._call_write(batch), len(batch))
                 return batch, {index: Failure(self._node, reason, attempt) for index, reason in refused.items()}
             except TransientError as error:
                 if attempt == self._retry.attempts:
@@ -125,17 +126,6 @@ class Writer:
             return await self._calls("write", lent(batch))
         except RecordRefused as error:
             return dict.fromkeys(range(len(batch)), refusal_text(error))
-
-    def _checked(self, refusals: Any, batch: Batch) -> Mapping[int, str]:
-        if not refusals:
-            return {}
-        if not isinstance(refusals, Mapping):
-            rule = f"write() must return None or a mapping of index to reason, not {type(refusals).__name__}"
-            raise ContractBroken(self._node, rule)
-        for index in refusals:
-            if not isinstance(index, int) or not 0 <= index < len(batch):
-                raise ContractBroken(self._node, f"write() refused record {index!r} of a batch of {len(batch)}")
-        return {index: refusal_text(refusals[index]) for index in sorted(refusals)}
 
     def _matching(self, batch: Batch, ledger: Ledger) -> Batch:
         """The messages that `when` sends here; for this destination the others are filtered."""

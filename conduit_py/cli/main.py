@@ -24,6 +24,7 @@ file, and `conduit-py run FILE` runs it.
 Exit codes: 0 ok, 1 failed, 2 invalid, 3 environment.""",
     help_format="plaintext",
     version=f"conduit-py {__version__}",
+    suppress_keyboard_interrupt=False,
     default_parameter=Parameter(negative="", show_default=False),
 )
 

@@ -305,3 +305,15 @@ def test_from_the_generator_to_a_file_through_a_stop_in_the_middle(command: "Com
     assert code == 0
     assert lines[-1]["read"] == 500
     assert [json.loads(line) for line in written] == [{"number": number} for number in range(stopped["read"] + 500)]
+
+
+def test_ctrl_c_while_the_file_loads_is_no_traceback(command: "Command") -> None:
+    ready = command.folder / "ready"
+    os.mkfifo(ready)
+    command.write("import time\nopen('ready', 'w').close()\ntime.sleep(1000)\n")
+    process = command.start("run", "orders.py")
+    ready.read_text()
+    process.send_signal(signal.SIGINT)
+
+    assert process.communicate(timeout=30) == ("", "interrupted\n")
+    assert process.returncode == 1

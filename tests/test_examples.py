@@ -1,5 +1,6 @@
 """Every example runs as a user would run it, and produces exactly what it says."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -43,3 +44,19 @@ def test_the_unparsable_and_the_refused_orders_are_dead_letters_that_keep_what_w
     assert '"after":"dGhpcyBsaW5lIGlzIG5vdCBKU09O"' in letters[0]
     assert '"node":"cents"' in letters[1]
     assert "KeyError: 'amount'" in letters[1]
+
+
+def test_the_demo_delivers_every_order_and_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    command = [sys.executable, EXAMPLES / "demo" / "run.py", folder]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert ran.returncode == 0, ran.stderr
+    assert "65,000 read, 65,000 acked, 50 filtered, 11 dead letters" in ran.stdout
+    orders = [json.loads(line) for line in (folder / "lake.jsonl").open()]
+    web = [order["order"] for order in orders if order["shop"] == "web"]
+    till = [order["order"] for order in orders if order["shop"] == "till"]
+    assert web == list(range(60_000))
+    assert till == [n for n in range(5000) if n % 100 and n % 500 != 250 and n != 1234]
+    large = [json.loads(line) for line in (folder / "large-orders.jsonl").open()]
+    assert large == [order for order in orders if order["cents"] > 49_000]

@@ -125,7 +125,7 @@ class Supervisor:
             elapsed_seconds=trio.current_time() - self._started_at,
             read=sum(meter.records for meter in sources),
             acked=sum(meter.acked for meter in sources),
-            filtered=sum(meter.filtered for meter in meters),
+            filtered=sum(meter.filtered for meter in meters if meter.kind == "processor"),
             dead_letters=sum(meter.records for meter in meters if meter.kind == "dead_letters"),
             in_flight=sum(meter.in_flight for meter in sources),
             blocked_on=blocked_on(meters),

@@ -3,7 +3,8 @@
 The seed decides the order in which trio runs its tasks, and what the module `random` returns; time
 is virtual and jumps ahead whenever every task waits. The same seed gives the same run, in every
 process; another seed gives another interleaving. What it cannot rule: threads, sockets, the real
-clock, `random.Random()` without a seed, and the order of sets of objects.
+clock, `random.Random()` without a seed, and the order of sets of objects. Code that runs in threads can be
+simulated too: virtual time waits for it, but its runs are not repeatable.
 """
 
 import functools
@@ -11,6 +12,7 @@ import inspect
 import math
 import os
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -20,10 +22,13 @@ import trio
 from trio.testing import MockClock
 
 from conduit_py.errors import EnvironmentUnfit
+from conduit_py.stream.thread import OwnedThread
 
 T = TypeVar("T")
 
 SEED_VARIABLE = "CONDUIT_SEED"
+THREAD_SECONDS_MAX = 5.0
+"""How much real time a call in a thread gets before virtual time goes on without it."""
 
 
 class SimulationStuck(AssertionError):
@@ -38,7 +43,7 @@ def simulate(main: Callable[..., Awaitable[T]], *args: Any, seed: int = 0, secon
     """
     with seeded(seed):
         try:
-            return trio.run(_bounded, main, args, seconds, clock=MockClock(autojump_threshold=0))
+            return trio.run(_bounded, main, args, seconds, clock=_clock())
         except BaseException as error:
             error.add_note(f"simulated with seed {seed}: the same seed repeats this run exactly")
             raise
@@ -103,6 +108,40 @@ def _scheduler() -> Any:
             suggestion="use the trio version that this release of conduit-py was tested with",
         )
     return _run
+
+
+def _clock() -> MockClock:
+    """A clock that jumps ahead when every task waits, but not while one of them waits for a thread."""
+    clock = MockClock(autojump_threshold=0)
+    jump = clock.jump
+    patience = [0.0]
+
+    def jump_unless_a_thread_works(seconds: float) -> None:
+        if patience[0] < THREAD_SECONDS_MAX and any(map(_waits_for_thread, _tasks())):
+            time.sleep(0.0005)
+            patience[0] += 0.0005
+        else:
+            patience[0] = 0.0
+            jump(seconds)
+
+    clock.jump = jump_unless_a_thread_works  # type: ignore[method-assign]
+    return clock
+
+
+def _waits_for_thread(task: trio.lowlevel.Task) -> bool:
+    return any(frame.f_code in _THREAD_CALLS for frame, _ in task.iter_await_frames())
+
+
+_THREAD_CALLS = {inspect.unwrap(call).__code__ for call in (trio.to_thread.run_sync, OwnedThread.run)}
+
+
+def _tasks() -> Iterator[trio.lowlevel.Task]:
+    root = trio.lowlevel.current_root_task()
+    pending = [] if root is None else [root]
+    while pending:
+        task = pending.pop()
+        yield task
+        pending += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
 
 
 async def _bounded(main: Callable[..., Awaitable[T]], args: tuple[Any, ...], seconds: float) -> T:

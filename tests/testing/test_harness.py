@@ -1,12 +1,14 @@
 """The harness: run a pipeline and see how it stands; rehearse one without its real ends."""
 
+import time
 from typing import Any
 
 import pytest
 from trio.testing import MockClock
 
 from conduit_py import DeadLetters, Destination, FatalError, Pipeline, Record, RecordRefused, Source, processor
-from conduit_py.sdk import Batch, Options
+from conduit_py.pipeline import as_processor
+from conduit_py.sdk import Batch, Options, Processor
 from conduit_py.sdk import Destination as DestinationConnector
 from conduit_py.sdk import Source as SourceConnector
 from conduit_py.status import Status
@@ -147,6 +149,25 @@ def test_a_rehearsal_leaves_the_pipeline_as_it_is() -> None:
 
     assert isinstance(real.sources[0].connector, RemoteSource)
     assert isinstance(real.destinations[0].connector, RemoteDestination)
+
+
+class SlowToOpen(Processor[Options]):
+    """Runs in a thread, as every sync processor does that opens something."""
+
+    def open(self) -> None:
+        time.sleep(0.05)
+
+    def process(self, record: Record) -> Record:
+        return record
+
+
+def test_a_rehearsal_waits_for_processors_in_threads() -> None:
+    threaded = orders()
+    threaded.processors.append(as_processor(SlowToOpen()))
+
+    outcome = simulate(rehearse, threaded, {"web": [{"amount": 1}]})
+
+    assert outcome.payloads("lake") == [{"amount": 1, "cents": 100}]
 
 
 def test_a_rehearsal_knows_its_sources() -> None:

@@ -4,6 +4,8 @@ import os
 import random
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import trio
@@ -101,6 +103,32 @@ def test_a_deadlock_is_a_failure_that_says_where() -> None:
         simulate(main, seconds=60)
     assert "wait_for_nothing" in str(caught.value)
     assert f"{__file__}:" in str(caught.value)
+
+
+def test_a_thread_at_work_is_not_a_deadlock() -> None:
+    async def main() -> str:
+        return await trio.to_thread.run_sync(slow)
+
+    def slow() -> str:
+        time.sleep(0.05)
+        return "done"
+
+    assert simulate(main, seconds=60) == "done"
+
+
+@pytest.mark.slow
+def test_virtual_time_does_not_wait_for_ever_for_a_thread() -> None:
+    never = threading.Event()
+
+    async def main() -> bool:
+        with trio.move_on_after(30) as scope:
+            await trio.to_thread.run_sync(never.wait, abandon_on_cancel=True)
+        return scope.cancelled_caught
+
+    try:
+        assert simulate(main, seconds=60)
+    finally:
+        never.set()
 
 
 def test_global_state_is_restored_even_after_a_failure() -> None:

@@ -43,8 +43,9 @@ def parse_each(
     refused: dict[int, str] = {}
     for text, end, position in zip(lines.texts, lines.ends, positions, strict=True):
         if end in lines.long:
-            refused[len(records)] = too_long(lines.long[end], len(text))
-            records.append(Record.of(text, position=position))
+            kept = without_line_end(text)
+            refused[len(records)] = too_long(lines.long[end], len(kept))
+            records.append(Record.of(kept, position=position))
         elif not skip_blank or text.strip():
             try:
                 records.append(one(text, position))

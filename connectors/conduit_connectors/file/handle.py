@@ -58,6 +58,11 @@ class Handle:
         head = self.read(0, min(HEAD_SIZE, position.offset))
         return self.stat().st_size >= position.offset and hash_head(head) == position.head
 
+    def has_line_end(self, offset: int) -> bool:
+        """Whether a line ends at `offset`, or did so when the file ended there."""
+        around = self.read(offset - 1, 2)
+        return around.startswith(b"\n") or around[1:] in (b"", b"\n", b"\r")
+
     def unchanged(self, offset: int) -> bool:
         """Whether the file still begins as it did and reaches to `offset`, up to which it was read.
 

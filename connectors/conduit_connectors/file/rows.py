@@ -123,7 +123,7 @@ def _broken(lines: Lines, start: int, delimiter: str, size_max: int, ended: bool
     """The lines to refuse where the row at `start` cannot be read; None when more lines may complete it."""
     size = lines.long.get(lines.ends[start])
     if size is not None:
-        return _Row(start, start + 1, [], too_long(size, len(lines.texts[start])))
+        return _Row(start, start + 1, [], too_long(size, len(without_line_end(lines.texts[start]))))
     try:
         stop = _lenient_stop(lines, start, delimiter)
     except _OutOfLines:

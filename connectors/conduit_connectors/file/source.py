@@ -76,6 +76,7 @@ class Source(sdk.Source[SourceOptions]):
     _handle: Handle | None = None
     _next: Handle | None = None
     _rows: CsvRows | None = None
+    _truncated: FatalError | None = None
 
     def open(self, position: bytes | None) -> None:
         self._buffer = LineBuffer(0, 0)
@@ -90,9 +91,12 @@ class Source(sdk.Source[SourceOptions]):
     def read(self, n: int) -> list[Record] | Reading:
         while True:
             filled = len(self._buffer) < n and self._fill()
+            waiting = len(self._buffer)
             reading = self._take(n)
             if reading.records:
                 return reading if reading.refused else reading.records
+            if len(self._buffer) < waiting:
+                continue  # Only blank lines, or a header: there may be more lines behind them.
             # Lines that wait are a CSV row without its end. Doubling them keeps the work linear, for the
             # row is looked at from its start each time.
             target = 2 * self._buffer.size if len(self._buffer) else 0
@@ -133,7 +137,7 @@ class Source(sdk.Source[SourceOptions]):
     def _resume(self, position: Position) -> None:
         path = self.options.path
         handle = Handle.open(path)
-        if handle is not None and handle.inode == position.inode and handle.holds(position):
+        if handle is not None and _is_same(handle, position):
             self._start(handle, position.offset)
         elif not self.options.tail:
             self._handle = handle
@@ -179,7 +183,7 @@ class Source(sdk.Source[SourceOptions]):
         """Everything there is has been read: end, wait, or go on to where there is more."""
         if not self.options.tail:
             if self._buffer.ended:
-                raise EndOfSource
+                raise self._truncated or EndOfSource
             self._buffer.finish()
         elif self._buffer.ended:
             following, self._next = self._next, None
@@ -204,10 +208,13 @@ class Source(sdk.Source[SourceOptions]):
         raise NothingYet
 
     def _go_on_after_truncation(self, handle: Handle) -> None:
-        """The file lost what was read of it: go on in its copy, else at its start."""
+        """The file lost what was read of it: go on in its copy, else at its start; a bounded source fails."""
         position = handle.position(self._buffer.offset)
         if not self.options.tail:
-            raise self._replaced(handle, position)
+            # Not before the lines that were already read: they are in no file any more.
+            self._truncated = self._replaced(handle, position)
+            self._buffer.finish(keep_rest=False)
+            return
         copy = find_rotated(self.options.path, position)
         if copy is not None:
             # The copy has the same bytes at the same offsets, so the buffer goes on as well.
@@ -215,7 +222,7 @@ class Source(sdk.Source[SourceOptions]):
             self._handle = copy
             handle.close()
             return
-        _warn_missed(self.options.path, position.offset, "when it was truncated")
+        _warn_missed(self.options.path, position.offset, "while it was read")
         self._next = Handle.open(self.options.path)
         self._buffer.finish(keep_rest=False)
 
@@ -234,9 +241,14 @@ class Source(sdk.Source[SourceOptions]):
         return FatalError(what, suggestion=_START_AFRESH)
 
 
+def _is_same(handle: Handle, position: Position) -> bool:
+    """Whether a file at the path is still the one that was read up to the position."""
+    return handle.inode == position.inode and handle.holds(position) and handle.has_line_end(position.offset)
+
+
 def _warn_missed(path: Path, offset: int, when: str) -> None:
     _logger.warning(
-        "%s was rotated or truncated %s and its old content is not beside it: "
+        "%s was rotated or truncated %s, and its old content is not beside it: "
         "lines after byte %d of it may have been missed; going on with the file as it is now",
         path,
         when,

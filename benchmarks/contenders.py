@@ -232,7 +232,7 @@ def _bytewax(
     stream = op.input("in", flow, Generated())
     worked = op.flat_map_batch("work", stream, work)
     op.output("out", worked, Sink())
-    run_main(flow)
+    run_main(flow)  # type: ignore[no-untyped-call]
 
 
 WORKS: dict[str, dict[str, Callable[[int, Path], int]]] = {

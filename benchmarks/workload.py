@@ -16,7 +16,8 @@ def raw(number: int) -> bytes:
 
 def cents(order: dict[str, Any]) -> int:
     """The field that every contender sets."""
-    return round(order["amount"] * 100)
+    value: int = round(order["amount"] * 100)
+    return value
 
 
 def dropped(order: dict[str, Any]) -> bool:

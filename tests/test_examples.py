@@ -48,7 +48,7 @@ def test_the_unparsable_and_the_refused_orders_are_dead_letters_that_keep_what_w
 
 def test_the_demo_delivers_every_order_and_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    command = [sys.executable, EXAMPLES / "demo" / "run.py", folder]
+    command = [sys.executable, str(EXAMPLES / "demo" / "run.py"), str(folder)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
 
     assert ran.returncode == 0, ran.stderr

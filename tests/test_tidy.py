@@ -16,7 +16,9 @@ FUNCTION_LINES_MAX = 60
 GRAB_BAGS = {"utils", "util", "helpers", "common", "base", "types", "constants", "misc", "shared"}
 # Spelled in halves, so that this file passes its own check.
 LEFT_BEHIND = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK")))
-FAKERY = re.compile("|".join(("unittest" + r"\.mock", "Magic" + "Mock", "monkeypatch" + r"\.setattr", "pytest" + "_mock")))
+FAKERY = re.compile(
+    "|".join(("unittest" + r"\.mock", "Magic" + "Mock", "monkeypatch" + r"\.setattr", "pytest" + "_mock"))
+)
 
 
 def files(*folders: str) -> Iterator[Path]:

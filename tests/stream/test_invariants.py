@@ -117,7 +117,7 @@ async def test_invariant_2_no_ack_before_every_destination_and_the_store_have_it
     state = await Supervisor(pipeline(log, records=40, destinations=ends), MortalStore(log)).run()
 
     assert state.status is Status.COMPLETED
-    stored = {name: 0 for name in ends}
+    stored = dict.fromkeys(ends, 0)
     durable = -1
     for event in log.events:
         if event.did == "store" and event.node in ends:
@@ -368,9 +368,10 @@ async def test_invariant_10_a_stop_during_back_off_abandons_the_recovery(seed: i
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
         await trio.sleep(20)
-        assert supervisor.state.status is Status.RECOVERING
+        waiting = supervisor.state.status
         supervisor.stop()
 
+    assert waiting is Status.RECOVERING
     assert trio.current_time() == 20
     assert supervisor.state.status is Status.STOPPED
     assert supervisor.state.error is not None

@@ -122,8 +122,8 @@ class TestFateHandlers:
         books = ledger(voters=0b11)
         batch = register(books, 2)
         told: list[tuple[str, int, Fate]] = []
-        for name in ("first", "second"):
-            batch.on_fate(1, lambda message, fate, name=name: told.append((name, message.sequence, fate)))
+        batch.on_fate(1, lambda message, fate: told.append(("first", message.sequence, fate)))
+        batch.on_fate(1, lambda message, fate: told.append(("second", message.sequence, fate)))
         books.ack(batch, 0b01)
         assert told == []
         books.ack(batch, 0b10)

@@ -15,6 +15,9 @@ _TITLE = 44
 _STUB = 18
 """How far left of its layer the dashed line of refused records runs."""
 
+_HEADING, _ID, _CAPTION = 10.5, 8.4, 6.6
+"""How wide a character of each kind of text is."""
+
 _STYLE = """
     svg { --page: #ffffff; --box: #ffffff; --ink: #1b2330; --soft: #5d6b7e; --line: #8a97a8; --edge: #c5cedb;
           --source: #2f6fdb; --processor: #7a5bd0; --destination: #1f8f63; --dead: #c8453b; }
@@ -95,9 +98,9 @@ class _Plan:
         self.boxes = {slot.box: place for slot, place in self.slots.items() if slot.box}
         lowest = max((place.top for place in self.boxes.values()), default=_TITLE)
         last = self.slots[self.layers[-1][0]] if self.layers else _Place(_MARGIN, 0, 0)
-        width = max(last.width, _text_width(picture.dead_letters, 12) + 36)
+        width = max(last.width, _text_width(picture.dead_letters, _CAPTION) + 36)
         self.dead = _Place(last.left, lowest + _HEIGHT + _GAP_Y + 16, width)
-        self.width = max(last.left + width, _MARGIN + _text_width(picture.title, 17)) + _MARGIN
+        self.width = max(last.left + width, _MARGIN + _text_width(picture.title, _HEADING)) + _MARGIN
         self.height = self.dead.top + 40 + _MARGIN
 
 
@@ -168,12 +171,12 @@ def _dead_letters(plan: _Plan) -> Iterator[str]:
 
 
 def _box_width(box: Box | None) -> int:
-    return max(_text_width(box.id, 14), _text_width(box.caption, 12)) + 40 if box else 0
+    return max(_text_width(box.id, _ID), _text_width(box.caption, _CAPTION)) + 40 if box else 0
 
 
-def _text_width(text: str, size: int) -> int:
+def _text_width(text: str, advance: float) -> int:
     """About how wide a text is in a usual sans-serif font; a little more rather than less."""
-    return int(sum(1.0 if unicodedata.east_asian_width(char) in "WF" else 0.6 for char in text) * size) + 1
+    return int(sum(2 * advance if unicodedata.east_asian_width(char) in "WF" else advance for char in text)) + 1
 
 
 def _text(text: str) -> str:

@@ -44,7 +44,7 @@ class Calls:
             return _nothing
         if name in ("read", "write") and self.plugin.blocking is not True:
             return lambda *args: self._here_while_quick(method, *args)
-        return lambda *args: self.in_thread(method, *args)
+        return lambda *args: self.in_thread(method, *args, final=name in _FINAL)
 
     async def _here_while_quick(self, method: Callable[..., Any], *args: Any) -> Any:
         if self.plugin.blocking is None and not self._quick:
@@ -55,10 +55,10 @@ class Calls:
         finally:
             self._quick = time.perf_counter() - started < SLOW_SECONDS
 
-    async def in_thread(self, call: Callable[..., Any], *args: Any) -> Any:
+    async def in_thread(self, call: Callable[..., Any], *args: Any, final: bool = False) -> Any:
         if self._thread is None:
             self._thread = OwnedThread(self._node)
-        return await self._thread.run(call, *args)
+        return await self._thread.run(call, *args, final=final)
 
     def inherited(self, name: str) -> bool:
         method = getattr(type(self.plugin), name, None)
@@ -70,6 +70,7 @@ class Calls:
 
 
 _NONE = object()
+_FINAL = ("teardown", "close")
 
 
 async def _nothing(*args: Any) -> None:

@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import outcome
@@ -15,8 +16,9 @@ class OwnedThread:
     """Runs calls one after another in a thread of its own, so that what a connector opens there stays there.
 
     A caller that is cancelled leaves at once; the call itself cannot be interrupted, so its result is
-    dropped when it comes, and later calls wait behind it. The thread is a daemon: a call that never
-    returns does not keep the process alive.
+    dropped when it comes, and later calls wait behind it. One that has not begun by then never does,
+    unless it is `final`: what was opened is released, be it late. The thread is a daemon: a call that
+    never returns does not keep the process alive.
     """
 
     def __init__(self, name: str) -> None:
@@ -24,9 +26,9 @@ class OwnedThread:
         self._thread = threading.Thread(target=self._work, name=f"conduit-{name}", daemon=True)
         self._thread.start()
 
-    async def run(self, call: Callable[..., T], *args: Any) -> T:
+    async def run(self, call: Callable[..., T], *args: Any, final: bool = False) -> T:
         await trio.lowlevel.checkpoint_if_cancelled()
-        job = _Job(call, args, trio.lowlevel.current_task(), trio.lowlevel.current_trio_token())
+        job = _Job(call, args, trio.lowlevel.current_task(), trio.lowlevel.current_trio_token(), final)
         self._jobs.put(job)
 
         def leave(_: object) -> trio.lowlevel.Abort:
@@ -42,25 +44,30 @@ class OwnedThread:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if job.abandoned:
+            if job.abandoned and not job.final:
                 continue
             result = outcome.capture(job.call, *job.args)
-            try:
+            # Nobody waits any more when the event loop has ended, but what comes behind may be final.
+            with suppress(trio.RunFinishedError):
                 job.token.run_sync_soon(job.deliver, result)
-            except trio.RunFinishedError:
-                return
 
 
 class _Job:
-    __slots__ = ("abandoned", "args", "call", "task", "token")
+    __slots__ = ("abandoned", "args", "call", "final", "task", "token")
 
     def __init__(
-        self, call: Callable[..., Any], args: tuple[Any, ...], task: trio.lowlevel.Task, token: trio.lowlevel.TrioToken
+        self,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        task: trio.lowlevel.Task,
+        token: trio.lowlevel.TrioToken,
+        final: bool,
     ) -> None:
         self.call = call
         self.args = args
         self.task = task
         self.token = token
+        self.final = final
         self.abandoned = False
 
     def deliver(self, result: outcome.Outcome[Any]) -> None:

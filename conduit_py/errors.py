@@ -48,9 +48,9 @@ class Problem:
     line: int | None = None
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}: " if self.file else ""
+        place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
         advice = f" ({self.suggestion})" if self.suggestion else ""
-        return f"{place}{self.path}: {self.message}{advice}"
+        return ": ".join(part for part in (place, self.path, self.message) if part) + advice
 
 
 class PipelineInvalid(ConduitError):

@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from conduit_py import sdk
 from conduit_py.backoff import Recovery, Retry
-from conduit_py.errors import ConduitError, Problem
+from conduit_py.errors import Problem
 from conduit_py.sdk import registry
 from conduit_py.sdk.options import Options, Place, at, check_options, place_of_call
 from conduit_py.sdk.processor import Condition, FunctionProcessor
@@ -249,12 +249,9 @@ def _connector(
 ) -> tuple[Any, list[Problem]]:
     spot = place or (None, None)
     if isinstance(connector, str):
-        try:
-            connector = registry.find(kind, connector)(**(settings or {}))
-        except registry.UnknownPlugin as unknown:
-            return None, [Problem("connector", unknown.message, unknown.suggestion, *spot)]
-        except ConduitError as error:
-            return None, [Problem("connector", error.message, error.suggestion, *spot)]
+        connector, problems = _by_name(kind, "connector", connector, settings, place)
+        if problems:
+            return None, problems
     elif settings is not None:
         return connector, [Problem("settings", "go with a connector's name; this one has its own options", None, *spot)]
     if not isinstance(connector, base):
@@ -268,10 +265,9 @@ def _processor(
 ) -> tuple[sdk.Processor[Any] | None, list[Problem]]:
     spot = place or (None, None)
     if isinstance(item, str):
-        try:
-            item = registry.find("processor", item)(**(settings or {}))
-        except registry.UnknownPlugin as unknown:
-            return None, [Problem("processor", unknown.message, unknown.suggestion, *spot)]
+        item, problems = _by_name("processor", "processor", item, settings, place)
+        if problems:
+            return None, problems
     if isinstance(item, type):
         hint = f"write {item.__name__}(…) with its options"
         return None, [Problem("processor", f"is the class {item.__name__}, not a processor", hint, *spot)]
@@ -280,6 +276,16 @@ def _processor(
     if callable(item):
         return FunctionProcessor(item), []
     return None, [Problem("processor", f"must be a function or a processor, not {_said(item)}", None, *spot)]
+
+
+def _by_name(
+    kind: registry.Kind, path: str, name: str, settings: Mapping[str, Any] | None, place: Place | None
+) -> tuple[object, list[Problem]]:
+    """The plugin with this name. One that is installed but cannot be imported raises: the definition is right."""
+    try:
+        return registry.find(kind, name)(**(settings or {})), []
+    except registry.UnknownPlugin as unknown:
+        return None, [Problem(path, unknown.message, unknown.suggestion, *(place or (None, None)))]
 
 
 def _said(value: object) -> str:

@@ -22,11 +22,17 @@ class Node:
 
     @property
     def label(self) -> str:
-        """What does the work: the connector's module or the processor's own name."""
+        """What does the work: the connector's or the processor's own name."""
         if isinstance(self.declared, Processor):
             plugin = self.declared.processor
             return getattr(plugin, "name", type(plugin).__name__)
-        return type(self.declared.connector).__module__.removeprefix("conduit_connectors.").partition(".")[0]
+        return connector_label(self.declared.connector)
+
+
+def connector_label(connector: object) -> str:
+    """The short name of a connector: the system for those that come along, the class for others."""
+    package, _, module = type(connector).__module__.partition(".")
+    return module.partition(".")[0] if package == "conduit_connectors" else type(connector).__name__
 
 
 @dataclass(frozen=True)

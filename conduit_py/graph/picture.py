@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from conduit_py.graph.node import Graph, Kind
+from conduit_py.graph.node import Graph, Kind, connector_label
 from conduit_py.pipeline import DeadLetters
 from conduit_py.sdk import Destination
 
@@ -161,5 +161,5 @@ def _handler(handler: object) -> str:
     if isinstance(handler, str):
         return handler
     if isinstance(handler, Destination):
-        return type(handler).__module__.removeprefix("conduit_connectors.").partition(".")[0]
+        return connector_label(handler)
     return getattr(handler, "__name__", type(handler).__name__)

@@ -1,7 +1,7 @@
 """Plugin: what sources, destinations and processors have in common."""
 
 from collections.abc import Awaitable
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_args, get_origin
 
 from conduit_py.errors import PipelineInvalid, Problem
 from conduit_py.sdk.options import Options, Place, check_options, place_of_call
@@ -37,7 +37,7 @@ class Plugin(Generic[OptionsT]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for base in getattr(cls, "__orig_bases__", ()):
+        for base in cls.__dict__.get("__orig_bases__", ()):
             for argument in get_args(base):
                 if get_origin(base) is not None and isinstance(argument, type) and issubclass(argument, Options):
                     cls.options_model = argument
@@ -49,7 +49,7 @@ class Plugin(Generic[OptionsT]):
             raise PipelineInvalid(type(self).__qualname__, self.problems)
         return self._options  # type: ignore[return-value]
 
-    def fresh(self) -> "Plugin[OptionsT]":
+    def fresh(self) -> Self:
         """A new plugin with the same options and nothing else in common."""
         new = type(self).__new__(type(self))
         new.place, new.problems = self.place, self.problems

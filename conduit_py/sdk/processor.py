@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, TypeAlias, overload
+from typing import Any, ClassVar, Self, TypeAlias, overload
 
 from conduit_py.backoff import Retry
 from conduit_py.batch import Batch
@@ -76,7 +76,7 @@ class FunctionProcessor(Processor[Options]):
     def by_batch(self) -> bool:
         return self.batch
 
-    def fresh(self) -> "FunctionProcessor":
+    def fresh(self) -> Self:
         return self
 
 

@@ -1,5 +1,6 @@
 """The plugins installed on this machine, found by name through entry points."""
 
+import functools
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeAlias
 
@@ -20,6 +21,7 @@ class UnknownPlugin(LookupError):
         super().__init__(f"{self.message} ({self.suggestion})")
 
 
+@functools.cache
 def installed(kind: Kind) -> dict[str, EntryPoint]:
     """The plugins of one kind by name, not yet imported."""
     return {entry.name: entry for entry in entry_points(group=f"conduit_py.{kind}s")}

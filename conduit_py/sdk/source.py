@@ -53,4 +53,7 @@ class Source(Connector[OptionsT], ABC):
         """Everything up to the last of these positions is durably handled: called in order, once each."""
 
     def stop(self) -> Awaitable[None] | None:
-        """Make a waiting `read` return what it has or raise EndOfSource. An async `read` is cancelled instead."""
+        """Make a waiting `read` return what it has or raise EndOfSource.
+
+        Without a `stop` of its own, an async source has its waiting `read` cancelled instead.
+        """

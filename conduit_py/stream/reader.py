@@ -51,7 +51,9 @@ class Reader:
             with self._scope:
                 await self._read_all()
             self._intake.close()
-            nursery.cancel_scope.cancel()
+            # A `stop` that has begun may still have something to say upstream; only a wait for one is in vain.
+            if not self._stop_requested.is_set():
+                nursery.cancel_scope.cancel()
 
     async def _read_all(self) -> None:
         idle_seconds = IDLE_SECONDS

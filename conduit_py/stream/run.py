@@ -55,6 +55,7 @@ class Run:
         self._store = store
         self._wiring = Wiring(graph, store, rng or random.Random())
         self._scope = trio.CancelScope()
+        self._closing = trio.CancelScope(shield=True)
         self._stop_requested = False
         self._forced = False
         self._error: RunError | None = None
@@ -78,6 +79,7 @@ class Run:
     def force(self) -> None:
         self._forced = True
         self._scope.cancel()
+        self._closing.deadline = min(self._closing.deadline, trio.current_time() + FORCED_TEARDOWN_SECONDS)
 
     async def execute(self) -> Ending:
         """Run to the end. Failures are in the ending; nothing is raised but cancellation from outside."""
@@ -141,12 +143,13 @@ class Run:
         """Tear everything down that was opened, whatever happened; no connector can hold up the others."""
         cut_short = self._forced or self._error is not None or self._scope.cancelled_caught
         seconds = FORCED_TEARDOWN_SECONDS if cut_short else TEARDOWN_SECONDS
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds) as scope:
+        self._closing.deadline = trio.current_time() + seconds
+        with self._closing:
             async with trio.open_nursery() as nursery:
                 for node, close in self._closers:
                     nursery.start_soon(self._closed, node, close)
-        if scope.cancelled_caught:
-            log.warning("%s: some connectors were not torn down within %g s", self._graph.pipeline.id, seconds)
+        if self._closing.cancelled_caught:
+            log.warning("%s: some connectors were not torn down in time and left behind", self._graph.pipeline.id)
         for calls in self._wiring.all_calls:
             calls.close()
 
@@ -160,10 +163,8 @@ class Run:
     def _ending(self) -> Ending:
         if self._error is not None:
             return Ending(How.FAILED, self._error)
-        if self._forced:
-            return Ending(How.FORCED)
         if self._scope.cancelled_caught:
-            return Ending(How.FORCED, self._timed_out())
+            return Ending(How.FORCED, None if self._forced else self._timed_out())
         if all(reader.completed for reader in self._wiring.readers):
             return Ending(How.COMPLETED)
         return Ending(How.STOPPED)

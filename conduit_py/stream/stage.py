@@ -64,8 +64,7 @@ class Stage:
         self._rng = rng
         several = declared.workers > 1
         self._lanes = [
-            Lane(node, declared.processor.fresh(), always_in_thread=several)  # type: ignore[arg-type]
-            for _ in range(declared.workers)
+            Lane(node, declared.processor.fresh(), always_in_thread=several) for _ in range(declared.workers)
         ]
         self._opened: list[Lane] = []
 

@@ -85,13 +85,13 @@ class SourceDriver:
     async def stop(self) -> None:
         """End a waiting read as the runtime does: by calling `stop`, or by cancelling an async read that has none."""
         self._stopped = True
-        stop: Any = self.connector.stop  # type: ignore[attr-defined]
+        stop: Any = self.connector.stop
         if is_async(stop):
             await stop()
         elif not self._calls.inherited("stop"):
             # Not in the connector's own thread: that one may be inside `read`.
             await trio.to_thread.run_sync(stop, abandon_on_cancel=True)
-        elif is_async(self.connector.read):  # type: ignore[attr-defined]
+        elif is_async(self.connector.read):
             self._reading.cancel()
 
     async def hook(self, name: str, *args: Any) -> None:
@@ -119,7 +119,7 @@ class DestinationDriver:
 
     def __init__(self, case: DestinationCase) -> None:
         self.connector = case.connector.fresh()
-        self._acks: AckMode = self.connector.acks  # type: ignore[attr-defined]
+        self._acks: AckMode = self.connector.acks
         self._calls = Calls("destination", self.connector)
 
     async def open(self) -> None:

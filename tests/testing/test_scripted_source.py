@@ -218,7 +218,7 @@ async def test_a_pruned_record_is_gone_for_ever(autojump_clock: MockClock) -> No
     await again.open(b"1")
     assert positions(await again.read(3)) == [b"2"]
     with pytest.raises(FatalError, match="asked for record 1, but all before 2 were acked and are gone"):
-        await source.fresh().open(b"0")  # type: ignore[attr-defined]
+        await source.fresh().open(b"0")
 
 
 async def test_acks_out_of_order_unknown_or_twice_are_violations(autojump_clock: MockClock) -> None:

@@ -161,7 +161,7 @@ def test_a_missing_file_is_invalid(inside: "CommandInside") -> None:
 def test_a_graph_is_drawn_on_stdout_or_to_a_file(inside: "CommandInside") -> None:
     inside.pipeline()
 
-    assert inside("graph", "orders.py").stdout.splitlines()[2].strip() == "│ count         │"
+    assert inside("graph", "orders.py").stdout.splitlines()[2].strip() == "│ count          │"
     assert inside("graph", "orders.py", "--format", "mermaid").stdout.startswith("flowchart LR\n")
     done = inside("graph", "orders.py", "--format", "svg", "--out", "orders.svg")
     assert (done.returncode, done.stdout) == (0, "")

@@ -1,5 +1,9 @@
-"""How the tests of connectors call them: directly, as the runtime would, without a pipeline."""
+"""How the tests of connectors call them: directly, as the runtime would, without a pipeline; and broken disks."""
 
+import ctypes
+import platform
+import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -44,3 +48,50 @@ def _read(source: Any, position: bytes | None, n: int) -> list[tuple[Record, str
         return records
     finally:
         source.teardown()
+
+
+@pytest.fixture(scope="session")
+def with_failing_call() -> Callable[[str, int, Callable[[], None]], None]:
+    """Run a function while the kernel fails one system call for it, as it would with a broken disk."""
+
+    def run(call: str, errno: int, function: Callable[[], None]) -> None:
+        raised: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                _fail(call, errno)
+                function()
+            except BaseException as error:
+                raised.append(error)
+
+        # A filter cannot be taken back, but it ends with the thread that installed it.
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        if raised:
+            raise raised[0]
+
+    return run
+
+
+_CALLS = {"fdatasync": {"x86_64": 75, "aarch64": 83}, "ftruncate": {"x86_64": 77, "aarch64": 46}}
+
+
+def _fail(call: str, errno: int) -> None:
+    number = _CALLS[call].get(platform.machine())
+    if number is None or platform.system() != "Linux":
+        pytest.skip("knows how to fail system calls on Linux only")
+    program = b"".join(
+        struct.pack("HBBI", *instruction)
+        for instruction in (
+            (0x20, 0, 0, 0),  # load the number of the call
+            (0x15, 0, 1, number),  # skip one instruction if it is another
+            (0x06, 0, 0, 0x00050000 | errno),  # fail with errno
+            (0x06, 0, 0, 0x7FFF0000),  # let it through
+        )
+    )
+    code = ctypes.create_string_buffer(program, len(program))
+    filter = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, filter, 0, 0):
+        pytest.skip("the kernel does not allow seccomp filters here")

@@ -5,6 +5,7 @@ import fcntl
 import logging
 import os
 import stat
+import zlib
 from pathlib import Path
 
 from conduit_connectors.file.marker import Begun, Marker
@@ -34,7 +35,7 @@ class Appender:
             self._inode = os.fstat(self._fd).st_ino
             self._marker = _open_marker(path)
             self._repair(self._marker.read())
-            self._durable_size = self._begin(self._marker)
+            self._doubtful_from = self._end = self._begin(self._marker)
         except OSError as error:
             self.close()
             what = f"cannot get {path} ready for appending: {error.strerror}"
@@ -51,10 +52,10 @@ class Appender:
         """Add whole lines. On an error the file is as it was before: TransientError."""
         self._refuse_after_failure()
         assert self._marker is not None
-        start = self.size()
         written = 0
         try:
-            self._marker.note(self._inode, start, len(text))
+            start = self.size()
+            self._marker.note(self._inode, self._before(start), start, len(text))
             self._dirty = True
             view = memoryview(text)
             while written < len(text):
@@ -64,25 +65,28 @@ class Appender:
             what = f"cannot append {len(text)} bytes to {self.path}: {error.strerror}"
             outcome = self._failed or "nothing of them was kept"
             raise TransientError(f"{what}; {outcome}", suggestion=_advice(error, self.path)) from error
+        end = self._offset()
+        if end - len(text) != self._end:
+            self._doubtful_from = end - len(text)  # What somebody else appended in between is never cut.
+        self._end = end
 
     def sync(self) -> None:
         """Return when everything appended is durable."""
         self._refuse_after_failure()
         if not self._dirty:
             return
-        size = self.size()
         try:
             _sync_data(self._fd)
         except OSError as error:
             # The kernel may have dropped what it could not write, and the next sync would not say so.
             self._failed = f"what was appended to {self.path} could not be made durable: {error.strerror}"
-            self._cut(self._durable_size, expected=size)
+            self._cut(self._doubtful_from, expected=self._end)
             raise TransientError(self._failed, suggestion=_advice(error, self.path)) from error
         if os.fstat(self._fd).st_nlink == 0:
             self._failed = f"{self.path} was deleted while it was being written"
             raise TransientError(self._failed, suggestion="move the file away only while the pipeline is stopped")
         self._dirty = False
-        self._durable_size = size
+        self._doubtful_from = self._end
 
     def read_start(self, size: int) -> bytes:
         """The first bytes of the file."""
@@ -98,7 +102,7 @@ class Appender:
         """Remove what a crashed run left half written, and end a last line that somebody else left open."""
         size = self.size()
         stop = size
-        if begun is not None and begun.inode == self._inode:
+        if begun is not None and begun.inode == self._inode and begun.before == self._before(begun.start):
             stop = self._end_of_whole(begun, size)
         if stop < size:
             _logger.warning("%s: removing %d bytes that an interrupted run left half written", self.path, size - stop)
@@ -130,23 +134,31 @@ class Appender:
         """From here on a crash is told apart from what others left: the marker is durable before any batch."""
         size = self.size()
         os.fsync(self._fd)
-        marker.note(self._inode, size, 0)
+        marker.note(self._inode, self._before(size), size, 0)
         marker.sync()
         _sync_folder(self.path.parent)
         return size
 
+    def _before(self, offset: int) -> int:
+        """A checksum of what is before an offset, to recognise the file by."""
+        start = max(0, offset - 64)
+        return zlib.crc32(os.pread(self._fd, offset - start, start))
+
     def _take_back(self, written: int) -> None:
         """Remove the first part of a batch whose rest could not be written."""
         if written:
-            # O_APPEND moved the offset to the end of what was written, wherever that was.
-            end = os.lseek(self._fd, 0, os.SEEK_CUR)
+            end = self._offset()
             if not self._cut(end - written, expected=end):
                 self._failed = f"{self.path} has half a batch at its end that could not be removed"
+
+    def _offset(self) -> int:
+        """Where our last write ended: with O_APPEND that need not be where the file ended before it."""
+        return os.lseek(self._fd, 0, os.SEEK_CUR)
 
     def _cut(self, size: int, *, expected: int) -> bool:
         """Shorten the file, unless somebody else has appended to it since."""
         if self.size() != expected:
-            _logger.error("%s: another program appends to it, so half a batch of ours stays in it", self.path)
+            _logger.error("%s: another program appended to it, so what failed to be written stays in it", self.path)
             return False
         try:
             os.ftruncate(self._fd, size)

@@ -56,6 +56,8 @@ class Destination(sdk.Destination[DestinationOptions]):
     """
 
     acks: ClassVar[AckMode] = AckMode.FLUSH
+    # An append to the page cache is quick; what may take long, making it durable, is `flush`.
+    blocking = None
     _appender: Appender | None = None
 
     def open(self) -> None:

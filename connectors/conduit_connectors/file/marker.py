@@ -1,17 +1,24 @@
 """Marker: a small file beside the one being written, which says what a crash may have left half written."""
 
+import errno
 import os
 import re
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-_PATTERN = re.compile(rb"conduit-file 1 (\d+) (\d+) (\d+) ([0-9a-f-]*)\s*")
+_PATTERN = re.compile(rb"(conduit-file 1 (\d+) (\d+) (\d+) (\d+) ([0-9a-f-]*) *)([0-9a-f]{8})\n")
+_WIDTH = 160
 
 
 class Begun(NamedTuple):
-    """A batch of `size` bytes was about to be appended at `start` to the file with this inode."""
+    """A batch of `size` bytes was about to be appended at `start` to the file with this inode.
+
+    `before` is a checksum of the bytes before it: inodes are used again when files are deleted.
+    """
 
     inode: int
+    before: int
     start: int
     size: int
     same_boot: bool
@@ -31,17 +38,21 @@ class Marker:
         self._boot = _boot_id()
 
     def read(self) -> Begun | None:
-        """What the last run noted; None when there was none, or it ended cleanly."""
-        match = _PATTERN.fullmatch(os.pread(self._fd, 4096, 0))
-        if match is None:
+        """What the last run noted; None when there was none, or it ended cleanly, or the note itself is torn."""
+        match = _PATTERN.fullmatch(os.pread(self._fd, 2 * _WIDTH, 0))
+        if match is None or zlib.crc32(match[1]) != int(match[7], 16):
             return None
-        boot = match[4].decode()
-        return Begun(int(match[1]), int(match[2]), int(match[3]), same_boot=bool(boot) and boot == self._boot)
+        inode, before, start, size = map(int, match.groups()[1:5])
+        boot = match[6].decode()
+        return Begun(inode, before, start, size, same_boot=bool(boot) and boot == self._boot)
 
-    def note(self, inode: int, start: int, size: int) -> None:
+    def note(self, inode: int, before: int, start: int, size: int) -> None:
         """Say that a batch is about to be appended. A fixed width makes it one write over the note before."""
-        text = b"conduit-file 1 %d %d %d %s" % (inode, start, size, self._boot.encode())
-        os.pwrite(self._fd, text.ljust(160) + b"\n", 0)
+        text = b"conduit-file 1 %d %d %d %d %s" % (inode, before, start, size, self._boot.encode())
+        text = text.ljust(_WIDTH)
+        note = b"%s%08x\n" % (text, zlib.crc32(text))
+        if os.pwrite(self._fd, note, 0) < len(note):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def sync(self) -> None:
         os.fsync(self._fd)

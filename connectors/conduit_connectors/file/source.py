@@ -71,6 +71,9 @@ class Source(sdk.Source[SourceOptions]):
     written again with the same beginning, beyond the offset that was reached, is not noticed.
     """
 
+    # A block is small and mostly in the page cache; on a slow disk the runtime takes it to a thread.
+    blocking = None
+
     # Larger blocks are slower: glibc gives their memory back to the system after each.
     _block_size: ClassVar[int] = 64 * 1024
     _handle: Handle | None = None

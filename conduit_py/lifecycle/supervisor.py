@@ -1,18 +1,21 @@
 """Supervisor: one pipeline over time: run it, keep its status, start it again after a transient error."""
 
+import logging
 import random
 from collections import deque
 
 import trio
 
 from conduit_py.backoff import Recovery
-from conduit_py.errors import FatalError, RunError
+from conduit_py.errors import FatalError, RunError, StateFailed
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Meter, Progress
 from conduit_py.stream.run import Ending, How, Run
+
+log = logging.getLogger("conduit_py")
 
 NO_RECOVERY = Recovery(retries=0)
 
@@ -36,7 +39,11 @@ class Supervisor:
         self._stop_requested = trio.Event()
         self._stopped_by: Stopper | None = None
         self._failures: deque[float] = deque()
-        self._started_at = 0.0
+        self._failed_in_a_row = 0
+        self._started_at: float | None = None
+        self._run_began_at = 0.0
+        self._ended_at: float | None = None
+        self._running = False
         self._earlier: list[Meter] = []
         self.state = PipelineState()
 
@@ -45,7 +52,9 @@ class Supervisor:
         return self._graph.pipeline
 
     def stop(self, by: Stopper = Stopper.USER) -> None:
-        """Ask for a graceful stop; a back-off that is under way is abandoned."""
+        """Ask for a graceful stop; a back-off that is under way is abandoned. Nothing happens once it has ended."""
+        if self._ended_at is not None:
+            return
         if self._stopped_by is None:
             self._stopped_by = by
             self.state = PipelineState(Status.STOPPING, by, self.state.error)
@@ -63,22 +72,29 @@ class Supervisor:
         """Run to the end and return how it stands then. Failures are in the state, not raised."""
         self._started_at = trio.current_time()
         while True:
-            ending = await self._run_once()
-            state = self._after(ending)
+            state = self._after(await self._run_once())
+            if state.status is not Status.RECOVERING:
+                return await self._end(state)
             await self._enter(state)
-            if state.status is not Status.RECOVERING or not await self._backed_off():
-                return self.state
+            await self._back_off()
+            if self._stop_requested.is_set():
+                return await self._end(PipelineState(Status.STOPPED, self._stopped_by, self.state.error))
 
     async def _run_once(self) -> Ending:
         if self._stop_requested.is_set():
             return Ending(How.STOPPED)
         if self._run is not None:
             self._earlier = self._totals()
+        self._run_began_at = trio.current_time()
         self._run = Run(self._graph, self._store, rng=self._rng)
-        await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
-        if self._stop_requested.is_set():
-            self._run.stop()
-        return await self._run.execute()
+        unsaved = await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
+        if unsaved is not None:
+            return Ending(How.FAILED, unsaved)
+        self._running = True
+        try:
+            return await self._run.execute()
+        finally:
+            self._running = False
 
     def _after(self, ending: Ending) -> PipelineState:
         error = LastError.of(ending.error) if ending.error is not None else None
@@ -95,25 +111,37 @@ class Supervisor:
         if isinstance(error, FatalError):
             return False
         now = trio.current_time()
+        # Not the failures in the window: delays may grow beyond it, and would then begin anew.
+        lasted = now - self._run_began_at >= self._recovery.window_seconds
+        self._failed_in_a_row = 1 if lasted else self._failed_in_a_row + 1
         while self._failures and self._failures[0] <= now - self._recovery.window_seconds:
             self._failures.popleft()
         self._failures.append(now)
         return self._recovery.retries is None or len(self._failures) <= self._recovery.retries
 
-    async def _backed_off(self) -> bool:
-        """Wait before the next run; False when a stop was asked for meanwhile."""
-        with trio.move_on_after(self._recovery.delay(len(self._failures), self._rng)):
+    async def _back_off(self) -> None:
+        """Wait before the next run, or until a stop is asked for."""
+        with trio.move_on_after(self._recovery.delay(self._failed_in_a_row, self._rng)):
             await self._stop_requested.wait()
-        if self._stop_requested.is_set():
-            await self._enter(PipelineState(Status.STOPPED, self._stopped_by, self.state.error))
-            return False
-        return True
 
-    async def _enter(self, state: PipelineState) -> None:
+    async def _end(self, state: PipelineState) -> PipelineState:
+        self._ended_at = trio.current_time()
+        unsaved = await self._enter(state)
+        if unsaved is not None and state.error is None:
+            self.state = PipelineState(state.status, state.stopped_by, LastError.of(unsaved))
+        return self.state
+
+    async def _enter(self, state: PipelineState) -> StateFailed | None:
+        """Take on a state and save it. The state is true also when it could not be saved, for the reason returned."""
         # A stop that was asked for while the state was being saved must stay visible.
         stopping = self._stopped_by is not None and state.status in (Status.RUNNING, Status.RECOVERING)
         self.state = PipelineState(Status.STOPPING, self._stopped_by, state.error) if stopping else state
-        await self._store.save_state(self.pipeline.id, self.state)
+        try:
+            await self._store.save_state(self.pipeline.id, self.state)
+        except StateFailed as error:
+            log.warning("%s is %s, which could not be saved: %s", self.pipeline.id, self.state.status, error.message)
+            return error
+        return None
 
     def progress(self) -> Progress:
         """One look at the pipeline, totals over all runs so far."""
@@ -122,7 +150,7 @@ class Supervisor:
         return Progress(
             pipeline=self.pipeline.id,
             status=self.state.status.value,
-            elapsed_seconds=trio.current_time() - self._started_at,
+            elapsed_seconds=self._elapsed_seconds(),
             read=sum(meter.records for meter in sources),
             acked=sum(meter.acked for meter in sources),
             filtered=sum(meter.filtered for meter in meters if meter.kind == "processor"),
@@ -132,12 +160,20 @@ class Supervisor:
             nodes=meters,
         )
 
+    def _elapsed_seconds(self) -> float:
+        if self._started_at is None:
+            return 0.0
+        return (trio.current_time() if self._ended_at is None else self._ended_at) - self._started_at
+
     def _totals(self) -> list[Meter]:
         meters = self._run.meters if self._run is not None else []
-        if not self._earlier:
-            return [_sum(meter, None) for meter in meters]
         earlier = {meter.node: meter for meter in self._earlier}
-        return [_sum(meter, earlier.get(meter.node)) for meter in meters]
+        totals = [_sum(meter, earlier.get(meter.node)) for meter in meters]
+        if not self._running:
+            # What a run left unsettled is no longer on its way: it will be read again.
+            for total in totals:
+                total.in_flight = 0
+        return totals
 
 
 def blocked_on(meters: list[Meter]) -> str | None:

@@ -19,15 +19,22 @@ log = logging.getLogger("conduit_py")
 
 
 async def tell_changed(store: Store, pipeline: str, node: str, kind: registry.Kind, calls: Calls) -> None:
-    """Call `on_created` or `on_updated` if that is what happened, then remember the options."""
+    """Call `on_created` or `on_updated` if that is what happened, then remember the options.
+
+    Another plugin under the same id is another connector: the old one is deleted with its position,
+    which would mean something else, or nothing, to the new one.
+    """
     connector = calls.plugin
     assert isinstance(connector, Connector)
     known = (await store.connectors(pipeline)).get(node)
     entry = _entry(connector, kind)
     if known == entry:
         return
-    same = known is not None and (known.kind, known.plugin) == (entry.kind, entry.plugin)
-    if known is None or not same:
+    if known is not None and (known.kind, known.plugin) != (entry.kind, entry.plugin):
+        await store.forget_positions(pipeline, node)
+        await _delete(store, pipeline, node, known)
+        known = None
+    if known is None:
         with border(node, "on_created"):
             await calls("on_created")
     elif known.digest != entry.digest:
@@ -39,15 +46,20 @@ async def tell_changed(store: Store, pipeline: str, node: str, kind: registry.Ki
 async def tell_deleted(store: Store, pipeline: str, present: Mapping[str, Any]) -> None:
     """Call `on_deleted` of connectors that are no longer in the pipeline, then forget them."""
     for node, entry in (await store.connectors(pipeline)).items():
-        if node in present:
-            continue
-        connector = _revived(node, entry)
-        if connector is not None:
-            calls = Calls(node, connector)
+        if node not in present:
+            await _delete(store, pipeline, node, entry)
+
+
+async def _delete(store: Store, pipeline: str, node: str, entry: ConnectorEntry) -> None:
+    connector = _revived(node, entry)
+    if connector is not None:
+        calls = Calls(node, connector)
+        try:
             with border(node, "on_deleted"):
                 await calls("on_deleted")
+        finally:
             calls.close()
-        await store.forget_connector(pipeline, node)
+    await store.forget_connector(pipeline, node)
 
 
 def _revived(node: str, entry: ConnectorEntry) -> Connector[Any] | None:

@@ -112,12 +112,12 @@ class Run:
         for node, stage in wiring.stages.items():
             self._closers.append((node, stage.close))
             await stage.open()
-        positions = await store.positions(pipeline)
         for node, calls in wiring.source_calls.items():
             await tell_changed(store, pipeline, node, "source", calls)
+            position = (await store.positions(pipeline)).get(node)
             self._closers.append((node, partial(calls, "teardown")))
             with border(node, "open"):
-                await calls("open", positions.get(node))
+                await calls("open", position)
 
     async def _work(self) -> None:
         async with trio.open_nursery() as nursery:

@@ -10,6 +10,9 @@ from conduit_py.graph.node import Graph, Kind, Node
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
 from conduit_py.sdk.options import Place, at, did_you_mean
 
+DEAD_LETTERS = "dead-letters"
+"""The node that is in every pipeline without being written down."""
+
 
 def compile_pipeline(pipeline: Pipeline) -> Graph:
     """The pipeline's graph. Every mistake in it, of the definition and of the graph, is in one PipelineInvalid."""
@@ -34,6 +37,7 @@ class _Draft:
         self.problems: list[Problem] = []
         self._ends: dict[str, str] = {}
         self._heads: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
         self._add_sources()
         self._add_processors()
         self._add_destinations()
@@ -71,6 +75,8 @@ class _Draft:
             if owner and processor.after is not None:
                 self._problem(f"{id}.after", f"is for processors of the pipeline, not of {owner!r}", processor.place)
             self._add(id, "processor", processor)
+            if owner:
+                self._owners[id] = owner
             ids.append(id)
         return ids
 
@@ -91,6 +97,10 @@ class _Draft:
         for name in after:
             if name in self._ends:
                 self._edge(self._ends[name], id)
+            elif name in self._owners:
+                owner = self._owners[name]
+                what = f"{name!r} belongs to the {self.nodes[owner].kind} {owner!r} and cannot be joined by others"
+                self._problem(f"{said_by}.after", what, place)
             elif name in self.nodes:
                 self._problem(f"{said_by}.after", f"{name!r} is a destination, which has no output", place)
             else:
@@ -109,8 +119,9 @@ class _Draft:
             self.nodes[lower].inputs.append(upper)
 
     def _add(self, id: str, kind: Kind, declared: Source | Processor | Destination) -> None:
-        if id in self.nodes:
-            message = f"the id {id!r} is already taken by a {self.nodes[id].kind}"
+        if id in self.nodes or id == DEAD_LETTERS:
+            taken_by = f"a {self.nodes[id].kind}" if id in self.nodes else "the dead-letter handler"
+            message = f"the id {id!r} is already taken by {taken_by}"
             self._problem(id, message, declared.place, "give every node an id of its own")
         self.nodes[id] = Node(id, kind, declared)
         self.digraph.add_node(id)
@@ -148,13 +159,22 @@ def _delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _shape_problems(draft: _Draft) -> list[Problem]:
-    try:
-        cycle = nx.find_cycle(draft.digraph)
-    except nx.NetworkXNoCycle:
-        return [*_loose_ends(draft), *_double_paths(draft)]
-    path = " → ".join([upper for upper, _ in cycle] + [cycle[0][0]])
-    node = draft.nodes[cycle[0][0]]
-    return [_at_node(node, f"the graph has a cycle: {path}", "take one of these `after` away")]
+    cycles = list(_cycles(draft))
+    # Where paths run in circles they cannot be counted.
+    return [*cycles, *_loose_ends(draft), *([] if cycles else _double_paths(draft))]
+
+
+def _cycles(draft: _Draft) -> Iterator[Problem]:
+    """One cycle for each knot of nodes that reach each other."""
+    knotted = {id: knot for knot in nx.strongly_connected_components(draft.digraph) for id in knot}
+    seen: set[str] = set()
+    for id in draft.nodes:
+        knot = knotted[id]
+        if id not in seen and (len(knot) > 1 or draft.digraph.has_edge(id, id)):
+            path = [upper for upper, _ in nx.find_cycle(draft.digraph.subgraph(knot), id)]
+            message = f"the graph has a cycle: {' → '.join([*path, path[0]])}"
+            yield _at_node(draft.nodes[path[0]], message, "take one of these `after` away")
+        seen |= knot
 
 
 def _loose_ends(draft: _Draft) -> Iterator[Problem]:

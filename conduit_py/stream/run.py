@@ -10,12 +10,13 @@ import msgspec
 import trio
 
 from conduit_py.errors import ConduitError, FatalError, NodeFailed, RunError, StopTimedOut
+from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
 from conduit_py.store.store import Store
 from conduit_py.stream.border import border
 from conduit_py.stream.hooks import tell_changed, tell_deleted
 from conduit_py.stream.meter import Meter
-from conduit_py.stream.wiring import DEAD_LETTERS, Task, Wiring
+from conduit_py.stream.wiring import Task, Wiring
 
 log = logging.getLogger("conduit_py")
 

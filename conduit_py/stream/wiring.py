@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import trio
 
 from conduit_py.batch import Batch
+from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph, Node
 from conduit_py.pipeline import Destination, Processor, Source
 from conduit_py.sdk.destination import AckMode
@@ -25,8 +26,6 @@ from conduit_py.stream.settler import Settler
 from conduit_py.stream.signal import Signal
 from conduit_py.stream.stage import Stage, run_processors
 from conduit_py.stream.writer import Writer
-
-DEAD_LETTERS = "dead-letters"
 
 
 @dataclass(frozen=True)
@@ -107,9 +106,9 @@ class Wiring:
         assert declared.connector is not None
         pipeline, meter = self._graph.pipeline, self.meters[node.id]
         meter.window = declared.window
-        wake, progress = Signal(), Signal()
+        wake = Signal()
         voters = self._graph.votes(node.id)
-        ledger = Ledger(pipeline.id, node.id, voters, declared.window, on_settled=progress.set, on_released=wake.set)
+        ledger = Ledger(pipeline.id, node.id, voters, declared.window, on_released=wake.set)
         self.ledgers[node.id] = ledger
         source = declared.connector.fresh()
         calls = self.source_calls[node.id] = Calls(node.id, source)
@@ -119,7 +118,7 @@ class Wiring:
         window = NackWindow(settings.window_size, settings.window_nack_threshold)
         at_most_once = pipeline.delivery == "at_most_once"
         settler = Settler(
-            node.id, pipeline.id, ledger, progress, window, self.office, self._store, ack_calls, meter,
+            node.id, pipeline.id, ledger, window, self.office, self._store, ack_calls, meter,
             commits=not at_most_once,
         )  # fmt: skip
         intake = Intake(declared.batch_size, wake)

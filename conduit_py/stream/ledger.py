@@ -1,5 +1,6 @@
 """Ledger: per source, who still has to say what about every message read and not yet settled."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -43,13 +44,15 @@ class Ledger:
         on_settled: Callable[[], None] = lambda: None,
         on_released: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_settled` is called when the oldest message may be settled, `on_released` when there is more credit."""
         self._pipeline = pipeline
         self._source = source
         self._voters = voters
         self._window = window
-        self._on_settled = on_settled
+        self.on_settled = on_settled
         self._on_released = on_released
-        self._entries: dict[int, _Entry] = {}
+        # Not a plain dict: looking for the oldest entry there passes over every one that was released before it.
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._next_sequence = 0
         self.in_flight = 0
 
@@ -120,7 +123,7 @@ class Ledger:
         # The entry that is now the oldest may have been settled while it was not, and nobody was told.
         oldest = next(iter(self._entries.values()), None)
         if oldest is not None and oldest.may_be_settled(self._voters):
-            self._on_settled()
+            self.on_settled()
 
     def _vote(self, span: Span, sequences: Sequence[int], voters: int) -> None:
         entry = self._entry(span)
@@ -129,7 +132,7 @@ class Ledger:
         if span.fate_handlers:
             self._tell(entry, sequences)
         if entry.may_be_settled(self._voters) and entry is next(iter(self._entries.values())):
-            self._on_settled()
+            self.on_settled()
 
     def _tell(self, entry: "_Entry", sequences: Sequence[int]) -> None:
         """Run the handlers of messages that this vote settled, last registered first, each of them."""

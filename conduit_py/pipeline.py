@@ -32,7 +32,7 @@ class SourceSettings(Options):
 
     id: Id
     batch_size: int = Field(default=256, ge=1, description="the most records that travel together")
-    window: int = Field(default=8192, ge=1, description="the most records read and not yet settled")
+    window: int = Field(default=32_768, ge=1, description="the most records read and not yet settled")
 
 
 class Source:
@@ -46,7 +46,7 @@ class Source:
         settings: Mapping[str, Any] | None = None,
         processors: Sequence[ProcessorLike] = (),
         batch_size: int = 256,
-        window: int = 8192,
+        window: int = 32_768,
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)

@@ -13,21 +13,22 @@ from conduit_py.stream.thread import OwnedThread
 
 SLOW_SECONDS = 0.05
 """A sync call that takes longer than this in the event loop would hold up every other task."""
+SLOW_CALLS_MAX = 3
 
 
 class Calls:
     """Awaits a plugin's async methods and runs its sync ones in one thread, which starts when first needed.
 
     A method that the plugin inherited unchanged does nothing, so calling it costs nothing. A plugin
-    that does not say whether it blocks has its `read` and `write` called right here until one of
-    them proves slow: a change of threads costs more than reading a few hundred records from a file.
+    that does not say whether it blocks has its `read` and `write` called right here until they
+    prove slow: a change of threads costs more than reading a few hundred records from a file.
     """
 
     def __init__(self, node: str, plugin: Plugin[Any]) -> None:
         self.plugin = plugin
         self._node = node
         self._thread: OwnedThread | None = None
-        self._quick = plugin.blocking is None
+        self._slow_calls = 0
         self._ways: dict[str, Callable[..., Awaitable[Any]]] = {}
 
     async def __call__(self, name: str, *args: Any) -> Any:
@@ -47,13 +48,14 @@ class Calls:
         return lambda *args: self.in_thread(method, *args, final=name in _FINAL)
 
     async def _here_while_quick(self, method: Callable[..., Any], *args: Any) -> Any:
-        if self.plugin.blocking is None and not self._quick:
+        if self.plugin.blocking is None and self._slow_calls == SLOW_CALLS_MAX:
             return await self.in_thread(method, *args)
         started = time.perf_counter()
         try:
             return method(*args)
         finally:
-            self._quick = time.perf_counter() - started < SLOW_SECONDS
+            # On a busy machine any call may be slow once; one that blocks is slow again and again.
+            self._slow_calls = self._slow_calls + 1 if time.perf_counter() - started > SLOW_SECONDS else 0
 
     async def in_thread(self, call: Callable[..., Any], *args: Any, final: bool = False) -> Any:
         if self._thread is None:

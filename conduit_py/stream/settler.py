@@ -1,6 +1,7 @@
 """Settler: the one place where progress becomes durable, and the sole caller of a source's `ack`."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import trio
 
@@ -17,7 +18,7 @@ from conduit_py.stream.meter import Meter
 from conduit_py.stream.nack_window import NackWindow
 from conduit_py.stream.signal import Pace, Signal
 
-SETTLE_SECONDS = 0.01
+SETTLE_SECONDS = 0.005
 
 
 class Settler:
@@ -33,7 +34,6 @@ class Settler:
         node: str,
         pipeline: str,
         ledger: Ledger,
-        progress: Signal,
         window: NackWindow,
         office: DeadLetterOffice,
         store: Store,
@@ -45,7 +45,9 @@ class Settler:
         self._node = node
         self._pipeline = pipeline
         self._ledger = ledger
-        self._progress = progress
+        self._progress = Signal()
+        self._hurry = Signal()
+        ledger.on_settled = self._notice
         self._window = window
         self._office = office
         self._store = store
@@ -59,6 +61,16 @@ class Settler:
         """Nothing more will be read: end when everything in flight is settled."""
         self._finishing = True
         self._progress.set()
+        self._hurry.set()
+
+    def _notice(self) -> None:
+        self._progress.set()
+        if self._credit_is_short:
+            self._hurry.set()
+
+    @property
+    def _credit_is_short(self) -> bool:
+        return self._ledger.credit <= self._ledger.in_flight
 
     async def run(self) -> None:
         while self._ledger.in_flight or not self._finishing:
@@ -70,37 +82,36 @@ class Settler:
 
     async def _gather(self) -> None:
         """Under load, let a little more settle before the next commit, unless the reader is short of credit."""
-        while not self._finishing and self._ledger.credit > self._ledger.in_flight:
-            with trio.move_on_at(self._pace.due_at) as wait:
-                await self._progress.wait()
-            if wait.cancelled_caught:
-                break
-        self._pace.step()
+        if not self._finishing and not self._credit_is_short:
+            with trio.move_on_at(self._pace.due_at):
+                await self._hurry.wait()
 
     async def _settle(self, stretches: Sequence[Stretch]) -> None:
         handled, error = await self._bury(stretches)
-        positions = [position for stretch in handled for position in stretch.positions]
-        if positions:
+        count = sum(stretch.stop - stretch.start for stretch in handled)
+        if count:
             if self._commits:
-                await self.commit(positions)
-            self._meter.acked += len(positions)
-            self._ledger.release(len(positions))
+                with self._pace.step():
+                    await self.commit([stretch.positions for stretch in handled])
+            self._meter.acked += count
+            self._ledger.release(count)
         if error is not None:
             raise error
 
-    async def commit(self, positions: Sequence[bytes]) -> None:
-        """Make the last position durable, then tell the source about all of them."""
+    async def commit(self, positions: Sequence[Sequence[bytes]]) -> None:
+        """Make the last of these positions durable, then tell the source about all of them."""
         reach("settler.before_persist")
         with self._meter.waiting("store"):
-            await self._store.save_positions(self._pipeline, {self._node: positions[-1]})
+            await self._store.save_positions(self._pipeline, {self._node: positions[-1][-1]})
         reach("settler.after_persist")
         with border(self._node, "ack"), self._meter.waiting("source ack"):
-            await self._calls("ack", positions)
+            if not self._calls.inherited("ack"):
+                await self._calls("ack", list(chain.from_iterable(positions)))
         reach("settler.after_ack")
 
     async def commit_first(self, span: Span) -> None:
         """At-most-once: the span is done with before it has set out."""
-        await self.commit(span.positions)
+        await self.commit([span.positions])
 
     async def _bury(self, stretches: Sequence[Stretch]) -> tuple[list[Stretch], RunError | None]:
         """Dead-letter the nacks. Gives what may be acked and, if that is not everything, why."""

@@ -1,5 +1,8 @@
 """Signal and Pace: how tasks wake each other, and how often they may do costly things."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import trio
 
 
@@ -19,19 +22,23 @@ class Signal:
 
 
 class Pace:
-    """Lets the first step through at once and keeps later ones `seconds` apart.
+    """Lets the first step through at once and keeps later ones apart: by `seconds`, and by ten times their cost.
 
-    A lone record pays no delay, and under load one fsync or commit serves many batches.
+    A lone record pays no delay, and under load one fsync or commit serves many batches, the more the
+    longer it takes. Nothing is put off by more than `SECONDS_MAX`.
     """
+
+    SECONDS_MAX = 0.1
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._next = float("-inf")
+        self.due_at = float("-inf")
 
-    @property
-    def due_at(self) -> float:
-        return self._next
-
-    def step(self) -> None:
-        """Note that a step is taken now."""
-        self._next = trio.current_time() + self._seconds
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Take a step, which lasts as long as the block does."""
+        started = trio.current_time()
+        yield
+        # Counted from the end of a step, or a slow one would be due again at once.
+        ended = trio.current_time()
+        self.due_at = ended + min(self._seconds + 10 * (ended - started), self.SECONDS_MAX)

@@ -104,7 +104,7 @@ class Stage:
 
     def _filtered(self, batch: Batch, results: Sequence[Record | None]) -> Batch:
         """The common case of a filter, without a step of Python for every record: records are true, None is not."""
-        records = [record for record in results if record]
+        records = list(filter(None, results))
         if any(map(is_not, records, compress(batch.records, results))):
             for record, original in zip(records, compress(batch.records, results), strict=True):
                 record.position = record.position or original.position

@@ -20,8 +20,8 @@ from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.signal import Pace
 
-FLUSH_SECONDS = 0.02
-FLUSH_RECORDS_MAX = 2048
+FLUSH_SECONDS = 0.005
+FLUSH_RECORDS_MAX = 8192
 
 
 class Writer:
@@ -165,11 +165,9 @@ class Writer:
 
     async def _flush(self) -> None:
         """Make everything written durable, then vote on it."""
-        with border(self._node, "flush"), self._meter.waiting("flush"):
+        with border(self._node, "flush"), self._meter.waiting("flush"), self._pace.step():
             await self._calls("flush")
         reach("writer.after_flush")
-        # From the end of a flush on, or a slow one would be due again after every batch.
-        self._pace.step()
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0
         if not self._flush_acks:
             return

@@ -78,6 +78,36 @@ class StateLocked(EnvironmentUnfit):
     code = "state.locked"
 
 
+class FleetError(ConduitError):
+    """What was asked of a pipeline in a server cannot be done as things stand."""
+
+    code = "fleet.refused"
+
+
+class PipelineUnknown(FleetError):
+    """There is no pipeline with this id."""
+
+    code = "pipeline.unknown"
+
+
+class PipelineBusy(FleetError):
+    """The pipeline is running; what was asked needs it stopped."""
+
+    code = "pipeline.running"
+
+
+class PipelineIdle(FleetError):
+    """The pipeline is not running; what was asked needs it to be."""
+
+    code = "pipeline.not_running"
+
+
+class ShuttingDown(FleetError):
+    """The server is about to end and starts nothing any more."""
+
+    code = "server.shutting_down"
+
+
 class RecordRefused(ConduitError):
     """A destination or processor refused one record; the pipeline may go on without it."""
 

@@ -1,0 +1,186 @@
+"""Fleet: many pipelines in one process, none of which can hold up another."""
+
+import logging
+from collections.abc import Iterator
+
+import trio
+
+from conduit_py.backoff import Recovery
+from conduit_py.errors import PipelineBusy, PipelineIdle, PipelineUnknown, ShuttingDown
+from conduit_py.graph.compile import compile_pipeline
+from conduit_py.graph.node import Graph
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.pipeline import Pipeline
+from conduit_py.status import LastError, PipelineState, Status, Stopper
+from conduit_py.store.store import Store
+from conduit_py.stream.meter import Progress
+
+log = logging.getLogger("conduit_py")
+
+STAYS_AS_IT_IS = (Status.DEGRADED, Status.COMPLETED)
+"""What a start of the server does not touch, like what the user stopped."""
+
+
+class Member:
+    """A pipeline of the fleet, running or not."""
+
+    def __init__(self, graph: Graph, state: PipelineState) -> None:
+        self.graph = graph
+        self.ended = trio.Event()
+        self.ended.set()
+        self.supervisor: Supervisor | None = None
+        self._known = state
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self.graph.pipeline
+
+    @property
+    def running(self) -> bool:
+        return not self.ended.is_set()
+
+    @property
+    def state(self) -> PipelineState:
+        """How it stands: from its present or last run, else as the store had it."""
+        return self.supervisor.state if self.supervisor is not None else self._known
+
+    def progress(self) -> Progress | None:
+        """What it has done since it was last started here, or None if it was not."""
+        return self.supervisor.progress() if self.supervisor is not None else None
+
+
+class Fleet:
+    """Starts, stops and replaces pipelines, which share a store and nothing else.
+
+    A pipeline that fails, blocks or ignores a stop concerns only itself. What the system stopped (a
+    shutdown, a crash) is started again by `boot`; what the user stopped, what is completed and what
+    failed for good is not. During a shutdown nothing is started.
+    """
+
+    def __init__(self, store: Store, nursery: trio.Nursery, *, recovery: Recovery | None = None) -> None:
+        self._store = store
+        self._nursery = nursery
+        self._recovery = recovery or Recovery()
+        self._members: dict[str, Member] = {}
+        self._shutting_down = False
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members.values()))
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, id: str) -> Member:
+        try:
+            return self._members[id]
+        except KeyError:
+            raise PipelineUnknown(f"there is no pipeline {id!r}", suggestion=self._known_ids()) from None
+
+    async def add(self, pipeline: Pipeline) -> Member:
+        """Take a pipeline in, not started. Raises PipelineInvalid with all its mistakes."""
+        graph = compile_pipeline(pipeline)
+        if pipeline.id in self._members:
+            raise PipelineBusy(f"there is a pipeline {pipeline.id!r} already")
+        member = self._members[pipeline.id] = Member(graph, await self._store.state(pipeline.id))
+        return member
+
+    async def boot(self) -> None:
+        """Start what was running, or never ran, when the process last ended."""
+        for member in self:
+            state = await self._store.state(member.pipeline.id)
+            by_user = state.status is Status.STOPPED and state.stopped_by is Stopper.USER
+            if not by_user and state.status not in STAYS_AS_IT_IS:
+                self.start(member.pipeline.id)
+
+    def start(self, id: str) -> None:
+        """Start a pipeline; returns at once."""
+        member = self[id]
+        if self._shutting_down:
+            raise ShuttingDown("the server is shutting down and starts nothing any more")
+        if member.running:
+            raise PipelineBusy(f"pipeline {id!r} is running already")
+        recovery = member.pipeline.settings.recovery or self._recovery
+        member.supervisor = Supervisor(member.pipeline, self._store, recovery=recovery)
+        member.ended = trio.Event()
+        self._nursery.start_soon(self._supervise, member, member.supervisor, name=f"pipeline {id}")
+
+    def stop(self, id: str, *, force: bool = False, by: Stopper = Stopper.USER) -> None:
+        """Ask a pipeline to stop, gracefully or at once; returns before it has."""
+        member = self[id]
+        if not member.running or member.supervisor is None:
+            raise PipelineIdle(f"pipeline {id!r} is not running")
+        (member.supervisor.force if force else member.supervisor.stop)(by)
+
+    async def restart(self, id: str) -> None:
+        """Stop a pipeline if it is running, wait for that, and start it."""
+        if self[id].running:
+            self.stop(id, by=Stopper.SYSTEM)
+            await self[id].ended.wait()
+        self.start(id)
+
+    async def replace(self, pipeline: Pipeline) -> None:
+        """Go on with another definition under the same id: what runs is drained first, then started anew."""
+        graph = compile_pipeline(pipeline)
+        member = self[pipeline.id]
+        was_running = member.running
+        if was_running:
+            self.stop(pipeline.id, by=Stopper.SYSTEM)
+            await member.ended.wait()
+        member.graph = graph
+        if was_running:
+            self.start(pipeline.id)
+
+    async def remove(self, id: str) -> None:
+        """Drain a pipeline and let go of it; its positions stay in the store."""
+        member = self[id]
+        if member.running:
+            self.stop(id, by=Stopper.SYSTEM)
+            await member.ended.wait()
+        self._members.pop(id, None)
+
+    async def positions(self, id: str) -> dict[str, bytes]:
+        """From where each source would go on."""
+        return await self._store.positions(self[id].pipeline.id)
+
+    async def set_position(self, id: str, source: str, position: bytes | None) -> None:
+        """Have a source go on after `position`, or start from the beginning; only while the pipeline is stopped."""
+        member = self[id]
+        if source not in {each.id for each in member.graph.sources}:
+            known = ", ".join(each.id for each in member.graph.sources)
+            raise PipelineUnknown(f"pipeline {id!r} has no source {source!r}", suggestion=f"sources are {known}")
+        if member.running:
+            raise PipelineBusy(
+                f"pipeline {id!r} is running", suggestion="stop it first: it would overwrite the position"
+            )
+        if position is None:
+            await self._store.forget_positions(id, source)
+        else:
+            await self._store.save_positions(id, {source: position})
+
+    async def shutdown(self, seconds: float) -> None:
+        """Drain everything, at most for `seconds`; then stop the rest by force."""
+        self._shutting_down = True
+        running = [member for member in self if member.running]
+        for member in running:
+            self.stop(member.pipeline.id, by=Stopper.SYSTEM)
+        with trio.move_on_after(seconds):
+            for member in running:
+                await member.ended.wait()
+        for member in running:
+            if member.running:
+                self.stop(member.pipeline.id, force=True, by=Stopper.SYSTEM)
+        for member in running:
+            await member.ended.wait()
+
+    async def _supervise(self, member: Member, supervisor: Supervisor) -> None:
+        try:
+            await supervisor.run()
+        except Exception as error:  # a border: no pipeline may take the others down with it
+            log.exception("pipeline %s ended by an error of conduit-py itself", member.pipeline.id)
+            supervisor.state = PipelineState(Status.DEGRADED, error=LastError.of(error))
+        finally:
+            member.ended.set()
+
+    def _known_ids(self) -> str:
+        ids = sorted(self._members)
+        return f"pipelines are {', '.join(ids)}" if ids else "no pipeline is loaded"

@@ -5,6 +5,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import trio
+
 from conduit_py.sdk.destination import Destination
 from conduit_py.sdk.plugin import Connector, Plugin
 from conduit_py.sdk.processor import Processor
@@ -43,13 +45,21 @@ class Calls:
             return method  # type: ignore[no-any-return]
         if self.inherited(name):
             return _nothing
-        if name in ("read", "write") and self.plugin.blocking is not True:
+        if self.plugin.blocking is False:
+            return lambda *args: self._here(method, *args)
+        if name in ("read", "write") and self.plugin.blocking is None:
             return lambda *args: self._here_while_quick(method, *args)
         return lambda *args: self.in_thread(method, *args, final=name in _FINAL)
 
+    async def _here(self, method: Callable[..., Any], *args: Any) -> Any:
+        # The others get their turn, or a source would fill a whole batch before its first record sets out.
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        return method(*args)
+
     async def _here_while_quick(self, method: Callable[..., Any], *args: Any) -> Any:
-        if self.plugin.blocking is None and self._slow_calls == SLOW_CALLS_MAX:
+        if self._slow_calls == SLOW_CALLS_MAX:
             return await self.in_thread(method, *args)
+        await trio.lowlevel.cancel_shielded_checkpoint()
         started = time.perf_counter()
         try:
             return method(*args)

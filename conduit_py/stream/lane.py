@@ -49,8 +49,8 @@ class Lane:
     async def _frame(self, name: str) -> None:
         """Call `open` or `close` where the records are processed: what was opened there may live only there."""
         method = getattr(self._processor, name)
-        if self._processor.blocking is False and not self._in_thread and not is_async(method):
-            method()
+        if self._in_thread and not is_async(method) and not self._calls.inherited(name):
+            await self._calls.in_thread(method, final=name == "close")
         else:
             await self._calls(name)
 

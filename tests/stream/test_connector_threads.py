@@ -286,6 +286,68 @@ class TestStop:
         assert "teardown" in calls.names
 
 
+class TestBlocking:
+    """A connector may say that it does not block, or that it does not know."""
+
+    @pytest.mark.parametrize("blocking", [False, None])
+    async def test_quick_reads_and_writes_run_in_the_event_loop(self, blocking: bool | None, calls: Calls) -> None:
+        class QuickSource(SyncSource):
+            pass
+
+        class QuickDestination(SyncDestination):
+            pass
+
+        QuickSource.blocking = QuickDestination.blocking = blocking
+        at_end = Calls()
+        source = QuickSource().with_calls(calls)
+        state = await Supervisor(made(source, QuickDestination().with_calls(at_end)), MemoryStore()).run()
+
+        assert state.status is Status.COMPLETED
+        assert source.acked == [position_of(n) for n in range(5)]
+        here = {threading.current_thread()}
+        assert calls.threads("read") == at_end.threads("write") == here
+        # What must not mind the thread is said by None; False says that nothing of it blocks.
+        others = calls.threads("open", "ack", "teardown") | at_end.threads("open", "flush", "teardown")
+        assert others == here if blocking is False else not others & here
+
+    async def test_reads_that_prove_slow_again_and_again_are_moved_to_a_thread(self, calls: Calls) -> None:
+        class SlowSource(SyncSource):
+            blocking = None
+            records = 8
+
+            def read(self, n: int) -> list[Record]:
+                time.sleep(0.06 if self.next in (0, 2, 3, 4) else 0)
+                return super().read(n)
+
+        source = SlowSource().with_calls(calls)
+        await Supervisor(made(source, SyncDestination().with_calls(Calls())), MemoryStore()).run()
+
+        threads = [thread is threading.current_thread() for name, thread in calls.made if name == "read"]
+        # The first is slow once; three in a row are too many.
+        assert threads[:3] == [True] * 3
+        assert threads[5:] == [False] * 4
+        assert source.acked == [position_of(n) for n in range(8)]
+
+    async def test_a_lone_record_does_not_wait_until_the_batch_is_full(self, calls: Calls) -> None:
+        """Calls in the event loop give the others their turn in between."""
+        sizes = []
+
+        class QuickSource(SyncSource):
+            blocking = False
+            records = 6
+
+        class Sizing(sdk.Destination[sdk.Options]):
+            async def write(self, batch: Batch) -> None:
+                sizes.append(len(batch))
+
+        pipeline = made(QuickSource().with_calls(calls), Sizing())
+        pipeline.sources[0].settings = pipeline.sources[0].settings.model_copy(update={"batch_size": 6})
+        await Supervisor(pipeline, MemoryStore()).run()
+
+        assert sum(sizes) == 6
+        assert sizes[0] < 6
+
+
 async def test_an_error_in_a_thread_names_the_node_and_the_call(calls: Calls) -> None:
     class Failing(SyncDestination):
         def write(self, batch: Batch) -> None:

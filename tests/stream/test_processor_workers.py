@@ -1,5 +1,6 @@
 """Where processors run: workers, instances, threads; and that open and close frame every run."""
 
+import itertools
 import threading
 import time
 from typing import Any
@@ -13,6 +14,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import Batch
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
+from conduit_py.stream.calls import SLOW_SECONDS
 from conduit_py.testing import Fail, Log, ScriptedDestination, ScriptedSource, position_of
 
 
@@ -203,16 +205,28 @@ class TestThreads:
         assert {thread for _, _, thread in plugin.calls} == {threading.get_ident()}
         assert plugin.called()[-1] == ("close", 0)
 
+    async def test_one_that_does_not_block_has_a_thread_for_everything_when_it_has_workers(self) -> None:
+        plugin = recorder(blocking=False)
+        await run(Log(), Processor("recorder", plugin, workers=2), records=6, batch_size=2)
+
+        for number in (0, 1):
+            assert len({thread for _, instance, thread in plugin.calls if instance == number}) == 1
+        assert threading.get_ident() not in {thread for _, _, thread in plugin.calls}
+
     async def test_a_quick_function_stays_in_the_event_loop(self) -> None:
-        threads = []
+        calls: list[tuple[float, int]] = []
 
         def quick(record: Record) -> Record:
-            threads.append(threading.get_ident())
+            calls.append((time.perf_counter(), threading.get_ident()))
             return record
 
-        await run(Log(), quick, records=6, batch_size=2)
+        await run(Log(), quick, records=60, batch_size=2)
 
-        assert set(threads) == {threading.get_ident()}
+        # A machine that pauses makes any function slow; what comes before the first pause is quick.
+        pauses = [later - earlier > SLOW_SECONDS / 2 for (earlier, _), (later, _) in itertools.pairwise(calls)]
+        quick_calls = calls[: pauses.index(True)] if True in pauses else calls
+        assert {thread for _, thread in quick_calls} <= {threading.get_ident()}
+        assert calls[0][1] == threading.get_ident()
 
     async def test_a_slow_function_is_moved_to_a_thread_after_its_first_batch(self) -> None:
         log, threads = Log(), []

@@ -136,7 +136,7 @@ def test_a_mark_that_is_torn_itself_is_not_believed(path: Path) -> None:
     crash(path, "halfway", 500)
     note = marker_path(path).read_bytes()
     assert note.split()[4:6] == [b"400", b"790"]
-    marker_path(path).write_bytes(note.replace(b" 400 790 ", b" 300 790 "))
+    marker_path(path).write_bytes(note.replace(b" 400 790 ", b" 400 999 "))
 
     run_once(path, b"ours")
 

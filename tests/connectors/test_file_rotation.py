@@ -127,7 +127,11 @@ def test_a_compressed_rotation_in_between_is_told(
     assert set(warnings(caplog)) == {f"{packed} is compressed, so what was not read before its rotation is missed"}
 
 
-@pytest.mark.parametrize("rewritten", ["", "new\n", f"new {LONG}\n"], ids=["empty", "shorter", "longer"])
+@pytest.mark.parametrize(
+    "rewritten",
+    ["", "new\n", f"new {LONG}\n" * 2, f"old {LONG[:1200]}\n"],
+    ids=["empty", "shorter", "longer", "shorter with the same beginning"],
+)
 def test_a_file_truncated_without_a_copy_starts_over_with_a_warning(
     rewritten: str, log: Path, tailing: file.Source, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,6 +171,19 @@ def test_a_file_copied_and_truncated_is_read_on_in_the_copy(
 
     assert lines(tailing) == ["half", "two", "three"]
     assert warnings(caplog) == []
+
+
+def test_lines_already_read_have_positions_in_the_copy(log: Path, tailing: file.Source, read_all: ReadAll) -> None:
+    write(log, f"one {LONG}\ntwo\nthree\nfour\n")
+    tailing.read(2)
+    shutil.copyfile(log, log.with_name("app.log.1"))
+    write(log, "five\n", mode="w")
+
+    [three, four] = records_of(tailing.read(3))
+    assert [three.payload.after, four.payload.after] == [b"three", b"four"]
+    copy = file.Source(path=log.with_name("app.log.1"))
+    assert [record.payload.after for record in read_all(copy, three.position)] == [b"four"]
+    assert lines(tailing) == ["five"]
 
 
 @pytest.mark.parametrize("name", ["app.log.1", "app.log-20261116", "anything"])

@@ -233,7 +233,7 @@ def test_a_line_beyond_the_limit_is_refused_with_its_size(
     assert offsets(records) == [9, 5019, 5028]
 
 
-@pytest.mark.parametrize("format", ["lines", "opencdc"])
+@pytest.mark.parametrize("format", ["lines", "json", "opencdc"])
 def test_a_beginning_that_would_do_by_itself_does_not_hide_that_the_line_is_long(
     format: str, path: Path, read_refused: ReadRefused
 ) -> None:
@@ -388,3 +388,17 @@ def test_a_tailed_csv_row_counts_once_its_quote_is_closed(path: Path) -> None:
     source.teardown()
 
     assert after(records_of(records)) == [{"a": "one\ntwo"}]
+
+
+def test_a_tailed_csv_row_is_given_up_once_it_is_too_long(path: Path) -> None:
+    """Or a quote that is never closed would fill the memory, and hold up everything behind it."""
+    path.write_text('a\n"never closed\n' + "1\n" * 20)
+    source = file.Source(path=path, format="csv", tail=True, line_size_max=30)
+    source.open(None)
+
+    reading = source.read(3)
+    source.teardown()
+
+    assert isinstance(reading, Reading)
+    assert after(reading.records) == [b'"never closed', {"a": "1"}, {"a": "1"}]
+    assert list(reading.refused) == [0]

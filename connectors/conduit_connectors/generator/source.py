@@ -70,7 +70,6 @@ class Source(sdk.Source[SourceOptions]):
         self._rows = Rows(options.fields, options.seed, options.start, step)
         self._content = await _content(options.path) if options.path is not None else b""
         self._block: list[Record] = []
-        self._block_end = 0
 
     async def read(self, n: int) -> list[Record]:
         await trio.lowlevel.checkpoint()
@@ -79,28 +78,32 @@ class Source(sdk.Source[SourceOptions]):
             n = min(n, count - self._next)
             if n <= 0:
                 raise EndOfSource
-        n = await self._pace.wait(n)
-        if self._next >= self._block_end:
+        if not self._block:
             self._make_block(self._next // BLOCK)
+        n = await self._pace.wait(min(n, len(self._block)))
         # Each record is handed out once, so that it is free to be changed and to be forgotten.
         records, self._block = self._block[:n], self._block[n:]
         self._next += len(records)
         return records
 
     def _make_block(self, number: int) -> None:
-        first = number * BLOCK
-        self._block_end = first + BLOCK
-        self._block = self._records(number)[self._next - first :]
+        self._block = self._records(number)[self._next - number * BLOCK :]
 
     def _records(self, number: int) -> list[Record]:
         indices = range(number * BLOCK, (number + 1) * BLOCK)
-        after = self._payloads(number)
-        before = self._payloads(number, _BEFORE) if Operation.UPDATE in self.options.operations else after
-        positions = positions_of("generator", indices)
-        rows = zip(indices, positions, self._operations(number), before, after, strict=True)
+        operations = self._operations(number)
+        payloads = self._payloads(number, operations)
+        collections = self.options.collections
+        rows = zip(indices, positions_of("generator", indices), operations, payloads, strict=True)
         return [
-            Record(position, operation, self._metadata(index), b"%d" % index, _payload(operation, old, new))
-            for index, position, operation, old, new in rows
+            Record(
+                position,
+                operation,
+                {_COLLECTION: collections[index % len(collections)]} if collections else {},
+                b"%d" % index,
+                payload,
+            )
+            for index, position, operation, payload in rows
         ]
 
     def _operations(self, number: int) -> list[Operation]:
@@ -109,15 +112,18 @@ class Source(sdk.Source[SourceOptions]):
             return operations * BLOCK
         return [operations[drawn % len(operations)] for drawn in self._rows.choices(number, "operation")]
 
-    def _payloads(self, number: int, variant: int = 0) -> list[Data]:
+    def _payloads(self, number: int, operations: list[Operation]) -> list[Payload]:
+        after = self._data(number)
+        if self.options.operations == [Operation.CREATE]:
+            return [Payload(None, new) for new in after]
+        before = self._data(number, _BEFORE) if Operation.UPDATE in self.options.operations else after
+        return list(map(_payload, operations, before, after))
+
+    def _data(self, number: int, variant: int = 0) -> list[Data]:
         if self.options.format == "file":
             return [self._content] * BLOCK
         rows = self._rows.block(number, variant)
         return [encode_json(row) for row in rows] if self.options.format == "raw" else list(rows)
-
-    def _metadata(self, index: int) -> dict[str, str]:
-        collections = self.options.collections
-        return {_COLLECTION: collections[index % len(collections)]} if collections else {}
 
 
 def _payload(operation: Operation, before: Data, after: Data) -> Payload:

@@ -1,0 +1,48 @@
+"""`connectors/README.md` is true: its example passes the acceptance suite, and it names every option."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conduit_connectors import file, generator, log, memory, stdio
+
+README = (Path(__file__).parents[2] / "connectors" / "README.md").read_text()
+
+
+def test_the_connector_of_the_example_passes_the_acceptance_suite(tmp_path: Path) -> None:
+    code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+    (tmp_path / "test_example.py").write_text(code)
+
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_example.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout
+    assert re.search(r"\b1\d passed\b", run.stdout)
+
+
+@pytest.mark.parametrize(
+    "connector",
+    [
+        file.Source,
+        file.Destination,
+        generator.Source,
+        stdio.Source,
+        stdio.Destination,
+        log.Destination,
+        memory.Source,
+        memory.Destination,
+    ],
+)
+def test_every_option_is_named(connector: Any) -> None:
+    name = f"{connector.__module__.split('.')[1]}.{connector.__name__}"
+    section = README[README.index(name) :].split("\n### ")[0]
+
+    assert [option for option in connector.options_model.model_fields if f"`{option}`" not in section] == []

@@ -21,30 +21,37 @@ async def stop_on_signal(
 ) -> None:
     """Call `stop` at the first SIGINT or SIGTERM and `force` at the second; the third ends the process."""
     with trio.open_signal_receiver(*SIGNALS) as signals:
-        _count_signals()
+        count = _SignalCount()
         task_status.started()
         await anext(signals)
+        count.heard = True
         stop()
-        await anext(signals)
+        # Two of a kind that arrive while the loop is held up are received as one.
+        if count.arrived == 1:
+            await anext(signals)
         force()
         await trio.sleep_forever()
 
 
-def _count_signals() -> None:
-    """Count signals where they arrive: a processor that never returns holds up the loop that would receive them."""
-    receive = signal.getsignal(signal.SIGINT)
-    assert callable(receive)
-    arrived = 0
+class _SignalCount:
+    """Counts signals where they arrive: a processor that never returns holds up the loop that would receive them."""
 
-    def count(number: int, frame: FrameType | None) -> None:
-        nonlocal arrived
-        arrived += 1
-        receive(number, frame)
-        if arrived > 2:
+    def __init__(self) -> None:
+        receive = signal.getsignal(signal.SIGINT)
+        assert callable(receive)
+        self._receive = receive
+        self.arrived = 0
+        self.heard = False
+        for number in SIGNALS:
+            signal.signal(number, self._count)
+
+    def _count(self, number: int, frame: FrameType | None) -> None:
+        self.arrived += 1
+        self._receive(number, frame)
+        if self.arrived > 2:
             _leave()
-
-    for number in SIGNALS:
-        signal.signal(number, count)
+        if self.arrived == 2 and not self.heard:
+            os.write(sys.stderr.fileno(), b"\nwaiting for a call that does not return; once more leaves at once\n")
 
 
 def _leave() -> None:

@@ -216,7 +216,26 @@ def test_ctrl_c_a_third_time_ends_even_what_never_returns(command: "Command") ->
             break
 
     assert process.returncode == 1
-    assert process.communicate()[1] == "\nleft at once; the next run reads again what was in flight\n"
+    assert process.communicate()[1] == (
+        "\nwaiting for a call that does not return; once more leaves at once\n"
+        "\nleft at once; the next run reads again what was in flight\n"
+    )
+
+
+def test_ctrl_c_twice_while_the_loop_is_held_up_counts_twice(command: "Command") -> None:
+    press = "def press(record):\n    signal.raise_signal(2)\n    signal.raise_signal(2)\n    return record\n"
+    head = command.pipeline().partition("numbers =")[0]
+    command.pipeline(
+        "Count(to=1)",
+        'Lines(path="out.txt", stuck=True)',
+        more="processors=[press]",
+        before=f"import signal\n{head}{press}",
+    )
+    code, lines = command.json("run", "orders.py")
+
+    assert code == 1
+    assert [line["type"] for line in lines if line["type"] != "progress"] == ["stopping", "forcing", "result"]
+    assert (lines[-1]["status"], lines[-1]["forced"]) == ("stopped", True)
 
 
 def test_a_stop_that_takes_too_long_fails(command: "Command", until: Until) -> None:

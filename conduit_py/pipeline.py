@@ -4,7 +4,7 @@ Nothing here raises for a mistake: every object keeps what is wrong with it in `
 `conduit_py.graph.compile_pipeline` reports all of them together before anything starts.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StringConstraints, model_validator
@@ -13,7 +13,7 @@ from conduit_py import sdk
 from conduit_py.backoff import Recovery, Retry
 from conduit_py.errors import Problem
 from conduit_py.sdk import registry
-from conduit_py.sdk.options import Options, Place, at, check_options, place_of_call
+from conduit_py.sdk.options import Options, Place, at, check_options, did_you_mean, place_of_call
 from conduit_py.sdk.processor import Condition, FunctionProcessor
 
 if TYPE_CHECKING:
@@ -53,8 +53,9 @@ class Source:
         checked, problems = check_options(SourceSettings, dict(id=id, batch_size=batch_size, window=window), self.place)
         self.settings = checked if isinstance(checked, SourceSettings) else SourceSettings.model_construct(id=self.id)
         self.connector, more = _connector("source", sdk.Source, connector, settings, self.place)
-        self.processors = [as_processor(item) for item in processors]
-        self.problems = problems + more
+        items, amiss = _listed("processors", processors, self.place)
+        self.processors = [as_processor(item) for item in items]
+        self.problems = problems + more + amiss
 
     @property
     def batch_size(self) -> int:
@@ -94,8 +95,9 @@ class Destination:
         self.when = when
         self.after = _ids(after)
         self.connector, more = _connector("destination", sdk.Destination, connector, settings, self.place)
-        self.processors = [as_processor(item) for item in processors]
-        self.problems = problems + more
+        items, amiss = _listed("processors", processors, self.place)
+        self.processors = [as_processor(item) for item in items]
+        self.problems = problems + more + amiss
 
 
 class ProcessorSettings(Options):
@@ -171,7 +173,8 @@ class DeadLetters:
             self.problems += [at(problem, "handler") for problem in handler.problems]
         elif handler not in ("stop", "drop") and not callable(handler):
             what = 'must be "stop", "drop", a destination connector or a callable'
-            self.problems.append(Problem("handler", f"{what}, not {handler!r}", None, *(self.place or (None, None))))
+            spot = self.place or (None, None)
+            self.problems.append(Problem("handler", f"{what}, not {_said(handler)}", _spelling(handler), *spot))
 
 
 class PipelineSettings(Options):
@@ -212,15 +215,25 @@ class Pipeline:
             checked if isinstance(checked, PipelineSettings) else PipelineSettings.model_construct(id=self.id)
         )
         self.sources = self._of_type(Source, "sources", sources)
-        self.processors = [as_processor(item) for item in processors]
+        self.processors = [as_processor(item) for item in self._listed("processors", processors)]
         self.destinations = self._of_type(Destination, "destinations", destinations)
-        self.dead_letters = dead_letters or DeadLetters()
+        self.dead_letters = dead_letters if isinstance(dead_letters, DeadLetters) else DeadLetters()
+        if dead_letters is not None and not isinstance(dead_letters, DeadLetters):
+            hint = f"write DeadLetters({dead_letters!r})" if isinstance(dead_letters, str) else "write DeadLetters(…)"
+            what = f"must be DeadLetters, not {_said(dead_letters)}"
+            self.problems.append(Problem("dead_letters", what, hint, *(self.place or (None, None))))
 
     @property
     def delivery(self) -> Delivery:
         return self.settings.delivery
 
-    def _of_type(self, kind: type[Any], name: str, items: Sequence[Any]) -> list[Any]:
+    def _listed(self, name: str, given: Any) -> list[Any]:
+        items, problems = _listed(name, given, self.place)
+        self.problems += problems
+        return items
+
+    def _of_type(self, kind: type[Any], name: str, given: Any) -> list[Any]:
+        items = self._listed(name, given)
         for index, item in enumerate(items):
             if not isinstance(item, kind):
                 given = type(item).__name__
@@ -238,6 +251,14 @@ def as_processor(item: ProcessorLike) -> Processor:
         return item
     name = item.name if isinstance(item, FunctionProcessor) else getattr(item, "__name__", type(item).__name__)
     return Processor(name.strip("<>"), item, named=False)
+
+
+def _listed(name: str, given: Any, place: Place | None) -> tuple[list[Any], list[Problem]]:
+    """What stands in a list. A thing by itself counts as a list of it, so that its own mistakes are found too."""
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        return list(given), []
+    what = f"must be a list, not {_said(given)}"
+    return [given], [Problem(name, what, f"write {name}=[…]", *(place or (None, None)))]
 
 
 def _connector(
@@ -271,10 +292,10 @@ def _processor(
     if isinstance(item, type):
         hint = f"write {item.__name__}(…) with its options"
         return None, [Problem("processor", f"is the class {item.__name__}, not a processor", hint, *spot)]
+    if callable(item) and not isinstance(item, sdk.Processor):
+        item = FunctionProcessor(item)
     if isinstance(item, sdk.Processor):
         return item, list(item.problems)
-    if callable(item):
-        return FunctionProcessor(item), []
     return None, [Problem("processor", f"must be a function or a processor, not {_said(item)}", None, *spot)]
 
 
@@ -289,7 +310,17 @@ def _by_name(
 
 
 def _said(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    for kind, name in ((sdk.Source, "source"), (sdk.Destination, "destination")):
+        if isinstance(value, kind):
+            return f"a {name} connector"
+    # All that most objects say of themselves is their address.
+    return repr(value) if type(value).__repr__ is not object.__repr__ else f"a {type(value).__qualname__}"
+
+
+def _spelling(handler: object) -> str | None:
+    return did_you_mean(handler, ["stop", "drop"]) if isinstance(handler, str) else None
 
 
 def _ids(after: After) -> list[str] | None:

@@ -92,7 +92,8 @@ class _Draft:
             self._link(after, self._heads[destination.id], destination.id, destination.place)
 
     def _link(self, after: Sequence[str], id: str, said_by: str, place: Place | None) -> None:
-        if not after:
+        # A pipeline without sources has been reported as that.
+        if not after and self.pipeline.sources:
             self._problem(f"{said_by}.after", "names no node, so nothing would ever arrive", place)
         for name in after:
             if name in self._ends:

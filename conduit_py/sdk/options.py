@@ -1,6 +1,7 @@
 """Options: what a user may say to a plugin, checked when it is written down."""
 
 import difflib
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -25,16 +26,19 @@ class Place(NamedTuple):
 
 
 def place_of_call() -> Place | None:
-    """The nearest caller that is not a constructor: the line in the user's file that made the object."""
+    """The nearest caller that is not a constructor nor ours: the line in the user's file that made the object."""
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name not in _CONSTRUCTION:
+        ours = frame.f_globals.get("__name__") in _DECLARING
+        if not ours and frame.f_code.co_name not in _CONSTRUCTION:
             return Place(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]
     return None
 
 
-_CONSTRUCTION = {"__init__", "__call__", "place_of_call", "_declare", "check_options"}
+_CONSTRUCTION = {"__init__", "__call__"}
+_DECLARING = {"conduit_py.pipeline", "conduit_py.sdk.options", "conduit_py.sdk.plugin", "conduit_py.sdk.processor"}
+"""The modules that make objects on behalf of the user: a plugin by its name, a processor of a bare function."""
 
 
 def check_options(
@@ -73,4 +77,6 @@ def _problem(model: type[BaseModel], error: ErrorDetails, place: Place | None) -
         suggestion = f"add {name}=…" + (f": {description}" if description else "")
     elif "input" in error and isinstance(error["input"], str | int | float | bool | None):
         message = f"{message}, not {error['input']!r}"
+        if error["type"] == "literal_error":
+            suggestion = did_you_mean(str(error["input"]), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
     return Problem(path, message, suggestion, *(place or (None, None)))

@@ -6,8 +6,9 @@ from typing import Any, ClassVar, Self, TypeAlias, overload
 
 from conduit_py.backoff import Retry
 from conduit_py.batch import Batch
+from conduit_py.errors import Problem
 from conduit_py.record import Record
-from conduit_py.sdk.options import Options, place_of_call
+from conduit_py.sdk.options import Options, Place, place_of_call
 from conduit_py.sdk.plugin import OptionsT, Plugin
 
 Result: TypeAlias = Record | list[Record] | Exception | None
@@ -60,6 +61,7 @@ class FunctionProcessor(Processor[Options]):
         retry: Retry | None = None,
     ) -> None:
         self._declare({}, place_of_call())
+        self.problems += _form_problems(function, "batch" if batch else "record", self.place)
         self.function = function
         self.name = name or getattr(function, "__name__", type(function).__name__).strip("<>")
         self.batch = batch
@@ -78,6 +80,22 @@ class FunctionProcessor(Processor[Options]):
 
     def fresh(self) -> Self:
         return self
+
+
+def _form_problems(function: Callable[..., Any], given: str, place: Place | None) -> list[Problem]:
+    """What can be seen from outside: every call of such a function would fail, and refuse its record."""
+    spot = place or (None, None)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return [Problem("", "has a yield, so its calls return no records", "return a list of them", *spot)]
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return []  # Some functions written in C do not say what they take.
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        return [Problem("", f"cannot be called with a {given}: {error}", "it must take one argument", *spot)]
+    return []
 
 
 @overload

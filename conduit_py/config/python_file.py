@@ -1,10 +1,11 @@
 """PythonFile: a Python file as the pipelines written in it."""
 
 import hashlib
+import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -159,9 +160,10 @@ def _raise_for(error: BaseException, file: Path, path: Path) -> NoReturn:
         raise FileInvalid(file, [_syntax_problem(error, path)]) from error
     where, line = _users_line(error, path)
     if isinstance(error, ModuleNotFoundError) and error.name and "." not in error.name:
+        near = did_you_mean(error.name, [*_OUR_PACKAGES, *_modules_in([str(path.parent)])])
         raise EnvironmentUnfit(
             f"{where}:{line}: imports {error.name!r}, which is neither installed nor next to the file",
-            suggestion=f"check the spelling, or install it for {sys.executable}",
+            suggestion=near or f"check the spelling, or install it for {sys.executable}",
         ) from error
     hint = _import_hint(error, path) if isinstance(error, ImportError) else None
     what = "calls sys.exit() while it loads" if isinstance(error, SystemExit) else describe(error)
@@ -182,11 +184,31 @@ def _users_line(error: BaseException, path: Path) -> tuple[str, int | None]:
     return str(path), None
 
 
+_OUR_PACKAGES = ("conduit_py", "conduit_connectors", "conduit_processors")
+
+
 def _import_hint(error: ImportError, path: Path) -> str | None:
     top = (error.name or "").partition(".")[0]
     if not top or not _beside(path.parent, top) or _home(sys.modules.get(top, ModuleType(top))) == path.parent:
-        return None
+        return _spelling_hint(error)
     return f"the {top} beside the file is not the one imported: rename it, the installed one comes first"
+
+
+def _spelling_hint(error: ImportError) -> str | None:
+    """What a module has that is spelled like what was wanted of it."""
+    if isinstance(error, ModuleNotFoundError):
+        name, _, wanted = (error.name or "").rpartition(".")
+    else:
+        name, wanted = error.name or "", "".join(re.findall(r"^cannot import name '(\w+)'", str(error)))
+    module = sys.modules.get(name)
+    if module is None:
+        return None
+    public = [each for each in dir(module) if not each.startswith("_")]
+    return did_you_mean(wanted, [*public, *_modules_in(getattr(module, "__path__", []))])
+
+
+def _modules_in(folders: Iterable[str]) -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(list(folders))]
 
 
 def _no_pipeline(file: Path, module: ModuleType) -> Problem:

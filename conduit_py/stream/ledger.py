@@ -61,6 +61,12 @@ class Ledger:
         """How many more messages may be read now."""
         return self._window - self.in_flight
 
+    @property
+    def oldest_read_at(self) -> float | None:
+        """When the oldest message that is not released was read."""
+        oldest = next(iter(self._entries.values()), None)
+        return oldest.span.read_at if oldest is not None else None
+
     def admit(self, count: int) -> None:
         """Count messages that have been read, before they set out."""
         assert 0 < count <= self.credit, f"{count} messages admitted with a credit of {self.credit}"

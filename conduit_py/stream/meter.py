@@ -2,11 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Literal, TypeAlias
 
 import msgspec
+import trio
+
+from conduit_py.stream.histogram import DURATION_BOUNDS, SIZE_BOUNDS, Histogram, empty
 
 NodeKind: TypeAlias = Literal["source", "processor", "destination", "dead_letters"]
+
+COUNTERS = ("records", "batches", "filtered", "refused", "acked", "retries")
+HISTOGRAMS = ("batch_sizes", "calls", "settling", "persists", "checkpoints")
 
 
 class Meter(msgspec.Struct):
@@ -24,7 +31,33 @@ class Meter(msgspec.Struct):
     retries: int = 0
     in_flight: int = 0
     window: int = 0
+    queued: int = 0
+    """Batches that wait in the channel before the node."""
+    oldest_seconds: float = 0.0
+    """How long ago the oldest record was read that is not settled; 0 if all are."""
+    stalled_seconds: float = 0.0
+    """For how long there have been records to settle and none has been; 0 if all are settled."""
+    settled_at: float = float("-inf")
     waits: list[str] = []
+    batch_sizes: Histogram = msgspec.field(default_factory=empty(SIZE_BOUNDS))
+    calls: Histogram = msgspec.field(default_factory=empty(DURATION_BOUNDS))
+    """How long one call took: of a processor for a batch, of `write`, of the dead-letter handler."""
+    settling: Histogram = msgspec.field(default_factory=empty(DURATION_BOUNDS))
+    """How long each record took from when it was read until it was acked to the source."""
+    persists: Histogram = msgspec.field(default_factory=empty(DURATION_BOUNDS))
+    """How long it took to make something durable: to save a position (source), to flush (destination)."""
+    checkpoints: Histogram = msgspec.field(default_factory=empty(DURATION_BOUNDS))
+    """How long a source's commits took: to save its position and to tell it."""
+
+    def plus(self, earlier: "Meter | None") -> "Meter":
+        """A new meter with the counts of both; gauges are those of this one."""
+        total = copy(self)
+        total.waits = list(self.waits)
+        for name in COUNTERS:
+            setattr(total, name, getattr(self, name) + (getattr(earlier, name) if earlier else 0))
+        for name in HISTOGRAMS:
+            setattr(total, name, getattr(self, name).plus(getattr(earlier, name) if earlier else None))
+        return total
 
     @property
     def waiting_on(self) -> str | None:
@@ -40,6 +73,15 @@ class Meter(msgspec.Struct):
         finally:
             self.waits.remove(reason)
 
+    @contextmanager
+    def timing(self, histogram: Histogram) -> Iterator[None]:
+        """Observe how long the block takes, also when it fails."""
+        started = trio.current_time()
+        try:
+            yield
+        finally:
+            histogram.observe(trio.current_time() - started)
+
 
 class Progress(msgspec.Struct, frozen=True):
     """One look at a running pipeline: totals over its nodes, and the nodes themselves."""
@@ -54,3 +96,10 @@ class Progress(msgspec.Struct, frozen=True):
     in_flight: int
     blocked_on: str | None
     nodes: list[Meter]
+    recoveries: int = 0
+    """How often it was started again after an error."""
+
+    @property
+    def stalled_seconds(self) -> float:
+        """The age of its progress: for how long some source has had records to settle and settled none."""
+        return max((meter.stalled_seconds for meter in self.nodes), default=0.0)

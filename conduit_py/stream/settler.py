@@ -93,15 +93,25 @@ class Settler:
             if self._commits:
                 with self._pace.step():
                     await self.commit([stretch.positions for stretch in handled])
-            self._meter.acked += count
+            self._count(handled, count)
             self._ledger.release(count)
         if error is not None:
             raise error
 
+    def _count(self, stretches: Sequence[Stretch], count: int) -> None:
+        self._meter.acked += count
+        now = self._meter.settled_at = trio.current_time()
+        for stretch in stretches:
+            self._meter.settling.observe(now - stretch.span.read_at, stretch.stop - stretch.start)
+
     async def commit(self, positions: Sequence[Sequence[bytes]]) -> None:
         """Make the last of these positions durable, then tell the source about all of them."""
+        with self._meter.timing(self._meter.checkpoints):
+            await self._commit(positions)
+
+    async def _commit(self, positions: Sequence[Sequence[bytes]]) -> None:
         reach("settler.before_persist")
-        with self._meter.waiting("store"):
+        with self._meter.waiting("store"), self._meter.timing(self._meter.persists):
             await self._store.save_positions(self._pipeline, {self._node: positions[-1][-1]})
         reach("settler.after_persist")
         with border(self._node, "ack"), self._meter.waiting("source ack"):

@@ -95,6 +95,7 @@ class Stage:
             results, given_up = await self._results(batch)
         self._meter.records += len(batch)
         self._meter.batches += 1
+        self._meter.batch_sizes.observe(len(batch))
         # Most batches come out as they went in; then there is nothing to tell anybody.
         if not any(map(is_not, results, batch.records)):
             return batch
@@ -129,10 +130,10 @@ class Stage:
     async def _tried(self, batch: Batch) -> tuple[list[Result], dict[int, "_GivenUp"]]:
         """The results after as many attempts as the retry policy allows, and what is known of those that failed."""
         if self._retry.attempts == 1:
-            return await self._run(batch), {}
+            return await self._timed(batch), {}
         # A failed attempt may have changed its record; every attempt starts from the record as it came.
         pristine = [record.copy() for record in batch.records]
-        results = await self._run(batch)
+        results = await self._timed(batch)
         attempts = dict.fromkeys(range(len(batch)), 1)
         for attempt in range(1, self._retry.attempts):
             failed = [index for index, result in enumerate(results) if _worth_retrying(result)]
@@ -141,11 +142,15 @@ class Stage:
             self._meter.retries += 1
             with self._meter.waiting("back-off"):
                 await trio.sleep(self._retry.delay(attempt, self._rng))
-            for index, result in zip(failed, await self._run(_again(batch, failed, pristine)), strict=True):
+            for index, result in zip(failed, await self._timed(_again(batch, failed, pristine)), strict=True):
                 results[index] = result
                 attempts[index] = attempt + 1
         errors = [index for index, result in enumerate(results) if isinstance(result, Exception)]
         return results, {index: _GivenUp(attempts[index], pristine[index]) for index in errors}
+
+    async def _timed(self, batch: Batch) -> list[Result]:
+        with self._meter.timing(self._meter.calls):
+            return await self._run(batch)
 
     async def _run(self, batch: Batch) -> list[Result]:
         if len(self._lanes) == 1:

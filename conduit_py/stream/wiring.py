@@ -76,6 +76,17 @@ class Wiring:
         kinds = (self.source_calls, self.ack_calls, self.destination_calls, self.answer_calls)
         return [calls for each in kinds for calls in each.values()]
 
+    def look(self) -> None:
+        """Note in the meters what nobody counts while it changes: what waits, and for how long."""
+        now = trio.current_time()
+        for id, (_, inbox) in self._channels.items():
+            self.meters[id].queued = inbox.statistics().current_buffer_used
+        for id, ledger in self.ledgers.items():
+            meter, read_at = self.meters[id], ledger.oldest_read_at
+            meter.in_flight = ledger.in_flight
+            meter.oldest_seconds = 0.0 if read_at is None else now - read_at
+            meter.stalled_seconds = 0.0 if read_at is None else now - max(read_at, meter.settled_at)
+
     def _make_channels(
         self,
     ) -> "dict[str, tuple[trio.MemorySendChannel[Batch], trio.MemoryReceiveChannel[Batch]]]":

@@ -95,6 +95,7 @@ class Writer:
         reach("writer.after_write")
         self._meter.records += given - len(refused)
         self._meter.batches += 1
+        self._meter.batch_sizes.observe(given)
         if refused:
             batch = self._without(batch, refused, ledger)
         if self._flushes:
@@ -123,7 +124,8 @@ class Writer:
 
     async def _call_write(self, batch: Batch) -> Any:
         try:
-            return await self._calls("write", lent(batch))
+            with self._meter.timing(self._meter.calls):
+                return await self._calls("write", lent(batch))
         except RecordRefused as error:
             return dict.fromkeys(range(len(batch)), refusal_text(error))
 
@@ -165,7 +167,8 @@ class Writer:
 
     async def _flush(self) -> None:
         """Make everything written durable, then vote on it."""
-        with border(self._node, "flush"), self._meter.waiting("flush"), self._pace.step():
+        timing = self._meter.timing(self._meter.persists)
+        with border(self._node, "flush"), self._meter.waiting("flush"), self._pace.step(), timing:
             await self._calls("flush")
         reach("writer.after_flush")
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0

@@ -120,9 +120,17 @@ class Supervisor:
         return self._recovery.retries is None or len(self._failures) <= self._recovery.retries
 
     async def _back_off(self) -> None:
-        """Wait before the next run, or until a stop is asked for."""
-        with trio.move_on_after(self._recovery.delay(self._failed_in_a_row, self._rng)):
-            await self._stop_requested.wait()
+        """Wait before the next run, and for what the last one left behind, or until a stop is asked for."""
+        assert self._run is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_when_stopped, nursery.cancel_scope)
+            await trio.sleep(self._recovery.delay(self._failed_in_a_row, self._rng))
+            await self._run.writes_ended()
+            nursery.cancel_scope.cancel()
+
+    async def _cancel_when_stopped(self, scope: trio.CancelScope) -> None:
+        await self._stop_requested.wait()
+        scope.cancel()
 
     async def _end(self, state: PipelineState) -> PipelineState:
         self._ended_at = trio.current_time()

@@ -76,9 +76,19 @@ class Calls:
         method = getattr(type(self.plugin), name, None)
         return any(method is getattr(base, name, _NONE) for base in (Source, Destination, Processor, Connector))
 
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way in the thread, be it that nobody waits for it any more."""
+        return self._thread is not None and self._thread.busy
+
     def close(self) -> None:
         if self._thread is not None:
             self._thread.close()
+
+    async def ended(self) -> None:
+        """Once closed: wait until no call is under way any more."""
+        if self._thread is not None:
+            await self._thread.ended()
 
 
 _NONE = object()

@@ -51,6 +51,11 @@ class DeadLetterOffice:
             finally:
                 self._calls.close()
 
+    async def ended(self) -> None:
+        """Once closed: wait until no write is under way any more."""
+        if self._calls is not None:
+            await self._calls.ended()
+
     async def store(self, letters: Sequence[DeadLetter]) -> None:
         async with self._lock:
             with self._meter.waiting("dead letters"):

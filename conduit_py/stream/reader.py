@@ -37,6 +37,7 @@ class Reader:
         self._wake = wake
         self._meter = meter
         self._stop_requested = trio.Event()
+        self._stop_called = False
         self._scope = trio.CancelScope()
         self.completed = False
 
@@ -93,12 +94,23 @@ class Reader:
         """Once told to stop, make a waiting `read` return."""
         await self._stop_requested.wait()
         if not self._calls.inherited("stop"):
-            stop = self._source.stop
-            with border(self._node, "stop"):
-                # Not in the node's own thread: that one may be the one inside `read`.
-                await (stop() if is_async(stop) else trio.to_thread.run_sync(stop, abandon_on_cancel=True))  # type: ignore[misc]
+            await self._call_stop()
         elif is_async(self._source.read):
             self._scope.cancel()
+
+    async def _call_stop(self) -> None:
+        stop, self._stop_called = self._source.stop, True
+        with border(self._node, "stop"):
+            # Not in the node's own thread: that one may be the one inside `read`.
+            await (stop() if is_async(stop) else trio.to_thread.run_sync(stop, abandon_on_cancel=True))  # type: ignore[misc]
+
+    async def close(self) -> None:
+        """Tear the source down. A `read` that a run cut short has left in its thread is made to return before."""
+        try:
+            if self._calls.busy and not self._stop_called and not self._calls.inherited("stop"):
+                await self._call_stop()
+        finally:
+            await self._calls("teardown")
 
     def _accept(self, reading: Any, n: int) -> None:
         records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})

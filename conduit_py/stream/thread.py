@@ -23,6 +23,7 @@ class OwnedThread:
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._working = False
         self._thread = threading.Thread(target=self._work, name=f"conduit-{name}", daemon=True)
         self._thread.start()
 
@@ -38,15 +39,28 @@ class OwnedThread:
         result: T = await trio.lowlevel.wait_task_rescheduled(leave)
         return result
 
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way, be it that nobody waits for it any more."""
+        return self._working
+
     def close(self) -> None:
         """End the thread after the calls already given to it."""
         self._jobs.put(None)
+
+    async def ended(self) -> None:
+        """Wait until the closed thread has ended, and with it the last call."""
+        if self._thread.is_alive():
+            # A limiter of its own: those who wait for stuck calls must not be in each other's way.
+            await trio.to_thread.run_sync(self._thread.join, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             if job.abandoned and not job.final:
                 continue
+            self._working = True
             result = outcome.capture(job.call, *job.args)
+            self._working = False
             # Nobody waits any more when the event loop has ended, but what comes behind may be final.
             with suppress(trio.RunFinishedError):
                 job.token.run_sync_soon(job.deliver, result)

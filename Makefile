@@ -19,6 +19,7 @@ install: $(READY)
 # Debian keeps the module that makes virtual environments in a package of its own.
 $(READY): pyproject.toml constraints.txt
 	@rm -rf .venv/.ready
+	@echo "setting up .venv, which takes about a minute"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
 		(rm -rf .venv && apt-get update -q && apt-get install -qy python3-venv && $(PYTHON) -m venv .venv)
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

@@ -42,16 +42,16 @@ def quickstart(*, records: int = RECORDS, write: Path | None = None, debug: bool
         _write(write, text)
         put(f"wrote {write}; next: conduit-py run {write}")
         return ExitCode.OK
-    put(f"{records} made-up orders, 10 a second → cents → your screen (Ctrl-C stops)")
+    put(f"{records} made-up orders, 10 a second → in cents, the smallest left out → your screen (Ctrl-C stops)")
     with TemporaryDirectory(prefix="conduit-quickstart-") as folder:
         file = Path(folder, "orders.py")
         file.write_text(text)
         code = run_file(file, state=Path(folder, "state"), debug=debug)
     put(
-        "next: conduit-py quickstart --write orders.py   the pipeline you just saw, to change\n"
-        "      conduit-py check orders.py                every mistake at once\n"
-        "      conduit-py graph orders.py                draws it\n"
-        "      conduit-py run orders.py                  runs it; a second run goes on where the first ended"
+        "next: conduit-py quickstart --write first.py   the pipeline you just saw, to change\n"
+        "      conduit-py check first.py                every mistake at once\n"
+        "      conduit-py graph first.py                draws it\n"
+        "      conduit-py run first.py                  runs it; a second run goes on where the first ended"
     )
     return code
 

@@ -16,7 +16,7 @@ def test_quickstart_shows_records_and_what_to_do_next(command: "Command") -> Non
     assert done.returncode == 0
     assert [record["id"] for record in records] == [0, 1, 2, 3, 5]
     assert all(record["cents"] == round(record["amount"] * 100) >= 10 for record in records)
-    assert "conduit-py run orders.py" in done.stdout
+    assert "conduit-py run first.py" in done.stdout
     assert done.stderr.startswith("orders: completed: 6 read, 6 acked, 1 filtered, 0 dead letters in ")
 
 

@@ -60,7 +60,7 @@ class LineBuffer:
         self._rest_size += len(block)
         cut = block.rfind(b"\n") + 1
         if cut:
-            whole = b"".join([*self._rest, block[:cut]])
+            whole = b"".join([*self._rest, memoryview(block)[:cut]])
             self._add(whole, start, self.offset - len(block) + cut)
             block = block[cut:]
             self._rest, self._rest_size = [], len(block)

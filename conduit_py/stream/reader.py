@@ -99,10 +99,17 @@ class Reader:
             self._scope.cancel()
 
     async def _call_stop(self) -> None:
-        stop, self._stop_called = self._source.stop, True
+        def stop() -> Any:
+            # Noted only now: a forceful stop may come before the call has begun.
+            self._stop_called = True
+            return self._source.stop()
+
         with border(self._node, "stop"):
-            # Not in the node's own thread: that one may be the one inside `read`.
-            await (stop() if is_async(stop) else trio.to_thread.run_sync(stop, abandon_on_cancel=True))  # type: ignore[misc]
+            if is_async(self._source.stop):
+                await stop()
+            else:
+                # Not in the node's own thread: that one may be the one inside `read`.
+                await trio.to_thread.run_sync(stop, abandon_on_cancel=True)
 
     async def close(self) -> None:
         """Tear the source down. A `read` that a run cut short has left in its thread is made to return before."""

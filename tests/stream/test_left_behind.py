@@ -1,5 +1,6 @@
 """Calls that a failed run leaves behind in threads: released if possible, and never beside the next run."""
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,13 +27,29 @@ class World:
         self.stuck = threading.Event()
         self.release = threading.Event()
         self.told = threading.Event()
+        self.warned = threading.Event()
         self.runs = 0
+
+
+class Heard(logging.Handler):
+    """Tells a world that somebody waits for what was left behind."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self.world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "has not returned yet" in record.getMessage():
+            self.world.warned.set()
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     world = World()
+    handler = Heard(world)
+    logging.getLogger("conduit_py").addHandler(handler)
     yield world
+    logging.getLogger("conduit_py").removeHandler(handler)
     world.release.set()
 
 
@@ -89,9 +106,7 @@ async def test_a_write_that_is_still_under_way_is_waited_for_before_the_next_run
     supervisor = Supervisor(pipeline, MemoryStore(), recovery=QUICK)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
-        await trio.to_thread.run_sync(world.stuck.wait, 30)
-        # Longer than a forceful teardown and the pause before the next run take together.
-        await trio.sleep(3)
+        await trio.to_thread.run_sync(world.warned.wait, 30)
         assert supervisor.progress().status == "recovering"
         assert world.events.count("open") == 1
         world.release.set()
@@ -115,8 +130,7 @@ async def test_a_stop_does_not_wait_for_it(world: World) -> None:
     supervisor = Supervisor(pipeline, MemoryStore(), recovery=QUICK)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
-        await trio.to_thread.run_sync(world.stuck.wait, 30)
-        await trio.sleep(3)
+        await trio.to_thread.run_sync(world.warned.wait, 30)
         supervisor.stop()
 
     assert supervisor.state.status is Status.STOPPED

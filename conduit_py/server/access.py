@@ -1,0 +1,155 @@
+"""Access: the one check that every request and every WebSocket passes before any route sees it."""
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from conduit_py.server.problems import Fault, fault_response
+from conduit_py.server.tokens import Role, Tokens
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+"""What may be read without a token: these very paths, not what begins or ends like them."""
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+OPERATED = "/api/v1/pipelines/"
+LOOPBACK_NAMES = frozenset({"localhost", "localhost."})
+HEADERS = [
+    (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Who gets in. Without tokens everybody does who can reach the server, which must then be this machine only."""
+
+    tokens: Tokens = field(default_factory=lambda: Tokens({}))
+    names: frozenset[str] = frozenset()
+    """Further host names under which clients may call the server."""
+    any_address: bool = False
+    """Whether clients may call it by any IP address: for servers that others can reach."""
+    open_paths: frozenset[str] = OPEN_PATHS
+
+    def knows(self, host: str) -> bool:
+        """Whether a Host header names this server.
+
+        A page elsewhere can have its own name lead to this machine (DNS rebinding), and its requests then
+        count as its own. But it cannot get a browser to send another name than its own.
+        """
+        name = host_name(host)
+        if name is None:
+            return False
+        if name in LOOPBACK_NAMES or name in self.names:
+            return True
+        try:
+            address = ip_address(name)
+        except ValueError:
+            return False
+        return self.any_address or address.is_loopback
+
+    def required(self, scope: Scope) -> Role | None:
+        """The role that a request needs, or None when it needs none. What is not known needs the highest."""
+        if scope["type"] == "websocket":
+            return Role.READ
+        if scope["method"] in SAFE_METHODS:
+            return None if scope["path"] in self.open_paths else Role.READ
+        return Role.OPERATE if scope["path"].startswith(OPERATED) else Role.ADMIN
+
+
+class Access:
+    """Lets a request pass when its host, origin and token are right, and puts the security headers on every answer."""
+
+    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+        self._app = app
+        self._policy = policy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, _with_headers(send))
+        elif scope["type"] == "http":
+            status, fault = refusal
+            headers = {"www-authenticate": "Bearer"} if status == 401 else None
+            await fault_response(status, fault, headers)(scope, receive, _with_headers(send))
+        else:
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal[1].code})
+
+    def _refusal(self, scope: Scope) -> tuple[int, Fault] | None:
+        host = _only(scope, b"host")
+        if host is None or not self._policy.knows(host):
+            hint = "call it by its address, or allow the name with --allow-host"
+            return 400, Fault(code="host.refused", message="this server does not go by that host name", suggestion=hint)
+        if not _same_origin(scope, host):
+            return 403, Fault(code="origin.refused", message="pages of other sites may not change anything here")
+        return self._token_refusal(scope)
+
+    def _token_refusal(self, scope: Scope) -> tuple[int, Fault] | None:
+        required = self._policy.required(scope)
+        if required is None or not len(self._policy.tokens):
+            return None
+        token = _bearer(_only(scope, b"authorization"))
+        role = self._policy.tokens.role_of(token) if token is not None else None
+        if role is None:
+            hint = "send the header `Authorization: Bearer TOKEN`"
+            return 401, Fault(code="access.token_missing", message="a valid token is needed", suggestion=hint)
+        if role < required:
+            message = f"this needs a token with the role {required.name.lower()}"
+            return 403, Fault(code="access.refused", message=message)
+        return None
+
+
+def host_name(host: str) -> str | None:
+    """The name or address in a Host header, in lower case and without port or brackets; None if it is no such thing."""
+    name, colon, port = host.strip().lower().rpartition(":") if not host.endswith("]") else (host.lower(), "", "")
+    if not colon:
+        name = name or port
+        port = ""
+    if colon and not (port.isascii() and port.isdigit()):
+        return None
+    if name.startswith("[") and name.endswith("]"):
+        return name[1:-1]
+    return name if name and ":" not in name else None
+
+
+def _same_origin(scope: Scope, host: str) -> bool:
+    """Whether the request comes from no page at all, from one of ours, or cannot change anything."""
+    if scope["type"] == "http" and scope["method"] in SAFE_METHODS:
+        return True
+    origins = [value for name, value in scope["headers"] if name == b"origin"]
+    if not origins:
+        return True
+    # Not the scheme of the connection: with TLS ended before the server, the page has another one.
+    return len(origins) == 1 and origins[0].lower() in (b"http://" + _raw(host), b"https://" + _raw(host))
+
+
+def _raw(host: str) -> bytes:
+    return host.lower().encode("latin-1")
+
+
+def _only(scope: Scope, wanted: bytes) -> str | None:
+    """The value of a header that is there exactly once: two could be read as one thing here and another there."""
+    values = [value for name, value in scope["headers"] if name.lower() == wanted]
+    return values[0].decode("latin-1") if len(values) == 1 else None
+
+
+def _bearer(authorization: str | None) -> str | None:
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip(" ") or None if scheme.lower() == "bearer" else None
+
+
+def _with_headers(send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = {name.lower() for name, _ in message.get("headers", [])}
+            ours = [(name, value) for name, value in HEADERS if name not in given]
+            message = {**message, "headers": [*message.get("headers", []), *ours]}
+        await send(message)
+
+    return send_with_headers

@@ -1,0 +1,33 @@
+"""The API as an ASGI application: its routes, what stands before them, and its OpenAPI document."""
+
+from fastapi import FastAPI
+
+from conduit_py import __version__
+from conduit_py.server import health, live, pipelines, plugins, positions
+from conduit_py.server.access import Access, Policy
+from conduit_py.server.body import BodyLimit
+from conduit_py.server.problems import Border, handle_problems
+from conduit_py.server.service import Service
+
+
+def create_app(service: Service, policy: Policy) -> FastAPI:
+    """The whole API. A request meets the access check first, then the body limit, then the border for errors."""
+    app = FastAPI(
+        title="conduit-py",
+        version=__version__,
+        description="See and operate the pipelines of a server. Errors have a stable code.",
+        openapi_url="/api/v1/openapi.json",
+        # The pages that come along load their scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    app.state.live = live.Live()
+    for noun in (pipelines, positions, plugins, live, health):
+        app.include_router(noun.router)
+    handle_problems(app, service.redaction)
+    for layer in (Border, BodyLimit):
+        app.add_middleware(layer)
+    app.add_middleware(Access, policy=policy)
+    return app

@@ -1,0 +1,72 @@
+"""Pipelines over HTTP: see them, start, stop and restart them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import ConfigDict
+
+from conduit_py.pipeline import Id
+from conduit_py.server.problems import documented
+from conduit_py.server.service import Here, Service
+from conduit_py.server.views import (
+    AcceptedView,
+    PipelineDetailsView,
+    PipelinesView,
+    PipelineView,
+    View,
+    pipeline_details_view,
+    pipeline_view,
+)
+
+router = APIRouter(prefix="/api/v1/pipelines", tags=["pipelines"])
+
+PipelineId = Annotated[Id, Path(description="the id of a pipeline")]
+
+
+class StopRequest(View):
+    """How to stop: gracefully, or at once, in which case what is in flight is read again."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    force: bool = False
+
+
+@router.get("", responses=documented())
+async def list_pipelines(service: Here) -> PipelinesView:
+    """Every pipeline at a glance."""
+    return PipelinesView(pipelines=pipeline_views(service))
+
+
+@router.get("/{id}", responses=documented(404))
+async def show_pipeline(service: Here, id: PipelineId) -> PipelineDetailsView:
+    """A pipeline with its graph and the counters of its nodes."""
+    return pipeline_details_view(service.fleet[id], service.redaction)
+
+
+@router.post("/{id}/start", status_code=202, responses=documented(404, 409, 503))
+async def start_pipeline(service: Here, id: PipelineId) -> AcceptedView:
+    """Start a pipeline that is not running; it goes on from its positions."""
+    service.fleet.start(id)
+    return _accepted(service, id)
+
+
+@router.post("/{id}/stop", status_code=202, responses=documented(404, 409))
+async def stop_pipeline(service: Here, id: PipelineId, request: StopRequest | None = None) -> AcceptedView:
+    """Stop a running pipeline; it stays stopped, also when the server is started anew, until a user starts it."""
+    service.fleet.stop(id, force=request is not None and request.force)
+    return _accepted(service, id)
+
+
+@router.post("/{id}/restart", status_code=202, responses=documented(404, 409, 503))
+async def restart_pipeline(service: Here, id: PipelineId) -> AcceptedView:
+    """Stop a pipeline gracefully if it is running, then start it."""
+    service.restart(id)
+    return _accepted(service, id)
+
+
+def pipeline_views(service: Service) -> list[PipelineView]:
+    return [pipeline_view(member, service.redaction) for member in service.fleet]
+
+
+def _accepted(service: Service, id: str) -> AcceptedView:
+    return AcceptedView(id=id, status=service.fleet[id].state.status)

@@ -1,0 +1,59 @@
+"""Positions over HTTP: from where the sources of a pipeline go on."""
+
+from base64 import b64decode, b64encode
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import ConfigDict, StringConstraints
+
+from conduit_py.pipeline import Id
+from conduit_py.server.pipelines import PipelineId
+from conduit_py.server.problems import documented
+from conduit_py.server.service import Here, Service
+from conduit_py.server.views import PositionsView, View
+
+router = APIRouter(prefix="/api/v1/pipelines/{id}/positions", tags=["positions"])
+
+SourceId = Annotated[Id, Path(description="the id of a source of the pipeline")]
+Base64 = Annotated[
+    str,
+    StringConstraints(
+        max_length=65_536, pattern=r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$", strict=True
+    ),
+]
+
+
+class PositionRequest(View):
+    """The position after which a source goes on, in base64."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    position: Base64
+
+
+@router.get("", responses=documented(404, 503))
+async def list_positions(service: Here, id: PipelineId) -> PositionsView:
+    """The durable position of every source; null for one that starts from the beginning."""
+    return await _positions(service, id)
+
+
+@router.put("/{source}", responses=documented(404, 409, 503))
+async def set_position(service: Here, id: PipelineId, source: SourceId, request: PositionRequest) -> PositionsView:
+    """Have a source go on after another position; only while the pipeline is stopped."""
+    await service.fleet.set_position(id, source, b64decode(request.position))
+    return await _positions(service, id)
+
+
+@router.delete("/{source}", responses=documented(404, 409, 503))
+async def reset_position(service: Here, id: PipelineId, source: SourceId) -> PositionsView:
+    """Have a source start from the beginning; only while the pipeline is stopped."""
+    await service.fleet.set_position(id, source, None)
+    return await _positions(service, id)
+
+
+async def _positions(service: Service, id: str) -> PositionsView:
+    positions = await service.fleet.positions(id)
+    shown = {node.id: positions.get(node.id) for node in service.fleet[id].graph.sources}
+    return PositionsView(
+        positions={source: None if each is None else b64encode(each).decode() for source, each in shown.items()}
+    )

@@ -1,0 +1,130 @@
+"""Problems: every error as an HTTP status and one stable shape, `{"error": {"code", "message", …}}`."""
+
+import logging
+import secrets
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from conduit_py import errors
+from conduit_py.errors import ConduitError
+from conduit_py.sdk.registry import UnknownPlugin
+from conduit_py.server.redaction import Redaction
+from conduit_py.server.views import View
+
+log = logging.getLogger("conduit_py.server")
+
+STATUSES: list[tuple[type[ConduitError], HTTPStatus]] = [
+    (errors.PipelineUnknown, HTTPStatus.NOT_FOUND),
+    (errors.ShuttingDown, HTTPStatus.SERVICE_UNAVAILABLE),
+    (errors.FleetError, HTTPStatus.CONFLICT),
+    (errors.PipelineInvalid, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.EnvironmentUnfit, HTTPStatus.SERVICE_UNAVAILABLE),
+    (errors.StateFailed, HTTPStatus.SERVICE_UNAVAILABLE),
+]
+"""The first that fits counts."""
+
+CODES = {
+    HTTPStatus.BAD_REQUEST: "request.malformed",
+    HTTPStatus.UNAUTHORIZED: "access.token_missing",
+    HTTPStatus.FORBIDDEN: "access.refused",
+    HTTPStatus.NOT_FOUND: "path.unknown",
+    HTTPStatus.METHOD_NOT_ALLOWED: "method.not_allowed",
+    HTTPStatus.REQUEST_TIMEOUT: "request.timed_out",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request.too_large",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "request.invalid",
+}
+"""The codes of what is wrong with a request itself."""
+
+
+class Fault(View):
+    """What is wrong, where in the request, and what to do about it."""
+
+    code: str
+    message: str
+    path: str | None = None
+    suggestion: str | None = None
+
+
+class FaultAnswer(View):
+    """The body of every answer that is an error."""
+
+    error: Fault
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error answers of a route, for the OpenAPI document: these, and those that any route may give."""
+    everywhere = (400, 401, 403, 405, 408, 413, 422, 500)
+    return {status: {"model": FaultAnswer} for status in sorted({*everywhere, *statuses})}
+
+
+def fault_response(status: int, fault: Fault, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    answer = FaultAnswer(error=fault).model_dump(mode="json", exclude_none=True)
+    return JSONResponse(answer, status, headers=headers)
+
+
+def handle_problems(app: FastAPI, redaction: Redaction) -> None:
+    """Have the routes of an app answer every error that they may raise on purpose in this shape."""
+
+    async def answer(_: Request, error: Exception) -> JSONResponse:
+        status, fault, headers = fault_of(error)
+        redacted = {"message": redaction(fault.message), "suggestion": fault.suggestion and redaction(fault.suggestion)}
+        return fault_response(status, fault.model_copy(update=redacted), headers)
+
+    for kind in (ConduitError, UnknownPlugin, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer)
+
+
+def fault_of(error: Exception) -> tuple[int, Fault, Mapping[str, str] | None]:
+    """The status, the fault and further headers with which an error is answered."""
+    if isinstance(error, UnknownPlugin):
+        return 404, Fault(code="plugin.unknown", message=error.message, suggestion=error.suggestion), None
+    if isinstance(error, RequestValidationError):
+        return 422, _invalid(error), None
+    if isinstance(error, HTTPException):
+        code = CODES.get(HTTPStatus(error.status_code), "request.refused")
+        return error.status_code, Fault(code=code, message=str(error.detail)), error.headers
+    assert isinstance(error, ConduitError)
+    fault = Fault(code=error.code, message=error.message, suggestion=error.suggestion)
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), 500), fault, None
+
+
+def _invalid(error: RequestValidationError) -> Fault:
+    # The first only, and never the value: it may be a secret that was put in the wrong place.
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"])
+    return Fault(code="request.invalid", message=f"{path}: {first['msg']}", path=path)
+
+
+class Border:
+    """The place where an error that nobody expected becomes an answer: an id for the caller, the rest for the log."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception:  # the border of one request
+            id = secrets.token_hex(8)
+            log.exception("error %s in %s %r", id, scope.get("method", scope["type"]), scope.get("path"))
+            if scope["type"] == "http" and not started:
+                fault = Fault(
+                    code="internal",
+                    message=f"an error of conduit-py itself, {id}",
+                    suggestion="look for this id in the log of the server",
+                )
+                await fault_response(500, fault)(scope, receive, send)

@@ -1,0 +1,159 @@
+"""serve_api: the API on a socket, on hypercorn's trio worker."""
+
+import logging
+import ssl
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import AppWrapper, ConnectionState
+from hypercorn.utils import wrap_app
+
+from conduit_py.errors import EnvironmentUnfit
+from conduit_py.server.access import Policy
+from conduit_py.server.app import create_app
+from conduit_py.server.connection import Connection, Door, Listener
+from conduit_py.server.service import Service
+from conduit_py.server.tokens import VARIABLE, Tokens
+
+log = logging.getLogger("conduit_py.server")
+
+GRACE_SECONDS = 3.0
+"""How long requests under way may take once the server ends."""
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Where the API is served, and to whom."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    tokens: Tokens = field(default_factory=lambda: Tokens({}))
+    allowed_hosts: frozenset[str] = frozenset()
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+
+    def check(self) -> None:
+        """Raise EnvironmentUnfit for what would be unsafe or cannot work."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise EnvironmentUnfit("--tls-cert and --tls-key go together", suggestion="give both, or neither")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise EnvironmentUnfit("--tls-client-ca needs --tls-cert and --tls-key", suggestion="give all three")
+        if self.public and not len(self.tokens):
+            raise EnvironmentUnfit(
+                f"others could reach {self.host} and operate every pipeline, for there are no tokens",
+                suggestion=f"give --token-file or {VARIABLE}, or bind 127.0.0.1",
+            )
+
+    @property
+    def public(self) -> bool:
+        """Whether other machines may be able to reach it. A name other than localhost counts as such."""
+        try:
+            return not ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host != "localhost"
+
+    @property
+    def policy(self) -> Policy:
+        names = {self.host.lower(), *(name.lower() for name in self.allowed_hosts)}
+        return Policy(self.tokens, frozenset(names), any_address=self.public)
+
+
+async def serve_api(
+    service: Service,
+    config: ServerConfig,
+    until: trio.Event,
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the API until the event; requests under way then have `GRACE_SECONDS`. Started with its URL.
+
+    Raises EnvironmentUnfit, with nothing served, when it would be unsafe or the address cannot be had.
+    Set `service.closing` some time before `until`: it ends the streams, which go on for ever otherwise.
+    """
+    config.check()
+    context = WorkerContext(None)
+    door = Door(partial(TCPServer, _wrapped(service, config), _hypercorn(), context, ConnectionState({})))
+    encrypted = _tls(config)
+    listeners = await _listen(config)
+    url = _url(config, listeners[0])
+    _warn_of_plain_text(config)
+    async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
+        limited = [_limited(listener, encrypted) for listener in listeners]
+        accepting.start_soon(partial(trio.serve_listeners, handler_nursery=connections), door, limited)
+        task_status.started(url)
+        await until.wait()
+        accepting.cancel_scope.cancel()
+        await context.terminated.set()
+        connections.cancel_scope.deadline = trio.current_time() + GRACE_SECONDS
+
+
+def _wrapped(service: Service, config: ServerConfig) -> AppWrapper:
+    return wrap_app(create_app(service, config.policy), 0, "asgi")  # type: ignore[arg-type]  # two spellings of ASGI
+
+
+def _hypercorn() -> Config:
+    config = Config()
+    config.include_server_header = False
+    config.accesslog = None
+    config.errorlog = log
+    config.ssl_handshake_timeout = 10
+    config.websocket_max_message_size = 64 * 1024
+    return config
+
+
+async def _listen(config: ServerConfig) -> list[trio.SocketListener]:
+    try:
+        return await trio.open_tcp_listeners(config.port, host=config.host)
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise EnvironmentUnfit(
+            f"cannot listen on {config.host} port {config.port}: {reason}",
+            suggestion="choose another with --host and --port; port 0 is any free one",
+        ) from error
+
+
+def _limited(
+    listener: trio.SocketListener, encrypted: ssl.SSLContext | None
+) -> trio.abc.Listener[Connection | trio.SSLStream[Connection]]:
+    limited = Listener(listener)
+    return trio.SSLListener(limited, encrypted, https_compatible=True) if encrypted else limited
+
+
+def _url(config: ServerConfig, listener: trio.SocketListener) -> str:
+    host, port = listener.socket.getsockname()[:2]
+    scheme = "https" if config.tls_cert else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _tls(config: ServerConfig) -> ssl.SSLContext | None:
+    if config.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+        if config.tls_client_ca is not None:
+            context.load_verify_locations(config.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:  # SSLError is one
+        raise EnvironmentUnfit(
+            f"the TLS files cannot be used: {error.strerror or error}",
+            suggestion="check --tls-cert, --tls-key and --tls-client-ca: PEM files, and the key of the certificate",
+        ) from error
+    return context
+
+
+def _warn_of_plain_text(config: ServerConfig) -> None:
+    if config.public and config.tls_cert is None:
+        log.warning(
+            "tokens and data travel readable to %s: give --tls-cert and --tls-key, or end TLS in front of it",
+            config.host,
+        )

@@ -1,0 +1,82 @@
+"""Service: what the routes of the API work on, and what they remember between two requests."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import trio
+from fastapi import Depends
+from fastapi.requests import HTTPConnection
+
+from conduit_py.errors import FleetError, ShuttingDown
+from conduit_py.lifecycle.fleet import Fleet, Member
+from conduit_py.server.redaction import Redaction
+from conduit_py.store.store import Store
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The last time that a pipeline was known to get on, and with how many acks."""
+
+    acked: int
+    at: float
+
+
+class Service:
+    """A fleet, its store, and the two events in the life of a server: everything was started; it is about to end.
+
+    `nursery` is for what goes on after its request was answered; it must outlive the API.
+    """
+
+    def __init__(self, fleet: Fleet, store: Store, nursery: trio.Nursery) -> None:
+        self.fleet = fleet
+        self.store = store
+        self.booted = trio.Event()
+        self.closing = trio.Event()
+        self.redaction = Redaction(fleet)
+        self._nursery = nursery
+        self._seen: dict[str, _Seen] = {}
+
+    def restart(self, id: str) -> None:
+        """Restart a pipeline; returns before it has stopped."""
+        member = self.fleet[id]
+        if self.closing.is_set():
+            raise ShuttingDown("the server is shutting down and starts nothing any more")
+        if member.running:
+            self._nursery.start_soon(self._restart, id)
+        else:
+            self.fleet.start(id)
+
+    async def _restart(self, id: str) -> None:
+        try:
+            await self.fleet.restart(id)
+        except FleetError:
+            # Somebody else started it, removed it, or shut the server down while it was stopping: they win.
+            return
+
+    def progress_age(self, member: Member) -> float:
+        """For how many seconds a pipeline has had records in flight and settled none; 0 when none are in flight."""
+        progress, id, now = member.progress(), member.pipeline.id, trio.current_time()
+        if progress is None or not member.running or not progress.in_flight:
+            self._seen.pop(id, None)
+            return 0.0
+        seen = self._seen.get(id)
+        if seen is None or seen.acked != progress.acked:
+            seen = self._seen[id] = _Seen(progress.acked, now)
+        return now - seen.at
+
+    async def watch(self) -> None:
+        """Look at every pipeline once a second, so that an age is right whenever it is asked for."""
+        while True:
+            for member in self.fleet:
+                self.progress_age(member)
+            await trio.sleep(1)
+
+
+async def _service_of(connection: HTTPConnection) -> Service:
+    service = connection.app.state.service
+    assert isinstance(service, Service)
+    return service
+
+
+Here = Annotated[Service, Depends(_service_of)]
+"""What a route declares to be given the service."""

@@ -1,0 +1,185 @@
+"""Views: what the API shows. Options are in none of them, and texts that may quote a secret are redacted."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from conduit_py.graph.node import Node, connector_label
+from conduit_py.lifecycle.fleet import Member
+from conduit_py.pipeline import DeadLetters, Delivery
+from conduit_py.sdk import Destination
+from conduit_py.server.redaction import Redaction
+from conduit_py.status import Status, Stopper
+from conduit_py.stream.meter import Meter, NodeKind, Progress
+
+
+class View(BaseModel):
+    """Base of everything that is shown."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class ErrorView(View):
+    """The first error of the last run that failed."""
+
+    code: str
+    message: str
+    node: str | None
+    suggestion: str | None
+    at: float = Field(description="seconds since 1970")
+
+
+class ProgressView(View):
+    """What a pipeline has done since it was last started in this process."""
+
+    elapsed_seconds: float
+    read: int
+    acked: int
+    filtered: int
+    dead_letters: int
+    in_flight: int
+    blocked_on: str | None = Field(description="what holds the pipeline up, as node: reason")
+
+
+class PipelineView(View):
+    """A pipeline at a glance."""
+
+    id: str
+    description: str
+    status: Status
+    stopped_by: Stopper | None
+    error: ErrorView | None
+    since: float = Field(description="since when it has this status, in seconds since 1970")
+    progress: ProgressView | None
+
+
+class PipelinesView(View):
+    """Every pipeline of the server."""
+
+    pipelines: list[PipelineView]
+
+
+class NodeView(View):
+    """A node of a pipeline, its neighbours and its counters; those are 0 before the first run in this process."""
+
+    id: str
+    kind: NodeKind
+    label: str
+    inputs: list[str]
+    outputs: list[str]
+    records: int
+    batches: int
+    filtered: int
+    refused: int
+    acked: int
+    retries: int
+    in_flight: int
+    window: int
+    waiting_on: str | None
+
+
+class DeadLettersView(View):
+    """What becomes of refused records, and how many there were."""
+
+    handler: str
+    window_size: int
+    window_nack_threshold: int
+    records: int
+
+
+class PipelineDetailsView(PipelineView):
+    """A pipeline with its graph."""
+
+    nodes: list[NodeView]
+    edges: list[tuple[str, str]]
+    delivery: Delivery
+    dead_letters: DeadLettersView
+
+
+class AcceptedView(View):
+    """A command was accepted; the status says when it is done."""
+
+    id: str
+    status: Status
+
+
+class PositionsView(View):
+    """From where each source goes on, in base64; null is the beginning."""
+
+    positions: dict[str, str | None]
+
+
+class PluginView(View):
+    """A connector or processor that is installed."""
+
+    kind: Literal["source", "destination", "processor"]
+    name: str
+    summary: str
+    available: bool = Field(description="whether everything that it needs is installed")
+
+
+class PluginDetailsView(PluginView):
+    """A plugin with the JSON schema of its options."""
+
+    options: dict[str, Any]
+
+
+def pipeline_view(member: Member, redaction: Redaction) -> PipelineView:
+    return PipelineView(**_glance(member, member.progress(), redaction))
+
+
+def pipeline_details_view(member: Member, redaction: Redaction) -> PipelineDetailsView:
+    progress = member.progress()
+    meters = {meter.node: meter for meter in progress.nodes} if progress else {}
+    refused = sum(meter.records for meter in meters.values() if meter.kind == "dead_letters")
+    return PipelineDetailsView(
+        **_glance(member, progress, redaction),
+        nodes=[_node_view(node, meters.get(node.id)) for node in member.graph.nodes.values()],
+        edges=[(node.id, output) for node in member.graph.nodes.values() for output in node.outputs],
+        delivery=member.pipeline.delivery,
+        dead_letters=_dead_letters_view(member.pipeline.dead_letters, refused),
+    )
+
+
+def _glance(member: Member, progress: Progress | None, redaction: Redaction) -> dict[str, Any]:
+    state, error = member.state, member.state.error
+    return {
+        "id": member.pipeline.id,
+        "description": member.pipeline.settings.description,
+        "status": state.status,
+        "stopped_by": state.stopped_by,
+        "error": error
+        and ErrorView(
+            code=error.code,
+            message=redaction(error.message),
+            node=error.node,
+            suggestion=error.suggestion and redaction(error.suggestion),
+            at=error.at,
+        ),
+        "since": state.since,
+        "progress": progress and ProgressView(**{name: getattr(progress, name) for name in ProgressView.model_fields}),
+    }
+
+
+def _node_view(node: Node, meter: Meter | None) -> NodeView:
+    meter = meter or Meter(node.id, node.kind)
+    counters = {name: getattr(meter, name) for name in NodeView.model_fields if hasattr(meter, name)}
+    return NodeView(
+        **{**counters, "id": node.id, "kind": node.kind, "label": node.label, "inputs": node.inputs},
+        outputs=node.outputs,
+    )
+
+
+def _dead_letters_view(dead_letters: DeadLetters, records: int) -> DeadLettersView:
+    handler = dead_letters.handler
+    if isinstance(handler, Destination):
+        name = connector_label(handler)
+    else:
+        name = handler if isinstance(handler, str) else getattr(handler, "__name__", type(handler).__name__)
+    settings = dead_letters.settings
+    return DeadLettersView(
+        handler=name,
+        window_size=settings.window_size,
+        window_nack_threshold=settings.window_nack_threshold,
+        records=records,
+    )

@@ -1,0 +1,82 @@
+"""A fleet of scripted pipelines behind the API, called in process."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import httpx
+import pytest
+import trio
+from fastapi import FastAPI
+
+from conduit_py import Destination, Pipeline, Source
+from conduit_py.lifecycle.fleet import Fleet
+from conduit_py.server.access import Policy
+from conduit_py.server.app import create_app
+from conduit_py.server.service import Service
+from conduit_py.server.tokens import Role, Tokens
+from conduit_py.store.memory import MemoryStore
+from conduit_py.testing import Log, ScriptedDestination, ScriptedSource
+
+TOKENS = {Role.READ: "read-" + "r" * 20, Role.OPERATE: "operate-" + "o" * 20, Role.ADMIN: "admin-" + "a" * 20}
+
+
+def pipeline(id: str, log: Log, *, records: int = 10, **ends: Any) -> Pipeline:
+    """Scripted: it reads `records` records, writes them, and then waits for more."""
+    source = {"bounded": False, **ends.get("source", {})}
+    return Pipeline(
+        id,
+        description=f"the pipeline {id}",
+        sources=[Source("source", ScriptedSource(records=records, name=id, log=log, **source))],
+        destinations=[Destination("to", ScriptedDestination(name=f"{id}-to", log=log, **ends.get("destination", {})))],
+    )
+
+
+@dataclass
+class Site:
+    """A service with its app and a client that calls it as a browser on this machine would."""
+
+    service: Service
+    app: FastAPI
+    client: httpx.AsyncClient
+    log: Log
+
+    async def settled(self) -> None:
+        """Wait, in virtual time, until everything has happened that will."""
+        await trio.sleep(5)
+
+
+@asynccontextmanager
+async def open_site(*ids: str, policy: Policy | None = None, **ends: Any) -> AsyncIterator[Site]:
+    log, store = Log(), MemoryStore()
+    async with trio.open_nursery() as nursery:
+        fleet = Fleet(store, nursery)
+        for id in ids:
+            await fleet.add(pipeline(id, log, **ends))
+        service = Service(fleet, store, nursery)
+        app = create_app(service, policy or Policy())
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
+            yield Site(service, app, client, log)
+        await fleet.shutdown(5)
+        nursery.cancel_scope.cancel()
+
+
+OpenSite: TypeAlias = Callable[..., AbstractAsyncContextManager[Site]]
+
+
+@pytest.fixture(name="open_site")
+def open_site_fixture() -> OpenSite:
+    return open_site
+
+
+@pytest.fixture
+def guarded() -> Policy:
+    """A policy with one token for each role."""
+    return Policy(Tokens({token: role for role, token in TOKENS.items()}))
+
+
+@pytest.fixture
+def tokens() -> dict[Role, str]:
+    return TOKENS

@@ -1,0 +1,190 @@
+"""Pipelines and positions over HTTP, in process and in virtual time."""
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+import trio
+from pydantic import SecretStr
+from trio.testing import MockClock
+
+from conduit_py import Destination, FatalError, Pipeline, Source, sdk
+from conduit_py.testing import Block, Fail, ScriptedSource
+
+if TYPE_CHECKING:
+    from tests.server.conftest import OpenSite
+
+
+def code(answer: Any) -> str:
+    return str(answer.json()["error"]["code"])
+
+
+async def test_pipelines_are_listed_with_status_and_progress(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site("a", "b") as site:
+        site.service.fleet.start("a")
+        await site.settled()
+        answer = await site.client.get("/api/v1/pipelines")
+
+    assert answer.status_code == 200
+    first, second = answer.json()["pipelines"]
+    assert (first["id"], first["description"], first["status"]) == ("a", "the pipeline a", "running")
+    assert (first["progress"]["read"], first["progress"]["acked"], first["progress"]["in_flight"]) == (10, 10, 0)
+    assert (second["id"], second["status"], second["progress"], second["error"]) == ("b", "created", None, None)
+
+
+async def test_a_pipeline_is_shown_with_its_graph_and_counters(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site("a") as site:
+        site.service.fleet.start("a")
+        await site.settled()
+        shown = (await site.client.get("/api/v1/pipelines/a")).json()
+
+    assert [(node["id"], node["kind"], node["records"]) for node in shown["nodes"]] == [
+        ("source", "source", 10),
+        ("to", "destination", 10),
+    ]
+    assert shown["edges"] == [["source", "to"]]
+    assert shown["delivery"] == "at_least_once"
+    assert shown["dead_letters"] == {"handler": "stop", "window_size": 0, "window_nack_threshold": 0, "records": 0}
+
+
+async def test_an_unknown_pipeline_is_404_with_a_code_and_a_suggestion(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site("orders") as site:
+        answer = await site.client.get("/api/v1/pipelines/order")
+
+    assert answer.status_code == 404
+    assert answer.json() == {
+        "error": {
+            "code": "pipeline.unknown",
+            "message": "there is no pipeline 'order'",
+            "suggestion": "pipelines are orders",
+        }
+    }
+
+
+async def test_start_stop_and_restart(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site("a") as site:
+        post = site.client.post
+        assert (await post("/api/v1/pipelines/a/stop")).status_code == 409
+        assert (await post("/api/v1/pipelines/a/start")).status_code == 202
+        assert code(await post("/api/v1/pipelines/a/start")) == "pipeline.running"
+        await site.settled()
+        stopped = await post("/api/v1/pipelines/a/stop")
+        assert (stopped.status_code, stopped.json()) == (202, {"id": "a", "status": "stopping"})
+        await site.settled()
+        shown = (await site.client.get("/api/v1/pipelines/a")).json()
+        assert (shown["status"], shown["stopped_by"]) == ("stopped", "user")
+        assert code(await post("/api/v1/pipelines/a/stop")) == "pipeline.not_running"
+        assert (await post("/api/v1/pipelines/a/restart")).status_code == 202
+        await site.settled()
+        assert (await post("/api/v1/pipelines/a/restart")).status_code == 202
+        await site.settled()
+        shown = (await site.client.get("/api/v1/pipelines/a")).json()
+        assert shown["status"] == "running"
+
+    assert len(site.log.did("open")) == 2 * 3
+    site.log.check(after_run=True)
+
+
+async def test_two_restarts_at_once_are_one(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site("a") as site:
+        site.service.fleet.start("a")
+        await site.settled()
+        answers = [await site.client.post("/api/v1/pipelines/a/restart") for _ in range(3)]
+        await site.settled()
+        assert site.service.fleet["a"].state.status == "running"
+
+    assert [answer.status_code for answer in answers] == [202, 202, 202]
+
+
+async def test_force_stops_a_pipeline_that_is_stuck(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site("a", destination={"script": {3: Block()}}) as site:
+        site.service.fleet.start("a")
+        await site.settled()
+        await site.client.post("/api/v1/pipelines/a/stop")
+        await site.settled()
+        assert (await site.client.get("/api/v1/pipelines/a")).json()["status"] == "stopping"
+        await site.client.post("/api/v1/pipelines/a/stop", json={"force": True})
+        await site.settled()
+        assert (await site.client.get("/api/v1/pipelines/a")).json()["status"] == "stopped"
+
+
+async def test_the_first_error_is_shown_with_its_node(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site("a", destination={"script": {3: Fail("gone", error=FatalError)}}) as site:
+        site.service.fleet.start("a")
+        await site.settled()
+        shown = (await site.client.get("/api/v1/pipelines/a")).json()
+
+    assert shown["status"] == "degraded"
+    assert (shown["error"]["code"], shown["error"]["node"]) == ("run.fatal", "to")
+
+
+async def test_nothing_is_started_while_the_server_ends(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site("a") as site:
+        site.service.closing.set()
+        await site.service.fleet.shutdown(1)
+        for command in ("start", "restart"):
+            answer = await site.client.post(f"/api/v1/pipelines/a/{command}")
+            assert (answer.status_code, code(answer)) == (503, "server.shutting_down")
+
+
+async def test_positions_are_shown_set_and_reset_while_stopped(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    path = "/api/v1/pipelines/a/positions"
+    async with open_site("a") as site:
+        assert (await site.client.get(path)).json() == {"positions": {"source": None}}
+        site.service.fleet.start("a")
+        await site.settled()
+        before = (await site.client.get(path)).json()["positions"]["source"]
+        busy = await site.client.put(f"{path}/source", json={"position": before})
+        assert (busy.status_code, code(busy)) == (409, "pipeline.running")
+        await site.client.post("/api/v1/pipelines/a/stop")
+        await site.settled()
+        other = b64encode(b"another").decode()
+        put = await site.client.put(f"{path}/source", json={"position": other})
+        assert (put.status_code, put.json()) == (200, {"positions": {"source": other}})
+        assert await site.service.store.positions("a") == {"source": b"another"}
+        assert (await site.client.delete(f"{path}/source")).json() == {"positions": {"source": None}}
+        assert await site.service.store.positions("a") == {}
+        assert (await site.client.delete(f"{path}/elsewhere")).status_code == 404
+
+
+async def test_a_position_that_is_not_base64_is_refused_with_its_path(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site("a") as site:
+        answer = await site.client.put("/api/v1/pipelines/a/positions/source", json={"position": "abc"})
+        assert await site.service.store.positions("a") == {}
+
+    assert answer.status_code == 422
+    assert (code(answer), answer.json()["error"]["path"]) == ("request.invalid", "body.position")
+
+
+class GuardedOptions(sdk.Options):
+    password: SecretStr
+
+
+class Guarded(sdk.Destination[GuardedOptions]):
+    """Fails with its password in the message, as drivers do."""
+
+    async def write(self, batch: sdk.Batch) -> None:
+        await trio.lowlevel.checkpoint()
+        raise sdk.FatalError(f"cannot log in with {self.options.password.get_secret_value()}")
+
+
+async def test_no_secret_and_no_option_is_ever_shown(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site() as site:
+        guarded = Guarded(password="correct-horse-battery")
+        source = Source("source", ScriptedSource(records=1, name="g", log=site.log))
+        await site.service.fleet.add(Pipeline("g", sources=[source], destinations=[Destination("to", guarded)]))
+        site.service.fleet.start("g")
+        await site.settled()
+        answers = [await site.client.get(path) for path in ("/api/v1/pipelines", "/api/v1/pipelines/g", "/readyz")]
+
+    assert answers[1].json()["error"]["message"] == "cannot log in with **********"
+    for answer in answers:
+        assert "correct-horse" not in answer.text
+        assert "password" not in answer.text

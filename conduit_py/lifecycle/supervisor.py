@@ -40,6 +40,7 @@ class Supervisor:
         self._stopped_by: Stopper | None = None
         self._failures: deque[float] = deque()
         self._failed_in_a_row = 0
+        self._recoveries = 0
         self._started_at: float | None = None
         self._run_began_at = 0.0
         self._ended_at: float | None = None
@@ -84,6 +85,7 @@ class Supervisor:
         if self._stop_requested.is_set():
             return Ending(How.STOPPED)
         if self._run is not None:
+            self._recoveries += 1
             self._earlier = self._totals()
         self._run_began_at = trio.current_time()
         self._run = Run(self._graph, self._store, rng=self._rng)
@@ -166,6 +168,7 @@ class Supervisor:
             in_flight=sum(meter.in_flight for meter in sources),
             blocked_on=blocked_on(meters),
             nodes=meters,
+            recoveries=self._recoveries,
         )
 
     def _elapsed_seconds(self) -> float:
@@ -174,13 +177,17 @@ class Supervisor:
         return (trio.current_time() if self._ended_at is None else self._ended_at) - self._started_at
 
     def _totals(self) -> list[Meter]:
-        meters = self._run.meters if self._run is not None else []
+        if self._run is None:
+            return []
+        if self._running:
+            self._run.look()
         earlier = {meter.node: meter for meter in self._earlier}
-        totals = [_sum(meter, earlier.get(meter.node)) for meter in meters]
+        totals = [meter.plus(earlier.get(meter.node)) for meter in self._run.meters]
         if not self._running:
             # What a run left unsettled is no longer on its way: it will be read again.
             for total in totals:
-                total.in_flight = 0
+                total.in_flight = total.queued = 0
+                total.oldest_seconds = total.stalled_seconds = 0.0
         return totals
 
 
@@ -193,10 +200,3 @@ def blocked_on(meters: list[Meter]) -> str | None:
             if reason not in ("channel", "window", "source"):
                 return f"{meter.node}: {reason}"
     return "window"
-
-
-def _sum(meter: Meter, earlier: Meter | None) -> Meter:
-    added = Meter(meter.node, meter.kind, in_flight=meter.in_flight, window=meter.window, waits=list(meter.waits))
-    for name in ("records", "batches", "filtered", "refused", "acked", "retries"):
-        setattr(added, name, getattr(meter, name) + (getattr(earlier, name) if earlier else 0))
-    return added

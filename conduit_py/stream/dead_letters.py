@@ -58,7 +58,7 @@ class DeadLetterOffice:
 
     async def store(self, letters: Sequence[DeadLetter]) -> None:
         async with self._lock:
-            with self._meter.waiting("dead letters"):
+            with self._meter.waiting("dead letters"), self._meter.timing(self._meter.calls):
                 try:
                     await self._store(letters)
                 except Refused as refused:

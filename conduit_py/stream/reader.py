@@ -126,6 +126,7 @@ class Reader:
         self._ledger.admit(len(records))
         self._meter.records += len(records)
         self._meter.batches += 1
+        self._meter.batch_sizes.observe(len(records))
         self._intake.put(records, refused)
 
     def _check(self, records: Any, n: int) -> None:

@@ -64,10 +64,12 @@ class Run:
 
     @property
     def meters(self) -> list[Meter]:
-        """The counters of every node, in topological order, dead letters last."""
-        for node, ledger in self._wiring.ledgers.items():
-            self._wiring.meters[node].in_flight = ledger.in_flight
+        """The counters of every node, in topological order, dead letters last; gauges as last looked at."""
         return list(self._wiring.meters.values())
+
+    def look(self) -> None:
+        """Bring the gauges of the meters up to date."""
+        self._wiring.look()
 
     def stop(self) -> None:
         if self._stop_requested:

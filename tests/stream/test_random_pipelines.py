@@ -29,6 +29,7 @@ from conduit_py.testing import (
     Delay,
     Fail,
     Log,
+    MortalStore,
     NotYet,
     OnAck,
     OnAnswer,
@@ -38,6 +39,7 @@ from conduit_py.testing import (
     ScriptedSource,
     Step,
     position_of,
+    run_with_outage,
     simulated,
 )
 
@@ -60,7 +62,8 @@ class World:
 
     async def keep(self, letter: DeadLetter) -> None:
         await trio.sleep(self.rng.choice([0, 0, 0.3]))
-        self.letters.append((letter.message.source, int(letter.position)))
+        if self.log.note("letters", "keep", letter.message.source, letter.position.decode()):
+            self.letters.append((letter.message.source, int(letter.position)))
 
     def pipeline(self) -> Callable[[], Pipeline]:
         """A pipeline of random shape, to be made anew for each supervisor."""
@@ -200,7 +203,7 @@ class World:
         return labels if in_order else sorted(labels)
 
 
-@simulated(seeds=range(100))
+@simulated(seeds=range(60))
 async def test_all_invariants_hold_whatever_happens(seed: int) -> None:
     rng = random.Random(seed)
     world, store = World(rng), MemoryStore()
@@ -217,8 +220,26 @@ async def test_all_invariants_hold_whatever_happens(seed: int) -> None:
             break
         assert supervisor.state.status is Status.STOPPED
 
+    assert supervisor.progress().in_flight == 0
+    await check_the_end(world, graph, store)
+
+
+@simulated(seeds=range(40))
+async def test_all_invariants_hold_whenever_the_power_fails(seed: int) -> None:
+    rng = random.Random(seed)
+    world = World(rng)
+    store = MortalStore(world.log)
+    made = world.pipeline()
+    while await run_with_outage(
+        Supervisor(made(), store, recovery=QUICK, rng=rng).run, log=world.log, moment=rng.randrange(10, 150)
+    ):
+        pass
+
+    await check_the_end(world, compile_pipeline(made()), store)
+
+
+async def check_the_end(world: World, graph: Graph, store: MemoryStore) -> None:
     world.check(graph)
     assert await store.positions("p") == {
         node.id: position_of(world.records[node.id] - 1) for node in graph.sources if world.records[node.id]
     }
-    assert supervisor.progress().in_flight == 0

@@ -66,6 +66,44 @@ def run(
 
 
 @app.command(sort_key=2)
+def serve(
+    *,
+    pipelines: Annotated[Path, Parameter(help="folder of pipeline files, or one file")],
+    state: Annotated[
+        Path, Parameter(help="folder that remembers positions and statuses [default: .conduit/serve]")
+    ] = Path(".conduit/serve"),
+    host: Annotated[str, Parameter(help="address to listen on", show_default=True)] = "127.0.0.1",
+    port: Annotated[
+        int, Parameter(help="port to listen on; 0 is any", show_default=True, validator=validators.Number(gte=0))
+    ] = 8080,
+    token_file: Annotated[Path | None, Parameter(help="file with a role and a token a line, mode 0600")] = None,
+    allow_host: Annotated[tuple[str, ...], Parameter(help="further name by which clients may call it")] = (),
+    stop_timeout: Annotated[
+        float, Parameter(help="seconds that a stop may take", show_default=True, validator=validators.Number(gt=0))
+    ] = 30.0,
+    tls_cert: Annotated[Path | None, Parameter(help="certificate to serve HTTPS with")] = None,
+    tls_key: Annotated[Path | None, Parameter(help="key of the certificate")] = None,
+    tls_client_ca: Annotated[
+        Path | None, Parameter(help="let only clients in whose certificate this one signed")
+    ] = None,
+    log_format: Annotated[Literal["text", "json"], Parameter(help="how to log, on stderr", show_default=True)] = "text",
+    debug: Debug = False,
+) -> int:
+    """Run many pipelines, with an HTTP API to see and operate them.
+
+    What ran when the server last ended, however it ended, runs again. What a user stopped stays stopped.
+    SIGTERM (or Ctrl-C) delivers what has been read, then ends; a second one ends at once.
+    """
+    from conduit_py.cli.serve import Listening, Serving
+    from conduit_py.cli.serve import serve as serve_pipelines
+
+    return serve_pipelines(
+        Serving(pipelines, state, stop_timeout, log_format, debug),
+        Listening(host, port, token_file, allow_host, tls_cert, tls_key, tls_client_ca),
+    )
+
+
+@app.command(sort_key=3)
 def check(file: File, /, *, pipeline: PipelineId = None, json: Json = False, debug: Debug = False) -> int:
     """Check the pipelines of a file without starting them, and report all mistakes at once."""
     from conduit_py.cli.check import check
@@ -73,7 +111,7 @@ def check(file: File, /, *, pipeline: PipelineId = None, json: Json = False, deb
     return check(file, pipeline=pipeline, as_json=json)
 
 
-@app.command(sort_key=3)
+@app.command(sort_key=4)
 def graph(
     file: File,
     /,
@@ -89,7 +127,7 @@ def graph(
     return draw_file(file, pipeline=pipeline, format=format, out=out)
 
 
-@app.command(sort_key=4)
+@app.command(sort_key=5)
 def quickstart(
     *,
     records: Annotated[
@@ -104,7 +142,7 @@ def quickstart(
     return quickstart(records=records, write=write, debug=debug)
 
 
-@app.command(sort_key=5)
+@app.command(sort_key=6)
 def version(*, json: Json = False) -> int:
     """Print the version of conduit-py and of what it runs on."""
     from conduit_py.cli.version import show_version

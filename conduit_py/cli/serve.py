@@ -1,0 +1,168 @@
+"""The command `serve`: many pipelines in one process, until a signal, with an API to see and operate them."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from conduit_py.cli.complaint import place_of, problems_of
+from conduit_py.cli.exit_code import ExitCode
+from conduit_py.cli.log_lines import LogFormat, log_lines
+from conduit_py.cli.output import put
+from conduit_py.cli.signals import stop_on_signal
+from conduit_py.config.python_file import load_pipelines
+from conduit_py.errors import ConduitError, EnvironmentUnfit
+from conduit_py.lifecycle.fleet import Fleet
+from conduit_py.pipeline import Pipeline
+from conduit_py.status import Stopper
+from conduit_py.store.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from conduit_py.server.serve import ServerConfig
+
+log = logging.getLogger("conduit_py.server")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What is served from where, and how long its end may take."""
+
+    pipelines: Path
+    state: Path
+    stop_timeout: float
+    log_format: LogFormat = "text"
+    debug: bool = False
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where the API listens, and the files that say to whom."""
+
+    host: str
+    port: int
+    token_file: Path | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+
+
+def serve(serving: Serving, listening: Listening) -> ExitCode:
+    """Serve until a signal. What keeps the server from starting is raised; a bad pipeline file is only logged."""
+    config = _config(listening)
+    files = _files(serving.pipelines)
+    log_lines(serving.log_format, debug=serving.debug)
+    return trio.run(_serve, serving, config, list(_loaded(files)))
+
+
+def _config(listening: Listening) -> "ServerConfig":
+    try:
+        from conduit_py.server.serve import ServerConfig
+        from conduit_py.server.tokens import load_tokens
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("conduit_py"):
+            raise
+        raise EnvironmentUnfit(
+            f"serve needs {error.name}, which is not installed", suggestion="pip install 'conduit-py[server]'"
+        ) from error
+    config = ServerConfig(
+        host=listening.host,
+        port=listening.port,
+        tokens=load_tokens(listening.token_file),
+        allowed_hosts=frozenset(listening.allowed_hosts),
+        tls_cert=listening.tls_cert,
+        tls_key=listening.tls_key,
+        tls_client_ca=listening.tls_client_ca,
+    )
+    config.check()
+    return config
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(file for file in path.glob("*.py") if not file.name.startswith(("_", ".")))
+    if not path.exists():
+        raise EnvironmentUnfit(f"there is no {path}", suggestion="name a folder of pipeline files with --pipelines")
+    return [path]
+
+
+def _loaded(files: Iterable[Path]) -> Iterable[Pipeline]:
+    for file in files:
+        try:
+            yield from load_pipelines(file)
+        except ConduitError as error:
+            _report(error)
+
+
+def _report(error: ConduitError) -> None:
+    """Log everything that is wrong with one file or pipeline, each with its place. The others go on without it."""
+    problems = problems_of(error)
+    for problem in problems:
+        what = ": ".join(part for part in (place_of(problem), problem.path, problem.message) if part)
+        log.error("%s%s", what, f" ({problem.suggestion})" if problem.suggestion else "")
+    if not problems:
+        log.error("%s%s", error.message, f" ({error.suggestion})" if error.suggestion else "")
+
+
+async def _serve(serving: Serving, config: "ServerConfig", pipelines: list[Pipeline]) -> ExitCode:
+    from conduit_py.server.serve import serve_api
+    from conduit_py.server.service import Service
+
+    async with await SqliteStore.open(serving.state) as store, trio.open_nursery() as nursery:
+        fleet = Fleet(store, nursery)
+        service = Service(fleet, store, nursery)
+        ending = Ending(fleet, service.closing, serving.stop_timeout)
+        await nursery.start(stop_on_signal, ending.stop, ending.force)
+        for pipeline in pipelines:
+            try:
+                await fleet.add(pipeline)
+            except ConduitError as error:
+                _report(error)
+        nursery.start_soon(service.watch)
+        async with trio.open_nursery() as serving_api:
+            # Bound before anything starts: a server that nobody can reach must not move a record.
+            url = await serving_api.start(serve_api, service, config, ending.drained)
+            await fleet.boot()
+            service.booted.set()
+            put(f"serving {_count(len(fleet))} on {url}")
+            await ending.drain()
+        nursery.cancel_scope.cancel()
+    return ExitCode.OK
+
+
+class Ending:
+    """The end of a server: first the streams of the API and the pipelines, then the API itself."""
+
+    def __init__(self, fleet: Fleet, closing: trio.Event, seconds: float) -> None:
+        self._fleet = fleet
+        self._closing = closing
+        self._seconds = seconds
+        self.drained = trio.Event()
+
+    def stop(self) -> None:
+        """Begin the end; returns at once."""
+        log.info("stopping; what has been read is delivered first, for at most %g s", self._seconds)
+        self._closing.set()
+
+    def force(self) -> None:
+        """Stop at once what has not stopped yet."""
+        log.warning("stopping at once; what is in flight will be read again")
+        self._seconds = 0.0
+        for member in self._fleet:
+            if member.running:
+                self._fleet.stop(member.pipeline.id, force=True, by=Stopper.SYSTEM)
+
+    async def drain(self) -> None:
+        """Wait for the end to begin, and drain every pipeline."""
+        await self._closing.wait()
+        await self._fleet.shutdown(self._seconds)
+        self.drained.set()
+        for member in self._fleet:
+            log.info("pipeline %s is %s", member.pipeline.id, member.state.status.value)
+
+
+def _count(pipelines: int) -> str:
+    return "1 pipeline" if pipelines == 1 else f"{pipelines} pipelines"

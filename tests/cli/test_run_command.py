@@ -257,7 +257,7 @@ def test_progress_lines_carry_the_numbers(command: "Command", until: Until) -> N
     assert fields["pipeline"] == "numbers"
     assert fields["status"] == "running"
     assert fields["read"] >= fields["acked"] > 0
-    assert fields["window"] == 8192
+    assert fields["window"] == 32768
     assert fields["in_flight"] == fields["read"] - fields["acked"]
     assert {"elapsed_seconds", "filtered", "dead_letters", "records_per_second", "blocked_on"} <= fields.keys()
 

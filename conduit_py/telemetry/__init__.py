@@ -1,0 +1,1 @@
+"""What a fleet tells about itself: metrics, dashboards and alerts."""

@@ -1,0 +1,194 @@
+"""The metrics of a fleet: every one of the table, exactly as declared, with the values that the traffic gives."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from trio.testing import MockClock
+
+from conduit_py import DeadLetters, Destination, Pipeline, Record, Recovery, Retry, Source, processor
+from conduit_py.errors import FatalError
+from conduit_py.lifecycle.fleet import Fleet
+from conduit_py.store.memory import MemoryStore
+from conduit_py.stream.histogram import DURATION_BOUNDS, empty
+from conduit_py.stream.meter import Meter
+from conduit_py.telemetry import table
+from conduit_py.telemetry.exposition import metrics_text
+from conduit_py.telemetry.reference import reference_page
+from conduit_py.telemetry.sheet import Sheet, labels_text
+from conduit_py.telemetry.waiting import REASONS, waits_of
+from conduit_py.testing import Block, Fail, Log, ScriptedDestination, ScriptedSource
+
+ROOT = Path(__file__).parent.parent.parent
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@processor
+def pick(record: Record) -> Record | None:
+    """Filters one record in ten and refuses another."""
+    number = int(record.position)
+    if number % 10 == 3:
+        return None
+    if number % 10 == 7:
+        raise ValueError("a seven")
+    return record
+
+
+def pipeline(id: str, log: Log, *, records: int = 40, script: Mapping[int, object] | None = None) -> Pipeline:
+    destination = ScriptedDestination(name=f"{id}-to", log=log, script=script or {})
+    return Pipeline(
+        id,
+        sources=[Source("from", ScriptedSource(records=records, name=id, log=log), window=16, batch_size=4)],
+        processors=[pick],
+        destinations=[Destination("to", destination, retry=Retry(attempts=3, delay_seconds=0.1))],
+        dead_letters=DeadLetters("drop"),
+    )
+
+
+async def looked_at(*pipelines: Pipeline, after_seconds: float) -> str:
+    """The text after so many seconds of virtual time."""
+    async with trio.open_nursery() as nursery:
+        fleet = Fleet(MemoryStore(), nursery, recovery=Recovery(delay_seconds=1, delay_max_seconds=1))
+        for each in pipelines:
+            await fleet.add(each)
+        await fleet.boot()
+        await trio.sleep(after_seconds)
+        text = metrics_text(fleet).decode()
+        nursery.cancel_scope.cancel()
+    return text
+
+
+def series(text: str) -> Series:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(seen: Series, name: str, **labels: str) -> float:
+    return seen[name, frozenset(labels.items())]
+
+
+async def test_every_metric_of_the_table_is_served_with_its_labels_and_none_besides(autojump_clock: MockClock) -> None:
+    text = await looked_at(pipeline("p", Log()), after_seconds=10)
+    served: dict[str, set[str]] = {}
+    for name, labels in series(text):
+        if name.startswith("conduit_"):
+            served.setdefault(name, set()).add(",".join(sorted({key for key, _ in labels} - {"le"})))
+
+    expected = {name: {",".join(sorted(metric.labels))} for metric in table.metrics() for name in table.series(metric)}
+    assert served == expected
+    assert "_created" not in text
+    assert text.count("# HELP conduit_") == len(list(table.metrics()))
+
+
+async def test_counters_say_what_became_of_every_record(autojump_clock: MockClock) -> None:
+    seen = series(await looked_at(pipeline("p", Log(), script={5: Fail("busy", times=2)}), after_seconds=10))
+    source, picker, to = ({"pipeline_name": "p", "node": node} for node in ("from", "pick", "to"))
+
+    assert value(seen, "conduit_records_read_total", **source) == 40
+    assert value(seen, "conduit_records_acked_total", **source) == 40
+    assert value(seen, "conduit_records_processed_total", **picker) == 40
+    assert value(seen, "conduit_records_filtered_total", **picker) == 4
+    assert value(seen, "conduit_records_nacked_total", **picker) == 4
+    assert value(seen, "conduit_records_written_total", **to) == 32
+    assert value(seen, "conduit_records_dead_lettered_total", pipeline_name="p") == 4
+    assert value(seen, "conduit_retries_total", **to) == 2
+    assert value(seen, "conduit_batch_records_sum", **picker) == 40
+    assert value(seen, "conduit_pipeline_execution_duration_seconds_count", pipeline_name="p") == 40
+    assert value(seen, "conduit_pipelines", status="completed") == 1
+    assert value(seen, "conduit_connectors", type="source") == 1
+    assert value(seen, "conduit_processors", type="pick") == 1
+
+
+async def test_a_held_up_pipeline_says_what_it_waits_for_and_for_how_long(autojump_clock: MockClock) -> None:
+    text = await looked_at(pipeline("stuck", Log(), script={5: Block()}), after_seconds=120)
+    seen = series(text)
+
+    def waits(node: str, reason: str) -> float:
+        return value(seen, "conduit_waiting", pipeline_name="stuck", node=node, reason=reason)
+
+    assert waits("to", "write") == 1
+    assert waits("to", "flush") == 0
+    assert waits("from", "window") == 1
+    assert value(seen, "conduit_progress_age_seconds", pipeline_name="stuck") == pytest.approx(120, abs=5)
+    assert 0 < value(seen, "conduit_in_flight_records", pipeline_name="stuck", node="from") <= 16
+    assert value(seen, "conduit_window_records", pipeline_name="stuck", node="from") == 16
+    assert value(seen, "conduit_queue_depth_batches", pipeline_name="stuck", node="to") > 0
+
+
+async def test_each_pipeline_has_exactly_one_status(autojump_clock: MockClock) -> None:
+    log = Log()
+    pipelines = [
+        pipeline("completed", log),
+        pipeline("degraded", log, script={5: Fail("gone", error=FatalError)}),
+        pipeline("recovering", log, script={5: Fail("down", times=1000)}),
+    ]
+    seen = series(await looked_at(*pipelines, after_seconds=30.5))
+
+    statuses = {
+        (dict(labels)["pipeline_name"], dict(labels)["status"])
+        for (name, labels), held in seen.items()
+        if name == "conduit_pipeline_status" and held == 1
+    }
+    assert ("completed", "completed") in statuses
+    assert ("degraded", "degraded") in statuses
+    assert len(statuses) == 3
+    assert value(seen, "conduit_recoveries_total", pipeline_name="recovering") > 10
+
+
+def test_a_reason_is_a_word_of_the_table_whatever_follows_it() -> None:
+    meter = Meter("to", "destination", waits=["back-off after: to: write failed: link 17 down"])
+
+    assert waits_of(meter) == {"write": False, "flush": False, "back-off": True, "answers": False}
+
+
+def test_every_reason_in_the_data_plane_is_in_the_table() -> None:
+    said = set()
+    for path in (ROOT / "conduit_py" / "stream").glob("*.py"):
+        for call in re.findall(r"\.waiting\((.*)\)", path.read_text()):
+            said |= {word.partition(" after:")[0] for word in re.findall(r'"([^"]+)"', call)}
+
+    assert said == {reason for reasons in REASONS.values() for reason in reasons}
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.sampled_from('\n"\\{}')))
+def test_any_label_comes_back_as_it_was(label: str) -> None:
+    sheet = Sheet()
+    sheet.put(table.RECOVERIES, labels_text(pipeline_name=label), 3)
+    [family] = [each for each in text_string_to_metric_families(sheet.text()) if each.samples]
+
+    assert family.samples[0].labels == {"pipeline_name": label}
+    assert family.samples[0].value == 3
+
+
+def test_buckets_hold_those_below_them_and_the_last_one_everything() -> None:
+    sheet, histogram = Sheet(), empty(DURATION_BOUNDS)()
+    histogram.observe(0.0007, 3)
+    histogram.observe(0.3)
+    histogram.observe(1000, 2)
+    sheet.spread(table.PIPELINE_DURATION, labels_text(pipeline_name="p"), histogram)
+    seen = series(sheet.text())
+
+    def bucket(bound: str) -> float:
+        return value(seen, "conduit_pipeline_execution_duration_seconds_bucket", pipeline_name="p", le=bound)
+
+    assert [bucket(bound) for bound in ("0.0005", "0.001", "0.25", "0.5", "30.0", "+Inf")] == [0, 3, 3, 4, 4, 6]
+    assert value(seen, "conduit_pipeline_execution_duration_seconds_count", pipeline_name="p") == 6
+    total = value(seen, "conduit_pipeline_execution_duration_seconds_sum", pipeline_name="p")
+    assert total == pytest.approx(3 * 0.0007 + 0.3 + 2000)
+
+
+def test_the_reference_page_is_that_of_the_table() -> None:
+    page = ROOT / "docs" / "reference" / "metrics.md"
+
+    assert page.read_text() == reference_page(), (
+        "run: python -m conduit_py.telemetry.reference > docs/reference/metrics.md"
+    )

@@ -153,6 +153,7 @@ def test_the_first_unparsable_line_stops_a_pipeline_that_keeps_no_dead_letters(f
 
     for answer in (stopped, again):
         assert answer.has(1, "p: failed in in: in refused a record: not valid JSON", "[dead_letter.not_allowed]")
+        assert answer.has(1, "correct the record of in at 'file:", ":17'", "dead_letters=DeadLetters(…) keeps them")
     assert resumed.has(0)
     assert in_order(folder.arrived(), repeats_max=2) == [1, 2]
     assert folder.letters() == [("in", b"not JSON")]
@@ -165,7 +166,7 @@ def test_more_bad_lines_than_the_window_allows_stop_the_pipeline(folder: Folder)
     folder.pipeline(dead_letters=KEEP)
     resumed = folder.run()
 
-    assert stopped.has(1, "p: failed in in: too many records were refused", "not valid JSON")
+    assert stopped.has(1, "p: failed in in: too many records were refused", "not valid JSON", "window_nack_threshold")
     assert resumed.has(0)
     assert in_order(folder.arrived(), repeats_max=1) == [1, 2]
     assert folder.letters() == [("in", b"bad"), ("in", b"worse"), ("in", b"worst")]
@@ -662,11 +663,21 @@ def test_dropped_records_are_each_logged(folder: Folder) -> None:
     assert folder.arrived() == OTHERS
 
 
+def test_a_processor_that_raises_shows_its_line_to_those_who_debug(folder: Folder) -> None:
+    folder.numbers(3)
+    folder.pipeline(processors="[crowd]", dead_letters=KEEP, head=CROWD)
+    command = [COMMAND, "run", "p.py", "--debug"]
+    said = subprocess.run(command, cwd=folder.path, capture_output=True, text=True, timeout=60).stderr
+
+    assert 'p.py", line 8, in crowd' in said
+    assert "ValueError: three is a crowd" in said
+
+
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
         ('DeadLetters("stop")', ("crowd refused a record: ValueError: three is a crowd", "dead_letter.not_allowed")),
-        ("DeadLetters(fail)", ("could not be stored: OSError: the shelf is full", "three is a crowd")),
+        ("DeadLetters(fail)", ("could not be stored: OSError: the shelf is full", "three is a crowd", "mend the")),
     ],
 )
 def test_a_refused_record_that_nobody_takes_stops_the_pipeline_and_is_there_next_time(

@@ -68,7 +68,7 @@ class DeadLetterOffice:
 
     async def _store(self, letters: Sequence[DeadLetter]) -> None:
         if self._handler == "stop":
-            raise Refused(NackNotAllowed(f"{letters[0].node} refused a record: {letters[0].error}"), letters[0], 0)
+            raise Refused(self._unwanted(letters[0]), letters[0], 0)
         if self._calls is not None:
             await self._write(letters, self._calls)
         elif self._handler == "drop":
@@ -132,10 +132,23 @@ class DeadLetterOffice:
             except Exception as error:  # a border: the handler is the user's
                 raise Refused(self._failed(letter, describe(error)), letter, stored) from error
 
+    def _unwanted(self, letter: DeadLetter) -> NackNotAllowed:
+        where = f"the record of {letter.message.source} at {printable(letter.position)}"
+        return NackNotAllowed(
+            f"{letter.node} refused a record: {letter.error}",
+            suggestion=f"correct {where}, or go on without such records: dead_letters=DeadLetters(…) keeps them",
+        )
+
     def _failed(self, letter: DeadLetter, why: str) -> DeadLetterFailed:
         return DeadLetterFailed(
-            f"a dead letter could not be stored: {why}; {letter.node} had refused the record: {letter.error}"
+            f"a dead letter could not be stored: {why}; {letter.node} had refused the record: {letter.error}",
+            suggestion="mend the handler of dead letters and run again: the record was not acked",
         )
+
+
+def printable(position: bytes) -> str:
+    """A position as a person may read it; most are text, and the others at least tell records apart."""
+    return repr(position.decode()) if position.isascii() and position.decode().isprintable() else position.hex()
 
 
 class Refused(Exception):

@@ -155,7 +155,10 @@ class Settler:
         return letters, None
 
     def _not_allowed(self, letter: DeadLetter) -> NackNotAllowed:
-        error = NackNotAllowed(f"too many records were refused; {letter.node} refused one more: {letter.error}")
+        error = NackNotAllowed(
+            f"too many records were refused; {letter.node} refused one more: {letter.error}",
+            suggestion="remove the cause and run again, or allow more of them with window_nack_threshold",
+        )
         error.node = letter.node
         return error
 

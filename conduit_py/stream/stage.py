@@ -1,5 +1,6 @@
 """Stage: one processor node; what a record becomes, and what that means for its message."""
 
+import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
@@ -19,6 +20,8 @@ from conduit_py.stream.lane import Lane
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.outlet import Outlet
+
+log = logging.getLogger("conduit_py")
 
 
 async def run_stages(stages: list["Stage"], batch: Batch, outlet: Outlet) -> None:
@@ -176,6 +179,7 @@ class Stage:
 
     def refuse(self, batch: Batch, index: int, error: Exception, given_up: "_GivenUp") -> None:
         self._meter.refused += 1
+        log.debug("%s refuses a record", self._node, exc_info=error)
         failure = Failure(self._node, refusal_text(error), given_up.attempts)
         letter = DeadLetter.about(batch, index, given_up.record, failure)
         self._ledgers[batch.source].nack(batch.span, letter, self._voters)

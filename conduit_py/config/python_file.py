@@ -28,6 +28,12 @@ class FileInvalid(ConduitError):
         super().__init__(f"{file} cannot be used:\n" + "\n".join(f"  {problem}" for problem in problems))
 
 
+class NoPipeline(FileInvalid):
+    """The file is sound, but there is no pipeline at its top level: it may be a module for others to import."""
+
+    code = "file.no_pipeline"
+
+
 def load_pipelines(file: Path) -> list[Pipeline]:
     """Every pipeline at the top level of a Python file, in the order written.
 
@@ -39,7 +45,7 @@ def load_pipelines(file: Path) -> list[Pipeline]:
     module = _run(file)
     pipelines = list({id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}.values())
     if not pipelines:
-        raise FileInvalid(file, [_no_pipeline(file, module)])
+        raise NoPipeline(file, [_no_pipeline(file, module)])
     problems = _repeated(pipelines)
     if problems:
         raise FileInvalid(file, problems)

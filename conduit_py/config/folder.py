@@ -1,0 +1,79 @@
+"""A folder of pipelines: every Python and YAML file directly in it."""
+
+import stat
+from pathlib import Path
+from typing import Final
+
+from conduit_py.config.load import read_file, without_repeated
+from conduit_py.config.loaded import Loaded, LoadWarning, together
+from conduit_py.config.python_file import FileInvalid, NoPipeline
+from conduit_py.config.yaml_file import SUFFIXES
+from conduit_py.errors import EnvironmentUnfit, Problem
+
+PATTERNS: Final = (".py", *SUFFIXES)
+
+
+def load_folder(path: Path) -> Loaded:
+    """Everything that loads, and all problems of what does not, of a folder or of a single file. Raises nothing.
+
+    Files are read in the order of their names; folders below and files that begin with a dot or an
+    underscore are left alone. Whatever is wrong with one file, the others are loaded. A pipeline file
+    is code, so one that anybody may write to, or that is in such a folder, is refused.
+    """
+    try:
+        refusal = _writable_folder(path) if path.is_dir() else None
+        files = _files(path) if path.is_dir() else [path]
+    except OSError as error:
+        return _unreadable(path, error)
+    return Loaded(problems=(refusal,)) if refusal else without_repeated(together(map(_load, files)))
+
+
+def _files(folder: Path) -> list[Path]:
+    named = [file for file in sorted(folder.iterdir()) if not file.name.startswith((".", "_"))]
+    return [file for file in named if file.suffix.lower() in PATTERNS and not file.is_dir()]
+
+
+def _load(file: Path) -> Loaded:
+    try:
+        refusal = _writable_file(file)
+        return Loaded(problems=(refusal,)) if refusal else read_file(file)
+    except OSError as error:
+        return _unreadable(file, error)
+    except NoPipeline as nothing:
+        # Modules that the pipelines import are in the same folder.
+        (problem,) = nothing.problems
+        warning = LoadWarning("", problem.message, "begin its name with _ if it is only imported", str(file))
+        return Loaded(warnings=(warning,))
+    except FileInvalid as invalid:
+        return Loaded(problems=invalid.problems)
+    except EnvironmentUnfit as unfit:
+        return Loaded(problems=(Problem("", unfit.message, unfit.suggestion, str(file)),))
+
+
+def _unreadable(path: Path, error: OSError) -> Loaded:
+    what = (
+        "there is no such file or folder"
+        if isinstance(error, FileNotFoundError)
+        else f"cannot be read: {error.strerror}"
+    )
+    return Loaded(problems=(Problem("", what, None, str(path)),))
+
+
+def _writable_folder(folder: Path) -> Problem | None:
+    """Even where a sticky bit protects the files of others, anybody can add one."""
+    return _refusal(folder, "the folder") if folder.stat().st_mode & stat.S_IWOTH else None
+
+
+def _writable_file(file: Path) -> Problem | None:
+    """Whoever may write to the folder can replace the file, unless the folder is sticky."""
+    if file.stat().st_mode & stat.S_IWOTH:
+        return _refusal(file, "the file")
+    mode = file.absolute().parent.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        return _refusal(file.absolute().parent, "its folder", file)
+    return None
+
+
+def _refusal(path: Path, what: str, file: Path | None = None) -> Problem:
+    message = f"{what} can be written to by anybody, and pipelines are code"
+    return Problem("", message, f"chmod o-w {path}", str(file or path))

@@ -1,0 +1,74 @@
+"""Secrets: values that came from references and must never be printed, and how to keep them out of a text."""
+
+import base64
+import json
+import re
+import threading
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+MASK: Final = "***"
+LENGTH_MIN: Final = 4
+"""Shorter values are in every other word: masking them would hide nothing and garble everything."""
+LINE_LENGTH_MIN: Final = 8
+_PLAIN: Final = {"true", "false", "none", "null"}
+
+
+class Secrets:
+    """Finds every value it was told of wherever a text quotes it, and puts `***` in its place.
+
+    A value is known by itself and not by the name of an option, so it does not matter who prints it:
+    a log, an error of a client library, an answer of the API. It is also found as it looks in JSON, in
+    Python's repr, in an address and in base64, and each longer line of it alone. May be used by any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._forms: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+
+    def add(self, value: str) -> None:
+        """Remember a value for as long as the process lives: what it was used for may be logged late."""
+        forms = _forms(value)
+        with self._lock:
+            if forms <= self._forms:
+                return
+            self._forms |= forms
+            # The longest comes first, or a secret that begins with another would be masked in part.
+            longest_first = sorted(self._forms, key=lambda form: (-len(form), form))
+            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+
+    def redact(self, text: str) -> str:
+        """The text with every known value masked."""
+        pattern = self._pattern
+        return text if pattern is None else pattern.sub(MASK, text)
+
+
+def _forms(value: str) -> set[str]:
+    """How a value may look in a text; none for one that is too short or too plain to be a secret."""
+    lines = [line for line in value.splitlines() if len(line) >= LINE_LENGTH_MIN] if "\n" in value else []
+    found: set[str] = set()
+    for text in (value, value.strip(), *lines):
+        if len(text) < LENGTH_MIN or text.lower() in _PLAIN:
+            continue
+        raw = text.encode(errors="surrogatepass")
+        found |= {
+            text,
+            repr(text)[1:-1],
+            json.dumps(text)[1:-1],
+            json.dumps(text, ensure_ascii=False)[1:-1],
+            quote(raw),
+            quote(raw, safe=""),
+            quote_plus(raw),
+            base64.b64encode(raw).decode("ascii"),
+        }
+    return found
+
+
+SECRETS: Final = Secrets()
+"""The secrets of this process."""
+
+
+def redact(text: str) -> str:
+    """The text with every secret of this process masked."""
+    return SECRETS.redact(text)

@@ -1,0 +1,130 @@
+"""Translation: the settings of one plugin while they become options."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from conduit_py.config.settings.duration import seconds_of
+from conduit_py.config.template.template import Template
+
+OptionPath = tuple[str, ...]
+
+
+class Setting(NamedTuple):
+    """The text of a setting; a secret one must not be quoted."""
+
+    text: str
+    secret: bool = False
+
+
+class Remark(NamedTuple):
+    """Something to say about one setting."""
+
+    setting: str
+    message: str
+    suggestion: str | None = None
+
+
+class Translation:
+    """Settings go in, options come out, and remarks about those that do not fit.
+
+    A family of settings takes what it knows; `rest` has what nobody has taken yet. An empty setting is
+    one that is not there, as in Conduit.
+    """
+
+    def __init__(self, settings: Mapping[str, Setting]) -> None:
+        self.settings = {name: setting for name, setting in settings.items() if setting.text.strip()}
+        self.rest = dict(self.settings)
+        self.known: list[str] = []
+        """The settings that Conduit has for this plugin, to suggest the right one."""
+        self.options: dict[str, Any] = {}
+        self.batch_size: int | None = None
+        self.line: Template | None = None
+        """What a destination writes for a record instead of the record."""
+        self.structured = False
+        """Whether it is a source whose payloads Conduit would write in Avro on their way."""
+        self.switches: dict[str, bool] = {}
+        """The settings of the SDK that say whether something is enabled."""
+        self.problems: list[Remark] = []
+        self.warnings: list[Remark] = []
+        self._origins: dict[OptionPath, str] = {}
+
+    def take(self, name: str) -> str | None:
+        """The text of a setting, which counts as understood from now on."""
+        setting = self.rest.pop(name, None)
+        return setting.text if setting else None
+
+    def take_below(self, prefix: str) -> dict[str, str]:
+        """The settings whose names begin with `prefix`, by the rest of their names."""
+        names = [name for name in self.rest if name.startswith(prefix) and len(name) > len(prefix)]
+        return {name.removeprefix(prefix): self.rest.pop(name).text for name in names}
+
+    def take_number(self, name: str, *, whole: bool = False) -> float | None:
+        text = self.take(name)
+        if text is None:
+            return None
+        try:
+            number = int(text) if whole else float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or number < 0:
+            kind = "a whole number" if whole else "a number"
+            self.problem(name, f"must be {kind}, 0 or more{self.quoted(name)}")
+            return None
+        return number
+
+    def take_seconds(self, name: str) -> float | None:
+        text = self.take(name)
+        if text is None:
+            return None
+        try:
+            seconds = seconds_of(text)
+        except ValueError as error:
+            self.problem(name, f"{error}{self.quoted(name)}")
+            return None
+        if seconds < 0:
+            self.problem(name, f"must not be negative{self.quoted(name)}")
+            return None
+        return seconds
+
+    def take_boolean(self, name: str) -> bool | None:
+        text = self.take(name)
+        if text is None:
+            return None
+        if text.lower() not in ("true", "false", "t", "f", "1", "0"):
+            self.problem(name, f"must be true or false{self.quoted(name)}")
+            return None
+        return text.lower() in ("true", "t", "1")
+
+    def set(self, path: OptionPath | str, value: Any, origin: str) -> None:
+        """Set an option, or one inside another, and remember which setting it comes from."""
+        path = (path,) if isinstance(path, str) else path
+        holder = self.options
+        for name in path[:-1]:
+            inner = holder.setdefault(name, {})
+            if not isinstance(inner, dict):
+                self.problem(origin, f"does not go together with {self.origin((name,))}")
+                return
+            holder = inner
+        holder[path[-1]] = value
+        self._origins[path] = origin
+
+    def origin(self, path: tuple[str | int, ...]) -> str:
+        """The setting to blame for an option: the one it comes from, else the option's own name."""
+        names = tuple(map(str, path))
+        for length in range(len(names), 0, -1):
+            for known, origin in self._origins.items():
+                if known[:length] == names[:length]:
+                    return origin
+        return ".".join(names)
+
+    def quoted(self, name: str) -> str:
+        """The text of a setting as the end of a sentence about it; nothing for a secret."""
+        setting = self.settings.get(name)
+        return "" if setting is None or setting.secret else f", not {setting.text[:80]!r}"
+
+    def problem(self, setting: str, message: str, suggestion: str | None = None) -> None:
+        self.problems.append(Remark(setting, message, suggestion))
+
+    def warn(self, setting: str, message: str, suggestion: str | None = None) -> None:
+        self.warnings.append(Remark(setting, message, suggestion))

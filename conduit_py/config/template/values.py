@@ -1,0 +1,155 @@
+"""Values: what counts as true, equal and less, and how a value reads as text, much as Go templates have it."""
+
+import math
+from collections.abc import Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from conduit_py.errors import RecordRefused
+from conduit_py.record import Record, Structured, encode_json
+
+Number: TypeAlias = int | float | Decimal
+
+
+def truth(value: Any) -> bool:
+    """False, 0, "" and what is empty or absent are false; everything else is true."""
+    return isinstance(value, Record) or bool(value)
+
+
+def text_of(value: Any) -> str:
+    """Text as it is, raw bytes as UTF-8, numbers without exponent, structured data as JSON; nothing is refused."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        raise RecordRefused("a template refers to a field that the record does not have")
+    if isinstance(value, bytes):
+        return _utf8(value)
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, Decimal | date | time | UUID | timedelta):
+        return str(value)
+    if isinstance(value, float):
+        return format(Decimal(repr(value)), "f").removesuffix(".0")
+    return encode_json(value).decode()
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Whether two values are the same. Text never equals a number: that is a mistake, so it is refused."""
+    if left is None or right is None:
+        return left is right
+    left, right = _comparable(left, right)
+    if isinstance(left, str | bytes | bool | int | float | Decimal) or type(left) is type(right):
+        return bool(left == right)
+    raise _incomparable(left, right)
+
+
+def less(left: Any, right: Any) -> bool:
+    """Whether one number, text or time is less than the other."""
+    left, right = _comparable(left, right)
+    if isinstance(left, bool) or not isinstance(left, _ORDERED):
+        raise RecordRefused(f"{kind_of(left)} cannot be compared by size")
+    try:
+        return bool(left < right)
+    except (TypeError, ArithmeticError) as error:
+        raise RecordRefused(f"cannot compare: {error}") from None
+
+
+def length(value: Any) -> int:
+    """How many elements or fields; how many bytes for text."""
+    if isinstance(value, str):
+        return len(value.encode(errors="surrogatepass"))
+    if isinstance(value, bytes | dict | list | tuple):
+        return len(value)
+    raise RecordRefused(f"{kind_of(value)} has no length")
+
+
+def field_of(value: Any, name: str) -> Any:
+    """A field of structured data; None where it is absent, or is a field of what is absent."""
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        return value.get(name)
+    raise RecordRefused(f"cannot read the field {name!r} of {kind_of(value)}")
+
+
+def whole(value: Any) -> int:
+    """The value as an integer; what is none is refused."""
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float | Decimal) and _finite(value) and int(value) == value:
+        return int(value)
+    raise RecordRefused(f"a whole number is needed, not {kind_of(value)}")
+
+
+def number(value: Any) -> Number:
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and _finite(value):
+        return value
+    raise RecordRefused(f"a number is needed, not {kind_of(value)}")
+
+
+def elements(value: Any) -> Sequence[Any]:
+    if isinstance(value, list | tuple):
+        return value
+    raise RecordRefused(f"a list is needed, not {kind_of(value)}")
+
+
+def fields(value: Any) -> Structured:
+    if isinstance(value, dict):
+        return value
+    raise RecordRefused(f"structured data is needed, not {kind_of(value)}")
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, in a user's words."""
+    for kind, words in _KINDS:
+        if isinstance(value, kind):
+            return words
+    return f"a value of type {type(value).__name__}"
+
+
+_ORDERED: Final = (str, int, float, Decimal, date, time, timedelta)
+_KINDS: Final[list[tuple[Any, str]]] = [
+    (type(None), "an absent value"),
+    (bool, "true or false"),
+    ((int, float, Decimal), "a number"),
+    (str, "text"),
+    (bytes, "raw bytes"),
+    (dict, "structured data"),
+    ((list, tuple), "a list"),
+    ((datetime, date, time), "a time"),
+]
+
+
+def _finite(value: Number) -> bool:
+    # A large integer or Decimal is asked itself: as a float it would seem infinite, or be an error.
+    return value.is_finite() if isinstance(value, Decimal) else isinstance(value, int) or math.isfinite(value)
+
+
+def _comparable(left: Any, right: Any) -> tuple[Any, Any]:
+    """Both as the same kind. Raw bytes are compared as text with text."""
+    if type(left) is type(right):
+        return left, right
+    if isinstance(left, bytes | str) and isinstance(right, bytes | str):
+        return (
+            left.decode(errors="replace") if isinstance(left, bytes) else left,
+            right.decode(errors="replace") if isinstance(right, bytes) else right,
+        )
+    numbers = [isinstance(each, int | float | Decimal) and not isinstance(each, bool) for each in (left, right)]
+    if all(numbers):
+        return left, right
+    raise _incomparable(left, right)
+
+
+def _incomparable(left: Any, right: Any) -> RecordRefused:
+    return RecordRefused(f"cannot compare {kind_of(left)} with {kind_of(right)}")
+
+
+def _utf8(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise RecordRefused(f"raw bytes in a template are not UTF-8 text: {error}") from None

@@ -1,0 +1,96 @@
+"""Documents of a YAML file, as nodes that know their line. A document that is broken does not break the others."""
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import yaml
+
+from conduit_py.config.findings import Findings, Spot
+
+
+class Document(NamedTuple):
+    """The root node of a document and how many lines of the file come before the text it was read from."""
+
+    root: yaml.Node
+    lines_before: int
+
+    def spot(self, node: yaml.Node) -> Spot:
+        mark = node.start_mark
+        return Spot(self.lines_before + mark.line + 1, mark.column + 1)
+
+
+def read_documents(text: str, findings: Findings) -> Iterator[Document]:
+    """The documents of a file that are YAML and not empty; what is wrong with the others is a finding.
+
+    Nothing is constructed from the nodes: tags mean nothing here, so no text can make an object.
+    """
+    for chunk, lines_before in _chunks(text):
+        try:
+            root = yaml.compose(chunk, Loader=yaml.SafeLoader)
+        except yaml.YAMLError as error:
+            _report(error, chunk, lines_before, findings)
+        except RecursionError:
+            findings.problem("", Spot(lines_before + 1, 1), "is nested too deeply to be a pipeline")
+        else:
+            if root is not None and root.tag != _NULL:
+                yield Document(root, lines_before)
+
+
+_NULL: Final = "tag:yaml.org,2002:null"
+_BREAK: Final = "\r\n|[\n\r\x85\u2028\u2029]"
+_LINE_BREAK = re.compile(_BREAK)
+# At the start of a line these separate documents wherever they stand, even inside of a text.
+_MARKER = re.compile(r"(?:(?<=[\n\r\x85\u2028\u2029])|\A)(?:---|\.\.\.)(?=[ \t\n\r\x85\u2028\u2029]|\Z)")
+_PREAMBLE = re.compile(rf"(?:[ \t]*(?:[#%][^\n\r\x85\u2028\u2029]*)?(?:{_BREAK}|\Z))*")
+
+
+def _chunks(text: str) -> Iterator[tuple[str, int]]:
+    """The text of each document with the number of lines before it."""
+    start, lines = 0, 0
+    for marker in _MARKER.finditer(text):
+        if marker[0] == "---":
+            # Comments and directives belong to the document that they precede.
+            if _PREAMBLE.fullmatch(text, start, marker.start()):
+                continue
+            end = marker.start()
+        else:
+            following = _LINE_BREAK.search(text, marker.end())
+            end = following.end() if following else len(text)
+        yield text[start:end], lines
+        lines += len(_LINE_BREAK.findall(text, start, end))
+        start = end
+    yield text[start:], lines
+
+
+def _report(error: yaml.YAMLError, chunk: str, lines_before: int, findings: Findings) -> None:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    what = getattr(error, "problem", None) or getattr(error, "context", None) or str(error).splitlines()[0]
+    if mark is not None:
+        spot = Spot(lines_before + mark.line + 1, mark.column + 1)
+        findings.problem("", spot, f"not valid YAML: {what}", _hint(what, _line(chunk, mark.line), mark.column))
+        return
+    # Characters that YAML forbids are found before there are lines: the error has only their index.
+    at = getattr(error, "position", None)
+    lines = len(_LINE_BREAK.findall(chunk[: at if isinstance(at, int) else 0]))
+    findings.problem("", Spot(lines_before + lines + 1, 1), f"not valid YAML: {what}")
+
+
+def _line(chunk: str, number: int) -> str:
+    lines = _LINE_BREAK.split(chunk)
+    return lines[number] if number < len(lines) else ""
+
+
+def _hint(what: str, line: str, column: int) -> str | None:
+    if "{{" in line and not re.search(r"[\"'].*\{\{", line):
+        return "put a template in single quotes: '{{ … }}'"
+    if "cannot start any token" in what:
+        character = line[column : column + 1]
+        if character == "\t":
+            return "indent with spaces, not with tabs"
+        return f"put a value that begins with {character} in quotes" if character else None
+    if "mapping values are not allowed" in what:
+        return "check the indentation; a value with a colon and a blank in it needs quotes"
+    if "undefined alias" in what:
+        return "put a value that begins with * in quotes"
+    return None

@@ -1,0 +1,105 @@
+"""YamlFile: a Conduit 2.x YAML file as the pipelines written in it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from conduit_py.config.findings import Findings
+from conduit_py.config.loaded import Loaded, LoadedPipeline
+from conduit_py.config.references import References
+from conduit_py.config.yaml_document import Document, read_documents
+from conduit_py.config.yaml_pipeline import PIPELINE_KEYS, read_pipeline
+from conduit_py.config.yaml_section import ENTRIES_MAX, Section, TooManyEntries, Under
+from conduit_py.sdk.options import did_you_mean
+
+SUFFIXES: Final = (".yaml", ".yml")
+SIZE_MAX: Final = 1024 * 1024
+LATEST: Final = "2.2"
+VERSIONS: Final = ("2.0", "2.1", "2.2")
+DOCUMENT_KEYS: Final = ["version", "pipelines"]
+
+
+def load_yaml(file: Path, *, environment: Mapping[str, str] | None = None) -> Loaded:
+    """Every pipeline in the file that is sound, every mistake in those that are not, and warnings. Raises nothing.
+
+    A document or pipeline with mistakes does not keep the others from being loaded. References are
+    resolved here, so that what is missing is found before anything starts; loading again resolves again.
+    """
+    findings = Findings(str(file))
+    text = _text(file, findings)
+    references = References(file.absolute().parent, environment=environment)
+    pipelines: list[LoadedPipeline] = []
+    for document in read_documents(text, findings):
+        try:
+            pipelines += _pipelines(document, findings, references)
+        except TooManyEntries:
+            what = f"stands for more than {ENTRIES_MAX} entries"
+            findings.problem("", document.spot(document.root), what, "use fewer aliases")
+    if not pipelines and not findings.problems:
+        findings.warn("", None, "there is no pipeline in this file")
+    return Loaded(tuple(pipelines), *findings.in_order())
+
+
+def _text(file: Path, findings: Findings) -> str:
+    """The text of the file; empty, with a finding, when it cannot be had."""
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(SIZE_MAX + 1)
+    except FileNotFoundError:
+        nearby = [found.name for found in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
+        findings.problem("", None, "there is no such file", did_you_mean(file.name, nearby))
+        return ""
+    except OSError as error:
+        findings.problem("", None, f"cannot be read: {error.strerror}")
+        return ""
+    if len(content) > SIZE_MAX:
+        findings.problem("", None, f"is larger than {SIZE_MAX} bytes", "split it into several files")
+        return ""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        findings.problem("", None, f"is not UTF-8 text: {error.reason} at byte {error.start}")
+        return ""
+
+
+def _pipelines(document: Document, findings: Findings, references: References) -> list[LoadedPipeline]:
+    root = document.root
+    if not isinstance(root, yaml.MappingNode):
+        hint = "begin with `version: 2.2` and `pipelines:`"
+        findings.problem("", document.spot(root), "the document must be a mapping", hint)
+        return []
+    section = Section(root, "", DOCUMENT_KEYS, Under(document, findings, references))
+    version = _version(section)
+    if version is None:
+        return []
+    if not section.has("pipelines"):
+        section.problem("pipelines", "is required", "add `pipelines:` with a list below it")
+        return []
+    read = [read_pipeline(each, version) for each in section.sections("pipelines", PIPELINE_KEYS)]
+    return [pipeline for pipeline in read if pipeline is not None]
+
+
+def _version(section: Section) -> str | None:
+    """The version whose rules the document follows, None when we do not know them."""
+    written = section.text("version")
+    if written is None:
+        section.warn("version", f"is missing, so {LATEST} is assumed", f"add `version: {LATEST}`")
+        return LATEST
+    if written in VERSIONS:
+        return written
+    major = written.partition(".")[0]
+    if major == "2":
+        known = f"known are {', '.join(VERSIONS)}"
+        section.warn("version", f"{written[:20]} is not known, so {LATEST} is assumed", known)
+        return LATEST
+    if major == "1":
+        hint = (
+            f"write `version: {LATEST}`, make connectors and processors lists, and give each entry "
+            "what was its key as `- id:`"
+        )
+        section.problem("version", f"{written[:20]} is too old: files of version 1 cannot be read", hint)
+    else:
+        section.problem("version", f"{written[:20]!r} is not known", f"known are {', '.join(VERSIONS)}")
+    return None

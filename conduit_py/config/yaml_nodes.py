@@ -1,0 +1,184 @@
+"""Nodes of a YAML file: its connectors, processors and dead-letter queue as those of a pipeline."""
+
+from typing import Any, Final, NamedTuple
+
+from conduit_py import sdk
+from conduit_py.config.condition import Condition
+from conduit_py.config.settings.middleware import refuse_avro
+from conduit_py.config.template.mistake import TemplateInvalid
+from conduit_py.config.template.template import Template
+from conduit_py.config.yaml_plugin import ReadPlugin, bare, placed, read_id, read_plugin
+from conduit_py.config.yaml_section import Section
+from conduit_py.errors import RecordRefused
+from conduit_py.pipeline import DeadLetters, Destination, Processor, Source, SourceSettings
+from conduit_py.record import Payload, Record
+from conduit_py.sdk import registry
+from conduit_py.sdk.processor import FunctionProcessor
+
+CONNECTOR_KEYS: Final = ["id", "type", "plugin", "name", "settings", "processors"]
+PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "type"]
+QUEUE_KEYS: Final = ["plugin", "settings", "window-size", "window-nack-threshold"]
+NAME_LENGTH_MAX: Final = 256
+WORKERS_MAX: Final = 1000
+DEFAULT_QUEUE: Final = "log"
+DEFAULT_QUEUE_OPTIONS: Final = {"level": "warning", "message": "record delivery failed"}
+BEFORE_TYPE_WAS_PLUGIN: Final = ("2.0", "2.1")
+
+
+class Connectors:
+    """The sources and destinations of a pipeline; those with mistakes are left out."""
+
+    def __init__(self, section: Section, version: str) -> None:
+        self.sources: list[Source] = []
+        self.destinations: list[Destination] = []
+        self.ids: dict[str, int] = {}
+        """The ids of all connectors and the lines they are in."""
+        self.kinds: set[str] = set()
+        """Which kinds of connectors there are, those with mistakes included."""
+        self._version = version
+        read = [self._read(each) for each in section.sections("connectors", CONNECTOR_KEYS)]
+        plugins = [each for each in read if each is not None]
+        sources = [each.plugin.translation for each in plugins if each.kind == "source"]
+        for each in plugins:
+            if each.kind == "destination":
+                refuse_avro(sources, each.plugin.translation)
+            self._add(each)
+
+    def _read(self, section: Section) -> "_ReadConnector | None":
+        id = read_id(section, self.ids)
+        section.text("name", length_max=NAME_LENGTH_MAX)
+        kind = _kind(section)
+        # Whichever a connector of no known type should have been, it is not missing: one mistake is enough.
+        self.kinds |= {kind} if kind else {"source", "destination"}
+        plugin = read_plugin(section, kind) if kind else None
+        processors = read_processors(section, self._version)
+        return _ReadConnector(id, kind, plugin, processors) if kind and plugin else None
+
+    def _add(self, read: "_ReadConnector") -> None:
+        section, translation = read.plugin.section, read.plugin.translation
+        connector = read.plugin.made()
+        if connector is None or read.id is None:
+            return
+        if isinstance(connector, sdk.Source):
+            size = translation.batch_size or _DEFAULT_BATCH_SIZE
+            source = Source(read.id, connector, processors=read.processors, batch_size=size)
+            self.sources.append(placed(source, section))
+        elif isinstance(connector, sdk.Destination):
+            lines = [placed(line_processor(translation.line), section)] if translation.line is not None else []
+            destination = Destination(read.id, connector, processors=[*read.processors, *lines])
+            self.destinations.append(placed(destination, section))
+
+
+class _ReadConnector(NamedTuple):
+    id: str | None
+    kind: registry.Kind
+    plugin: ReadPlugin
+    processors: list[Processor]
+
+
+_DEFAULT_BATCH_SIZE: Final[int] = SourceSettings.model_fields["batch_size"].default
+
+
+def _kind(section: Section) -> registry.Kind | None:
+    kind = section.text("type", required=True)
+    if kind == "source":
+        return "source"
+    if kind == "destination":
+        return "destination"
+    if kind is not None:
+        section.problem("type", f"must be source or destination, not {kind[:40]!r}")
+    return None
+
+
+def read_processors(section: Section, version: str) -> list[Processor]:
+    """The processors in the list of a section, in their order; those with mistakes are left out."""
+    seen: dict[str, int] = {}
+    read = [_processor(each, version, seen) for each in section.sections("processors", PROCESSOR_KEYS)]
+    return [processor for processor in read if processor is not None]
+
+
+def read_dead_letters(section: Section | None) -> DeadLetters | None:
+    """As Conduit has it: unless told otherwise, a log that the very first refused record does not reach."""
+    if section is None:
+        return DeadLetters(_default_queue(), window_size=1, window_nack_threshold=0)
+    size, threshold = section.whole("window-size", 1), section.whole("window-nack-threshold", 0)
+    if size and threshold >= size:
+        hint = f"set window-size to {threshold + 1} or more, or to 0 for no limit"
+        section.problem("window-nack-threshold", f"must be below window-size, which is {size}", hint)
+        return None
+    handler = _queue(section)
+    if handler is None:
+        return None
+    return placed(DeadLetters(handler, window_size=size, window_nack_threshold=threshold if size else 0), section)
+
+
+def line_processor(template: Template) -> Processor:
+    """Makes a text of each record for a destination that writes lines; the record itself stays as it is."""
+
+    def line(record: Record) -> Record:
+        try:
+            text = template(record).encode()
+        except UnicodeEncodeError as error:
+            raise RecordRefused(f"cannot be written as UTF-8: {error}") from None
+        return Record(record.position, record.operation, record.metadata, record.key, Payload(None, text))
+
+    return Processor("sdk.record.format", FunctionProcessor(line, name="template"))
+
+
+def _processor(section: Section, version: str, seen: dict[str, int]) -> Processor | None:
+    id = read_id(section, seen)
+    read = read_plugin(section, "processor", key=_plugin_key(section, version))
+    workers = section.whole("workers", 0) or 1
+    if workers > WORKERS_MAX:
+        section.problem("workers", f"must be at most {WORKERS_MAX}, not {workers}")
+        return None
+    condition = _condition(section, version)
+    plugin = read.made() if read is not None else None
+    if id is None or not isinstance(plugin, sdk.Processor):
+        return None
+    return placed(Processor(id, plugin, workers=workers, when=condition), section)
+
+
+def _plugin_key(section: Section, version: str) -> str:
+    """Since version 2.2 the plugin is called so; before, and still understood, `type`."""
+    if section.has("plugin"):
+        if version in BEFORE_TYPE_WAS_PLUGIN:
+            section.warn("plugin", "came with version 2.2", "set version to 2.2")
+        return "plugin"
+    if not section.has("type"):
+        return "plugin"
+    if version not in BEFORE_TYPE_WAS_PLUGIN:
+        section.warn("type", "is deprecated", "write plugin instead")
+    return "type"
+
+
+def _condition(section: Section, version: str) -> Condition | None:
+    text = section.template("condition")
+    if text is None:
+        return None
+    if version == "2.0":
+        section.warn("condition", "came with version 2.1", "set version to 2.2")
+    try:
+        return Condition(text)
+    except TemplateInvalid as invalid:
+        section.problem_within("condition", invalid.line(text), invalid.described(text), invalid.suggestion)
+        return None
+
+
+def _queue(section: Section) -> sdk.Destination[Any] | None:
+    named = bare(section.text("plugin") or DEFAULT_QUEUE)
+    if named == DEFAULT_QUEUE and not section.has("settings"):
+        return _default_queue()
+    read = read_plugin(section, "destination", name=DEFAULT_QUEUE)
+    if read is None:
+        return None
+    if read.translation.line is not None:
+        read.translation.problem("sdk.record.format", "dead letters are written as whole records", "leave it out")
+    plugin = read.made()
+    return plugin if isinstance(plugin, sdk.Destination) else None
+
+
+def _default_queue() -> sdk.Destination[Any]:
+    queue = registry.find("destination", DEFAULT_QUEUE)(**DEFAULT_QUEUE_OPTIONS)
+    assert isinstance(queue, sdk.Destination)
+    return queue

@@ -1,0 +1,255 @@
+"""Section: a mapping of a YAML document, read key by key; what does not fit becomes a finding."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import yaml
+
+from conduit_py.config.findings import Findings, Spot
+from conduit_py.config.references import References, Resolved
+from conduit_py.config.settings.translation import Setting
+from conduit_py.config.yaml_document import Document
+from conduit_py.sdk.options import did_you_mean
+
+ENTRIES_MAX: Final = 100_000
+"""Aliases let a few lines stand for billions of entries; more than this is no pipeline."""
+
+
+class TooManyEntries(Exception):
+    """The document stands for more entries than anybody would write."""
+
+
+class Under:
+    """What all sections of one document have in common; it also counts the entries that they read."""
+
+    def __init__(self, document: Document, findings: Findings, references: References) -> None:
+        self.document = document
+        self.findings = findings
+        self.references = references
+        self._entries = 0
+
+    def count(self) -> None:
+        """One entry more; raises TooManyEntries when there are too many."""
+        self._entries += 1
+        if self._entries > ENTRIES_MAX:
+            raise TooManyEntries
+
+
+class Section:
+    """The keys of a mapping. A key that is not among `known` is a warning, one that stands twice a problem."""
+
+    def __init__(self, node: yaml.MappingNode, path: str, known: Sequence[str], under: Under) -> None:
+        self.path = path
+        self.under = under
+        self.spot = under.document.spot(node)
+        self._entries = dict(self._read(node))
+        for name, (key, _) in self._entries.items():
+            if name not in known:
+                hint = did_you_mean(name, list(known)) or f"keys are {', '.join(known)}"
+                under.findings.warn(self.at(name), self._spot(key), "there is no such key, so it has no effect", hint)
+
+    def at(self, name: str) -> str:
+        """The path of a key below this section."""
+        return ".".join(filter(None, (self.path, name)))
+
+    def spot_of(self, name: str) -> Spot:
+        """Where the value of a key is, or else this section."""
+        entry = self._entries.get(name)
+        return self._spot(entry[1]) if entry else self.spot
+
+    def has(self, name: str) -> bool:
+        """Whether the key is there and says anything."""
+        return name in self._entries and self._entries[name][1].tag != _NULL
+
+    def text(self, name: str, *, required: bool = False, length_max: int | None = None) -> str | None:
+        """The text of a key with its references resolved; None when it is missing or empty."""
+        resolved = self._resolved(name)
+        text = resolved.text if resolved else ""
+        if length_max is not None and len(text) > length_max:
+            self.problem(name, f"must have at most {length_max} characters, not {len(text)}")
+        if required and not text.strip() and not (resolved and resolved.faults):
+            self.problem(name, "is required", f"add {name}: …")
+        return text or None
+
+    def template(self, name: str) -> str | None:
+        """The text of a key that holds a template, whose references may be secrets."""
+        resolved = self._resolved(name, setting=True)
+        return (resolved.text if resolved and resolved.text.strip() else None) or None
+
+    def whole(self, name: str, default: int) -> int:
+        """A whole number, 0 or more."""
+        text = self.text(name)
+        if text is None:
+            return default
+        if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS_MAX:
+            self.problem(name, f"must be a whole number, 0 or more, not {text[:40]!r}")
+            return default
+        return int(text)
+
+    def settings(self, name: str) -> "Settings":
+        """The text values of a mapping, by key."""
+        node = self._value(name)
+        if node is None:
+            return Settings({}, {}, self.at(name), self.spot)
+        if not isinstance(node, yaml.MappingNode):
+            self.problem(name, f"must be a mapping, not {_said(node)}", "write `name: value` lines below it")
+            return Settings({}, {}, self.at(name), self._spot(node))
+        values: dict[str, Setting] = {}
+        spots: dict[str, Spot] = {}
+        for key, (_, value) in dict(self._read(node)).items():
+            path = f"{self.at(name)}.{key}"
+            resolved = self._scalar(value, path, setting=True)
+            spots[key] = self._spot(value)
+            if resolved is not None:
+                values[key] = Setting(resolved.text, resolved.secret)
+        return Settings(values, spots, self.at(name), self._spot(node))
+
+    def section(self, name: str, known: Sequence[str]) -> "Section | None":
+        """The mapping below a key."""
+        node = self._value(name)
+        if node is None:
+            return None
+        if not isinstance(node, yaml.MappingNode):
+            self.problem(name, f"must be a mapping, not {_said(node)}", f"keys are {', '.join(known)}")
+            return None
+        return Section(node, self.at(name), known, self.under)
+
+    def sections(self, name: str, known: Sequence[str]) -> "list[Section]":
+        """The mappings in the list below a key, each with its id, if it has one, as its path."""
+        node = self._value(name)
+        if node is None:
+            return []
+        if not isinstance(node, yaml.SequenceNode):
+            hint = "begin each entry with `- id: …`; mappings by name are of version 1"
+            self.problem(name, f"must be a list, not {_said(node)}", hint)
+            return []
+        return list(self._sections(node, self.at(name), known))
+
+    def _sections(self, node: yaml.SequenceNode, path: str, known: Sequence[str]) -> "Iterator[Section]":
+        for index, item in enumerate(node.value):
+            self.under.count()
+            if isinstance(item, yaml.MappingNode):
+                yield Section(item, _entry_path(item, path, index), known, self.under)
+            else:
+                message = f"must be a mapping, not {_said(item)}"
+                self.under.findings.problem(f"{path}[{index}]", self._spot(item), message, "begin with `- id: …`")
+
+    def problem(self, name: str, message: str, suggestion: str | None = None) -> None:
+        self.under.findings.problem(self.at(name), self.spot_of(name), message, suggestion)
+
+    def problem_within(self, name: str, line: int, message: str, suggestion: str | None = None) -> None:
+        """A problem in a line of a text, counted from 0, which is known where the text is written line by line."""
+        spot = self.spot_of(name)
+        entry = self._entries.get(name)
+        if entry and isinstance(entry[1], yaml.ScalarNode) and entry[1].style == "|":
+            spot = Spot(spot.line + 1 + line, 1)
+        self.under.findings.problem(self.at(name), spot, message, suggestion)
+
+    def warn(self, name: str, message: str, suggestion: str | None = None) -> None:
+        self.under.findings.warn(self.at(name), self.spot_of(name), message, suggestion)
+
+    def _spot(self, node: yaml.Node) -> Spot:
+        return self.under.document.spot(node)
+
+    def _value(self, name: str) -> yaml.Node | None:
+        return self._entries[name][1] if self.has(name) else None
+
+    def _resolved(self, name: str, *, setting: bool = False) -> Resolved | None:
+        node = self._value(name)
+        return None if node is None else self._scalar(node, self.at(name), setting=setting)
+
+    def _scalar(self, node: yaml.Node, path: str, *, setting: bool) -> Resolved | None:
+        findings, references = self.under.findings, self.under.references
+        if not isinstance(node, yaml.ScalarNode):
+            findings.problem(path, self._spot(node), f"must be text, not {_said(node)}", _text_hint(node, path))
+            return None
+        if node.tag == _NULL:
+            return Resolved()
+        if node.tag not in _TEXT_TAGS:
+            findings.problem(path, self._spot(node), f"the tag {_tag(node)} is not supported", "leave it out")
+            return None
+        resolved = references.resolve_setting(node.value) if setting else references.resolve(node.value)
+        for fault in resolved.faults:
+            findings.problem(path, self._spot(node), *fault)
+        for name in resolved.bare:
+            hint = f"write ${{{name}}} for the environment variable, or $${name} for this text"
+            findings.warn(path, self._spot(node), f"${name} stays as it is, whereas Conduit replaces it", hint)
+        return Resolved("", faults=resolved.faults) if resolved.faults else resolved
+
+    def _read(self, node: yaml.MappingNode, depth: int = 0) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
+        """The entries of a mapping, those that it merges from others (`<<`) before its own."""
+        own: dict[str, yaml.Node] = {}
+        entries: list[tuple[str, tuple[yaml.Node, yaml.Node]]] = []
+        for key, value in node.value:
+            self.under.count()
+            if key.tag == _MERGE:
+                yield from self._merged(value, depth)
+            elif not isinstance(key, yaml.ScalarNode) or key.tag not in _TEXT_TAGS:
+                self.under.findings.problem(self.path, self._spot(key), f"a key must be text, not {_said(key)}")
+            elif key.value in own:
+                first = self._spot(own[key.value]).line
+                message = f"stands twice, first in line {first}"
+                self.under.findings.problem(self.at(key.value), self._spot(key), message)
+            else:
+                own[key.value] = key
+                entries.append((key.value, (key, value)))
+        yield from entries
+
+    def _merged(self, value: yaml.Node, depth: int) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
+        sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        for source in reversed(sources):
+            if not isinstance(source, yaml.MappingNode) or depth == _MERGES_MAX:
+                what = "merges too often" if isinstance(source, yaml.MappingNode) else "must merge a mapping"
+                self.under.findings.problem(self.at("<<"), self._spot(value), what)
+                return
+            yield from self._read(source, depth + 1)
+
+
+class Settings(NamedTuple):
+    """The settings of a plugin, where each stands, and where they stand together."""
+
+    values: dict[str, Setting]
+    spots: dict[str, Spot]
+    path: str
+    spot: Spot
+
+    def spot_of(self, name: str) -> Spot:
+        return self.spots.get(name, self.spot)
+
+
+_CORE: Final = "tag:yaml.org,2002:"
+_NULL: Final = f"{_CORE}null"
+_MERGE: Final = f"{_CORE}merge"
+_TEXT_TAGS: Final = {f"{_CORE}{kind}" for kind in ("str", "int", "float", "bool", "timestamp", "value")}
+_MERGES_MAX: Final = 10
+_DIGITS_MAX: Final = 9
+
+
+def _entry_path(node: yaml.MappingNode, path: str, index: int) -> str:
+    ids = [value.value for key, value in node.value if isinstance(value, yaml.ScalarNode) and key.value == "id"]
+    return f"{path}.{ids[0]}" if ids and _ID.fullmatch(ids[0]) else f"{path}[{index}]"
+
+
+_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+def _said(node: yaml.Node) -> str:
+    if isinstance(node, yaml.SequenceNode):
+        return "a list"
+    if isinstance(node, yaml.MappingNode):
+        return "a mapping"
+    return "nothing" if node.tag == _NULL else f"{node.value[:40]!r}"
+
+
+def _tag(node: yaml.Node) -> str:
+    return str(node.tag).replace(_CORE, "!!")[:40]
+
+
+def _text_hint(node: yaml.Node, path: str) -> str:
+    """Unquoted braces are a mapping to YAML, and what they hold a key."""
+    if isinstance(node, yaml.MappingNode) and node.flow_style:
+        return "put a template in single quotes: '{{ … }}'"
+    if isinstance(node, yaml.SequenceNode):
+        return "write a list as one text, with commas"
+    return f"write `{path.rpartition('.')[2]}.NAME: …` for what is inside of it"

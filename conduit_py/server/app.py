@@ -1,9 +1,10 @@
 """The API as an ASGI application: its routes, what stands before them, and its OpenAPI document."""
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from conduit_py import __version__
-from conduit_py.server import health, live, pipelines, plugins, positions
+from conduit_py.server import health, live, metrics, pipelines, plugins, positions
 from conduit_py.server.access import Access, Policy
 from conduit_py.server.body import BodyLimit
 from conduit_py.server.problems import Border, handle_problems
@@ -24,9 +25,11 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
     )
     app.state.service = service
     app.state.live = live.Live()
-    for noun in (pipelines, positions, plugins, live, health):
-        app.include_router(noun.router)
-    handle_problems(app, service.redaction)
+    routers = [noun.router for noun in (pipelines, positions, plugins, live, health, metrics)]
+    for router in routers:
+        app.include_router(router)
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    handle_problems(app, service.redaction, routes)
     for layer in (Border, BodyLimit):
         app.add_middleware(layer)
     app.add_middleware(Access, policy=policy)

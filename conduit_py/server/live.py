@@ -95,7 +95,8 @@ async def _live_of(connection: HTTPConnection) -> Live:
 
 @router.get(
     "",
-    response_class=LiveResponse,
+    status_code=200,
+    response_class=StreamingResponse,
     response_model=None,
     responses={
         **documented(409),

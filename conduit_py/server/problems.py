@@ -2,13 +2,14 @@
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -69,16 +70,25 @@ def fault_response(status: int, fault: Fault, headers: Mapping[str, str] | None 
     return JSONResponse(answer, status, headers=headers)
 
 
-def handle_problems(app: FastAPI, redaction: Redaction) -> None:
+def handle_problems(app: FastAPI, redaction: Redaction, routes: Sequence[APIRoute]) -> None:
     """Have the routes of an app answer every error that they may raise on purpose in this shape."""
 
-    async def answer(_: Request, error: Exception) -> JSONResponse:
+    async def answer(request: Request, error: Exception) -> JSONResponse:
         status, fault, headers = fault_of(error)
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers = {"allow": _allowed(routes, request.scope["path"])}
         redacted = {"message": redaction(fault.message), "suggestion": fault.suggestion and redaction(fault.suggestion)}
         return fault_response(status, fault.model_copy(update=redacted), headers)
 
     for kind in (ConduitError, UnknownPlugin, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer)
+
+
+def _allowed(routes: Sequence[APIRoute], path: str) -> str:
+    """The methods of all routes with this path: the framework names those of the first only."""
+    return ", ".join(
+        sorted({method for route in routes if route.path_regex.match(path) for method in route.methods or ()})
+    )
 
 
 def fault_of(error: Exception) -> tuple[int, Fault, Mapping[str, str] | None]:

@@ -164,3 +164,42 @@ async def test_plugins_are_listed_and_show_the_schema_of_their_options(open_site
     assert {answer.status_code for answer in shown} == {200}
     (file,) = [answer.json() for answer in shown if answer.url.path == "/api/v1/plugins/source/file"]
     assert file["options"]["properties"]["path"]
+
+
+async def test_metrics_are_prometheus_text(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site("a") as site:
+        site.service.fleet.start("a")
+        await site.settled()
+        answer = await site.client.get("/metrics")
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    assert 'pipeline_name="a"' in answer.text
+
+
+async def test_the_document_describes_every_route_and_its_errors(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site() as site:
+        document = (await site.client.get("/api/v1/openapi.json")).json()
+
+    operations = [
+        (path, method, answers)
+        for path, methods in document["paths"].items()
+        for method, answers in ((method, each["responses"]) for method, each in methods.items())
+    ]
+    assert len(operations) == 14
+    for path, method, answers in operations:
+        assert {"400", "401", "403", "413", "422", "500"} <= set(answers), (path, method)
+        for status, answer in answers.items():
+            if status.startswith("4"):
+                assert answer["content"]["application/json"]["schema"]["$ref"].endswith("/FaultAnswer")
+
+
+async def test_a_method_that_is_not_allowed_is_told_all_that_are(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site("a") as site:
+        answer = await site.client.post("/api/v1/pipelines/a/positions/source")
+
+    assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, PUT")

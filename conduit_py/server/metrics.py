@@ -1,0 +1,25 @@
+"""Metrics over HTTP, as Prometheus reads them."""
+
+from fastapi import APIRouter, Response
+
+from conduit_py.server.problems import documented
+from conduit_py.server.service import Here
+from conduit_py.telemetry.exposition import CONTENT_TYPE, metrics_text
+
+router = APIRouter(tags=["metrics"])
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        **documented(),
+        200: {
+            "description": "the text format of Prometheus",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
+    },
+)
+async def metrics(service: Here) -> Response:
+    """Everything that is counted, of every pipeline and node."""
+    return Response(metrics_text(service.fleet), headers={"content-type": CONTENT_TYPE})

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter, validators
 
 from conduit_py import __version__
+from conduit_py.cli.dashboards import dashboards
 from conduit_py.cli.output import forget_reader
 
 app = App(
@@ -148,6 +149,9 @@ def version(*, json: Json = False) -> int:
     from conduit_py.cli.version import show_version
 
     return show_version(as_json=json)
+
+
+app.command(dashboards)
 
 
 def main() -> None:

@@ -1,0 +1,109 @@
+"""The dashboard of a node: its calls, batches, queue and refusals."""
+
+from conduit_py.telemetry import table
+from conduit_py.telemetry.boards.parts import (
+    BY_COMPONENT,
+    BY_NODE,
+    CHOOSE_NODE,
+    CHOOSE_PIPELINE,
+    OF_COMPONENT,
+    OF_NODE,
+    lines,
+    quantiles,
+)
+from conduit_py.telemetry.panels import Board
+from conduit_py.telemetry.promql import mean, now, quantile, rate, share_of_time
+
+NODE = Board(
+    "node",
+    "node",
+    "One node: what its calls take, how large its batches are, what it waits for and what it refuses.",
+    {
+        "Records": (
+            lines(
+                "Records",
+                "cps",
+                "Per second: read, processed or written.",
+                (rate(table.READ, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} read"),
+                (rate(table.PROCESSED, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} processed"),
+                (rate(table.WRITTEN, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} written"),
+            ),
+            lines(
+                "Refused, filtered, tried again",
+                "cps",
+                "Per second. Retries are of calls, the others of records.",
+                (rate(table.NACKED, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} refused"),
+                (rate(table.FILTERED, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} filtered"),
+                (rate(table.RETRIES, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} retries"),
+            ),
+            lines(
+                "Batches",
+                "cps",
+                "Per second.",
+                (rate(table.BATCH_SIZE, OF_NODE, by="pipeline_name, node", part="count"), BY_NODE),
+            ),
+            lines(
+                "Batch size",
+                "short",
+                "Records in a batch: the mean and the 99th percentile.",
+                (mean(table.BATCH_SIZE, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} mean"),
+                (quantile(0.99, table.BATCH_SIZE, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} p99"),
+            ),
+        ),
+        "Time": (
+            quantiles(
+                "Calls of processors",
+                "For one batch.",
+                table.PROCESSOR_DURATION,
+                OF_COMPONENT,
+                "pipeline_name, component_id",
+                BY_COMPONENT,
+            ),
+            quantiles(
+                "Writes of destinations",
+                "Of one batch.",
+                table.CONNECTOR_DURATION,
+                OF_COMPONENT,
+                "pipeline_name, component_id",
+                BY_COMPONENT,
+            ),
+            quantiles(
+                "Persists",
+                "A destination's flush, or the save of a source's position.",
+                table.PERSIST_DURATION,
+                OF_NODE,
+                "pipeline_name, node",
+                BY_NODE,
+            ),
+            lines(
+                "Busy",
+                "percentunit",
+                "The share of time that calls took.",
+                (
+                    rate(table.PROCESSOR_DURATION, OF_COMPONENT, by="pipeline_name, component_id", part="sum"),
+                    BY_COMPONENT,
+                ),
+                (
+                    rate(table.CONNECTOR_DURATION, OF_COMPONENT, by="pipeline_name, component_id", part="sum"),
+                    f"{BY_COMPONENT} write",
+                ),
+                (rate(table.PERSIST_DURATION, OF_NODE, by="pipeline_name, node", part="sum"), f"{BY_NODE} persist"),
+            ),
+        ),
+        "Waiting": (
+            lines(
+                "Waiting",
+                "percentunit",
+                "The share of time that the node waited for what.",
+                (share_of_time(table.WAITING, OF_NODE, by="pipeline_name, node, reason"), f"{BY_NODE}: {{{{reason}}}}"),
+            ),
+            lines(
+                "Queue",
+                "short",
+                "Batches that wait before the node.",
+                (now(table.QUEUE_DEPTH, OF_NODE, by="pipeline_name, node"), BY_NODE),
+            ),
+        ),
+    },
+    (CHOOSE_PIPELINE, CHOOSE_NODE),
+)

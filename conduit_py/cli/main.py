@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter, validators
 
 from conduit_py import __version__
+from conduit_py.cli import operate
 from conduit_py.cli.dashboards import dashboards
 from conduit_py.cli.output import forget_reader
 
@@ -151,6 +152,9 @@ def version(*, json: Json = False) -> int:
     return show_version(as_json=json)
 
 
+for commands in (operate.pipelines, operate.positions, operate.plugins):
+    app.command(commands)
+app.register_install_completion_command(help="Complete commands and options in your shell from now on.")
 app.command(dashboards)
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,51 @@ def command(tmp_path: Path) -> Iterator[Command]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+class Serving:
+    """A real server of pipelines that write `OUT.txt`, and the command called against it."""
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.folder = command.folder / "pipelines"
+        self.folder.mkdir()
+        (self.folder / "ends.py").write_text(ENDS)
+        self.url = ""
+
+    def add(self, id: str, source: str = "Count(pause_seconds=0.01)", destination: str | None = None) -> None:
+        destination = destination or f'Lines(path="{id}.txt")'
+        text = HEAD + PIPELINE.format(id=id, source=source, destination=destination, more="")
+        (self.folder / f"{id}.py").write_text(text)
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        """Start the server on a free port and wait until it says that it serves."""
+        process = self.command.start("serve", "--pipelines", "pipelines", "--port", "0", *arguments)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert " on http" in line, process.communicate()
+        self.url = line.split()[-1]
+        return process
+
+    def __call__(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        return self.command(*arguments, "--url", self.url, **environment)
+
+    def json(self, *arguments: str, **environment: str) -> dict[str, Any]:
+        """The one JSON object that a command answers."""
+        answer: dict[str, Any] = json.loads(self(*arguments, "--json", **environment).stdout)
+        return answer
+
+    def until(self, id: str, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """Ask for a pipeline until it is as wanted."""
+        deadline = time.monotonic() + 60
+        while not wanted(shown := self.json("pipelines", "describe", id)):
+            assert time.monotonic() < deadline, shown
+        return shown
+
+
+@pytest.fixture
+def serving(command: Command) -> Serving:
+    return Serving(command)
 
 
 def until(process: "subprocess.Popen[str]", wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

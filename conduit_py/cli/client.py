@@ -1,0 +1,157 @@
+"""Client: calls the API of a server, and turns everything that can go wrong on the way into an error with advice."""
+
+import json
+import os
+import ssl
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from conduit_py.cli.fault import ServerRefused, putting_fault
+from conduit_py.cli.operate import Call
+from conduit_py.errors import EnvironmentUnfit
+
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise EnvironmentUnfit(
+        f"calling a server needs {error.name}, which is not installed", suggestion="pip install 'conduit-py[server]'"
+    ) from error
+
+TOKEN_VARIABLE = "CONDUIT_API_TOKEN"
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 30.0
+
+
+class ServerUnreachable(EnvironmentUnfit):
+    """Nothing answers at the address, or not a server of ours."""
+
+    code = "server.unreachable"
+
+
+class Client:
+    """A server as its API shows it. Answers are plain values; every error is a ConduitError."""
+
+    def __init__(self, call: Call) -> None:
+        self.url = call.url.rstrip("/")
+        token = load_token(call.token_file)
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            verify=ssl.create_default_context() if self.url.startswith("https") else False,
+            # A proxy that the environment names would see the token, and often cannot reach this machine.
+            trust_env=False,
+        )
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def ask(self, method: str, *path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Call `/api/v1/` and the path, and return the answer."""
+        with self._reaching():
+            response = self._http.request(method, _path(path), json=body)
+        return self._answer(response)
+
+    def events(self, *path: str) -> Iterator[dict[str, Any]]:
+        """The data of server-sent events, until the server ends the stream."""
+        with self._reaching(), self._http.stream("GET", _path(path)) as response:
+            if response.headers.get("content-type", "").partition(";")[0] != "text/event-stream":
+                response.read()
+                self._answer(response)
+                raise self._foreign(response)
+            for line in response.iter_lines():
+                if line.startswith("data:"):
+                    yield json.loads(line.removeprefix("data:"))
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TimeoutException as error:
+            raise ServerUnreachable(
+                f"the server at {self.url} does not answer", suggestion="look at its log"
+            ) from error
+        except httpx.HTTPError as error:
+            raise ServerUnreachable(
+                f"cannot reach a server at {self.url}: {error}",
+                suggestion="start one with `conduit-py serve`, or name another with --url or CONDUIT_URL",
+            ) from error
+
+    def _answer(self, response: httpx.Response) -> dict[str, Any]:
+        try:
+            answer = response.json()
+        except ValueError:
+            raise self._foreign(response) from None
+        if response.is_success and isinstance(answer, dict):
+            return answer
+        fault = answer.get("error") if isinstance(answer, dict) else None
+        if isinstance(fault, dict) and {"code", "message"} <= fault.keys():
+            raise ServerRefused(fault, _advice(fault))
+        raise self._foreign(response)
+
+    def _foreign(self, response: httpx.Response) -> ServerUnreachable:
+        return ServerUnreachable(
+            f"what answers at {self.url} is not a conduit-py server (HTTP status {response.status_code})",
+            suggestion="name the server's address with --url or CONDUIT_URL",
+        )
+
+
+@contextmanager
+def calling(call: Call) -> Iterator[Client]:
+    """A client for one command. With --json, what goes wrong is on stdout too."""
+    with putting_fault(as_json=call.json), Client(call) as client:
+        yield client
+
+
+def load_token(file: Path | None) -> str | None:
+    """The token in a file, else the one in the environment, if any.
+
+    The file holds the token alone, or one `ROLE TOKEN` as a server's own file does. No message quotes it.
+    """
+    if file is None:
+        return _plain(os.environ.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE) or None
+    lines = [words for line in _private_text(file).splitlines() if (words := line.partition("#")[0].split())]
+    if len(lines) != 1 or len(lines[0]) > 2:
+        found = "no token" if not lines else "more than one token"
+        raise EnvironmentUnfit(f"token file {file} has {found}", suggestion="leave one line with the token in it")
+    return _plain(lines[0][-1], f"token file {file}")
+
+
+def _private_text(file: Path) -> str:
+    try:
+        with file.open(encoding="ascii") as opened:
+            if os.fstat(opened.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise EnvironmentUnfit(f"token file {file} can be used by others", suggestion=f"chmod 600 {file}")
+            return opened.read(64 * 1024)
+    except OSError as error:
+        raise EnvironmentUnfit(f"token file {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise EnvironmentUnfit(f"token file {file} holds no token, but other data") from None
+
+
+def _plain(token: str, place: str) -> str:
+    if not (token.isascii() and token.isprintable()):
+        raise EnvironmentUnfit(f"{place}: a token has letters, digits and any of ._~+/-= only")
+    return token
+
+
+def _advice(fault: dict[str, Any]) -> str | None:
+    if fault["code"] == "access.token_missing":
+        return (
+            f"give the token with --token-file or {TOKEN_VARIABLE}; the one that was sent, if any, is not known there"
+        )
+    if fault["code"] == "access.refused":
+        return "give a token that may do it with --token-file or CONDUIT_API_TOKEN"
+    suggestion = fault.get("suggestion")
+    return str(suggestion) if suggestion else None
+
+
+def _path(parts: tuple[str, ...]) -> str:
+    return "/api/v1/" + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)

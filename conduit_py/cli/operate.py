@@ -1,0 +1,164 @@
+"""The commands that operate a server: their arguments and help. What they do is imported when they are called."""
+
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from dataclasses import dataclass
+from pathlib import Path
+from re import fullmatch
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from cyclopts import App, Parameter, validators
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+def _check_url(_: Any, url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"must be an address such as {DEFAULT_URL}")
+    if "@" in parts.netloc:
+        raise ValueError("may hold no password: give a token with --token-file or CONDUIT_API_TOKEN")
+
+
+def _check_id(_: Any, id: str) -> None:
+    if not fullmatch(r"[A-Za-z0-9_.:-]{1,128}", id):
+        raise ValueError("must be 1 to 128 letters, digits or any of _.:-")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Call:
+    """Which server is called, with which token, and how its answer is shown."""
+
+    url: Annotated[
+        str, Parameter(help="address of the server", env_var="CONDUIT_URL", show_default=True, validator=_check_url)
+    ] = DEFAULT_URL
+    token_file: Annotated[
+        Path | None, Parameter(help="file with the token, mode 0600 [default: the one in CONDUIT_API_TOKEN]")
+    ] = None
+    json: Annotated[bool, Parameter(help="answer in JSON on stdout")] = False
+    debug: Annotated[bool, Parameter(help="show tracebacks and debug logs")] = False
+
+
+HERE = Call()
+
+PipelineId = Annotated[str, Parameter(help="id of the pipeline", validator=_check_id)]
+SourceId = Annotated[str, Parameter(help="id of one of its sources", validator=_check_id)]
+Json = Annotated[bool, Parameter(help="answer in JSON on stdout")]
+Wait = Annotated[
+    float,
+    Parameter(help="seconds to wait for it; 0 does not wait", show_default=True, validator=validators.Number(gte=0)),
+]
+
+pipelines = App(name="pipelines", help="See, start and stop the pipelines of a server.", sort_key=10)
+positions = App(name="positions", help="See and change from where sources go on.", sort_key=11)
+plugins = App(name="plugins", help="See which connectors and processors are installed.", sort_key=13)
+
+
+@pipelines.command(name="list", sort_key=1)
+def list_pipelines(*, call: Call = HERE) -> int:
+    """List every pipeline with its status."""
+    from conduit_py.cli.pipelines import show_all
+
+    return show_all(call)
+
+
+@pipelines.command(sort_key=2)
+def describe(id: PipelineId, /, *, call: Call = HERE) -> int:
+    """Show one pipeline with its nodes, their counters, and its last error."""
+    from conduit_py.cli.pipelines import show
+
+    return show(call, id)
+
+
+@pipelines.command(sort_key=3)
+def start(id: PipelineId, /, *, wait: Wait = 30.0, call: Call = HERE) -> int:
+    """Start a pipeline; it goes on from its positions."""
+    from conduit_py.cli.pipelines import start
+
+    return start(call, id, wait)
+
+
+@pipelines.command(sort_key=4)
+def stop(
+    id: PipelineId,
+    /,
+    *,
+    force: Annotated[bool, Parameter(help="at once: what is in flight is read again")] = False,
+    wait: Wait = 30.0,
+    call: Call = HERE,
+) -> int:
+    """Stop a pipeline: what has been read is delivered first. It stays stopped until it is started."""
+    from conduit_py.cli.pipelines import stop
+
+    return stop(call, id, wait, force=force)
+
+
+@pipelines.command(sort_key=5)
+def restart(id: PipelineId, /, *, wait: Wait = 30.0, call: Call = HERE) -> int:
+    """Stop a pipeline if it is running, and start it."""
+    from conduit_py.cli.pipelines import restart
+
+    return restart(call, id, wait)
+
+
+@positions.command(name="show", sort_key=1)
+def show_positions(id: PipelineId, /, *, call: Call = HERE) -> int:
+    """Show from where each source of a pipeline goes on."""
+    from conduit_py.cli.positions import show
+
+    return show(call, id)
+
+
+def _check_position(*, position: str, text: bool = False, **_: Any) -> None:
+    try:
+        b64decode(position if not text else "", validate=True)
+    except (NotBase64, ValueError) as error:
+        raise ValueError("POSITION is not in base64; give --text if it is the position as it is") from error
+
+
+@positions.command(name="set", sort_key=2, validator=_check_position)
+def set_position(
+    id: PipelineId,
+    source: SourceId,
+    position: Annotated[str, Parameter(help="in base64, as `positions show` prints it", allow_leading_hyphen=True)],
+    /,
+    *,
+    text: Annotated[bool, Parameter(help="the position is given as it is, not in base64")] = False,
+    call: Call = HERE,
+) -> int:
+    """Have a source go on after a position. The pipeline must be stopped."""
+    from conduit_py.cli.positions import change
+
+    return change(call, id, source, b64encode(position.encode()).decode() if text else position)
+
+
+@positions.command(name="reset", sort_key=3)
+def reset_position(id: PipelineId, source: SourceId, /, *, call: Call = HERE) -> int:
+    """Have a source start from the beginning. The pipeline must be stopped."""
+    from conduit_py.cli.positions import change
+
+    return change(call, id, source, None)
+
+
+@plugins.command(name="list", sort_key=1)
+def list_plugins(*, json: Json = False) -> int:
+    """List every connector and processor that is installed here."""
+    from conduit_py.cli.plugins import show_all
+
+    return show_all(as_json=json)
+
+
+@plugins.command(name="describe", sort_key=2)
+def describe_plugin(
+    kind: Annotated[Literal["source", "destination", "processor"], Parameter(help="what it is")],
+    name: Annotated[str, Parameter(help="its name")],
+    /,
+    *,
+    json: Json = False,
+) -> int:
+    """Show what a plugin does and the options that it takes."""
+    from conduit_py.cli.plugins import show
+
+    return show(kind, name, as_json=json)

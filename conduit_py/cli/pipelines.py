@@ -1,0 +1,167 @@
+"""The commands `pipelines`: the pipelines of a server, seen and operated."""
+
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from conduit_py.cli.client import Client, calling
+from conduit_py.cli.exit_code import ExitCode
+from conduit_py.cli.operate import Call
+from conduit_py.cli.output import put, put_json
+from conduit_py.cli.table import ago, printable, put_table
+from conduit_py.errors import ConduitError
+
+POLL_SECONDS = 0.1
+ENDED = ("stopped", "completed", "degraded")
+STARTED = ("running", "recovering", "completed", "degraded")
+
+
+class NotYet(ConduitError):
+    """The server took the command, but it was not done in time."""
+
+    code = "wait.timed_out"
+
+
+def show_all(call: Call) -> ExitCode:
+    """Print a line for each pipeline."""
+    with calling(call) as client:
+        answer = client.ask("GET", "pipelines")
+    if call.json:
+        put_json(answer)
+    elif answer["pipelines"]:
+        headings = ("PIPELINE", "STATUS", "FOR", "READ", "ACKED", "DEAD", "IN FLIGHT", "")
+        rows = [_row(each) for each in answer["pipelines"]]
+        put_table(headings, rows, right=("FOR", "READ", "ACKED", "DEAD", "IN FLIGHT"))
+    else:
+        put("the server has no pipelines")
+    return ExitCode.OK
+
+
+def show(call: Call, id: str) -> ExitCode:
+    """Print everything about a pipeline."""
+    with calling(call) as client:
+        shown = client.ask("GET", "pipelines", id)
+    if call.json:
+        put_json(shown)
+        return ExitCode.OK
+    put(_sentence(shown))
+    for line in _facts(shown):
+        put(f"  {printable(line)}")
+    put("")
+    headings = ("NODE", "KIND", "PLUGIN", "AFTER", "RECORDS", "FILTERED", "REFUSED", "RETRIES", "IN FLIGHT", "")
+    rows = [_node_row(node) for node in shown["nodes"]]
+    put_table(headings, rows, right=("RECORDS", "FILTERED", "REFUSED", "RETRIES", "IN FLIGHT"))
+    return ExitCode.OK
+
+
+def start(call: Call, id: str, wait: float) -> ExitCode:
+    """Start a pipeline and wait until it runs."""
+    with calling(call) as client:
+        shown = client.ask("POST", "pipelines", id, "start")
+        if wait:
+            shown = _wait(client, id, wait, lambda now: now["status"] in STARTED, "started")
+    return _report(call, shown)
+
+
+def stop(call: Call, id: str, wait: float, *, force: bool) -> ExitCode:
+    """Stop a pipeline and wait until it has."""
+    with calling(call) as client:
+        shown = client.ask("POST", "pipelines", id, "stop", body={"force": force})
+        if wait:
+            advice = None if force else f"`conduit-py pipelines stop {id} --force` does not wait for what is in flight"
+            shown = _wait(client, id, wait, lambda now: now["status"] in ENDED, "stopped", advice)
+    return _report(call, shown)
+
+
+def restart(call: Call, id: str, wait: float) -> ExitCode:
+    """Restart a pipeline and wait until it runs anew."""
+    with calling(call) as client:
+        before = client.ask("GET", "pipelines", id)["since"]
+        shown = client.ask("POST", "pipelines", id, "restart")
+        if wait:
+            advice = "it is started as soon as what is in flight is delivered"
+            shown = _wait(
+                client, id, wait, lambda now: now["status"] in STARTED and now["since"] != before, "restarted", advice
+            )
+    return _report(call, shown)
+
+
+def _wait(
+    client: Client,
+    id: str,
+    seconds: float,
+    done: Callable[[dict[str, Any]], bool],
+    what: str,
+    advice: str | None = None,
+) -> dict[str, Any]:
+    deadline = time.monotonic() + seconds
+    while not done(shown := client.ask("GET", "pipelines", id)):
+        if time.monotonic() >= deadline:
+            blocked = (shown["progress"] or {}).get("blocked_on")
+            reason = f", waits for {blocked}" if blocked else ""
+            raise NotYet(
+                f"{id} has not {what} within {seconds:g} s: it is {shown['status']}{reason}", suggestion=advice
+            )
+        time.sleep(POLL_SECONDS)
+    return shown
+
+
+def _report(call: Call, shown: dict[str, Any]) -> ExitCode:
+    """Say how the pipeline stands now. One that failed for good was not started, nor stopped in peace."""
+    if call.json:
+        put_json(shown)
+    else:
+        put(f"{shown['id']}: {shown['status']}")
+    error = shown.get("error")
+    if error and shown["status"] != "running":
+        put(f"  {_error(error)}", sys.stderr)
+    return ExitCode.FAILED if shown["status"] == "degraded" else ExitCode.OK
+
+
+def _row(shown: dict[str, Any]) -> tuple[str, ...]:
+    progress = shown["progress"] or {}
+    counts = [f"{progress.get(name, 0):,}" for name in ("read", "acked", "dead_letters", "in_flight")]
+    return shown["id"], shown["status"], ago(time.time() - shown["since"]), *counts, trouble(shown)
+
+
+def trouble(shown: dict[str, Any]) -> str:
+    """What holds the pipeline up, or the error that it recovers from or has ended with; in one line."""
+    blocked = (shown["progress"] or {}).get("blocked_on")
+    error = shown["error"]
+    if error and shown["status"] in ("recovering", "degraded", "stopped"):
+        return printable(f"{error['message']} [{error['code']}]")
+    return printable(f"waits for {blocked}") if blocked else ""
+
+
+def _sentence(shown: dict[str, Any]) -> str:
+    by = f" by the {shown['stopped_by']}" if shown["stopped_by"] else ""
+    since = datetime.fromtimestamp(shown["since"], UTC).isoformat(sep=" ", timespec="seconds")
+    return f"{shown['id']}: {shown['status']}{by} since {since}"
+
+
+def _facts(shown: dict[str, Any]) -> list[str]:
+    letters, progress, error = shown["dead_letters"], shown["progress"], shown["error"]
+    facts = [shown["description"]] if shown["description"] else []
+    facts.append(f"delivery {shown['delivery']}, dead letters to {letters['handler']}")
+    if progress:
+        facts.append(
+            f"{progress['read']:,} read, {progress['acked']:,} acked, {progress['filtered']:,} filtered, "
+            f"{progress['dead_letters']:,} dead, {progress['in_flight']:,} in flight "
+            f"in {progress['elapsed_seconds']:,.1f} s"
+        )
+        if progress["blocked_on"]:
+            facts.append(f"waits for {progress['blocked_on']}")
+    return [*facts, _error(error)] if error else facts
+
+
+def _error(error: dict[str, Any]) -> str:
+    advice = f" ({error['suggestion']})" if error["suggestion"] else ""
+    return printable(f"last error: {error['message']} [{error['code']}]{advice}")
+
+
+def _node_row(node: dict[str, Any]) -> tuple[str, ...]:
+    counts = [f"{node[name]:,}" for name in ("records", "filtered", "refused", "retries", "in_flight")]
+    waits = f"waits for {node['waiting_on']}" if node["waiting_on"] else ""
+    return node["id"], node["kind"], node["label"], ", ".join(node["inputs"]), *counts, waits

@@ -1,0 +1,305 @@
+"""The commands that operate a server, against a real one: what they do, what they print, how they end."""
+
+import json
+import os
+import signal
+import socket
+import threading
+from base64 import b64encode
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Command, Serving
+
+STUCK = 'Lines(path="stuck.txt", stuck=True)'
+READ, OPERATE = "read-" + "r" * 20, "operate-" + "o" * 20
+
+
+def free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        port: int = opened.getsockname()[1]
+        return port
+
+
+def test_pipelines_are_listed_and_described(serving: "Serving") -> None:
+    serving.add("endless")
+    serving.add("short", "Count(to=100)")
+    serving.add("broken", destination="Broken()")
+    serving.start()
+    serving.until("short", lambda shown: shown["status"] == "completed")
+    serving.until("broken", lambda shown: shown["status"] == "degraded")
+    listed = serving("pipelines", "list")
+    rows = {line.split()[0]: line.split() for line in listed.stdout.splitlines()}
+    described = serving("pipelines", "describe", "broken")
+
+    assert listed.returncode == 0
+    assert rows["PIPELINE"][:2] == ["PIPELINE", "STATUS"]
+    assert rows["endless"][1] == "running"
+    assert rows["short"][1::2] == ["completed", "100", "0"]
+    assert "the disk is on fire [run.fatal]" in listed.stdout
+    assert {each["id"] for each in serving.json("pipelines", "list")["pipelines"]} == {"endless", "short", "broken"}
+    assert described.returncode == 0
+    assert described.stdout.startswith("broken: degraded since ")
+    assert "last error: the disk is on fire [run.fatal] (call the fire brigade)" in described.stdout
+    assert "delivery at_least_once, dead letters to stop" in described.stdout
+    assert [line.split()[:2] for line in described.stdout.splitlines()[-2:]] == [
+        ["count", "source"],
+        ["lines", "destination"],
+    ]
+
+
+def test_a_pipeline_is_stopped_started_and_restarted(serving: "Serving") -> None:
+    serving.add("endless")
+    serving.start()
+    stopped = serving("pipelines", "stop", "endless")
+    count = serving.json("pipelines", "describe", "endless")["progress"]["acked"]
+    again = serving("pipelines", "stop", "endless")
+    started = serving.json("pipelines", "start", "endless")
+    twice = serving.json("pipelines", "start", "endless")
+    since = serving.json("pipelines", "describe", "endless")["since"]
+    restarted = serving("pipelines", "restart", "endless")
+
+    assert (stopped.returncode, stopped.stdout) == (0, "endless: stopped\n")
+    assert (serving.command.folder / "endless.txt").read_text().splitlines()[:count] == [
+        str(number) for number in range(1, count + 1)
+    ]
+    assert again.returncode == 1
+    assert again.stdout == ""
+    assert again.stderr == "error: pipeline 'endless' is not running [pipeline.not_running]\n"
+    assert (started["id"], started["status"]) == ("endless", "running")
+    assert twice == {"error": {"code": "pipeline.running", "message": "pipeline 'endless' is running already"}}
+    assert (restarted.returncode, restarted.stdout) == (0, "endless: running\n")
+    assert serving.json("pipelines", "describe", "endless")["since"] > since
+
+
+def test_a_stop_that_takes_too_long_says_what_holds_it_up_and_force_ends_it(serving: "Serving") -> None:
+    serving.add("stuck", destination=STUCK)
+    serving.start()
+    serving.until("stuck", lambda shown: shown["progress"]["in_flight"])
+    patient = serving("pipelines", "stop", "stuck", "--wait", "0.2")
+    impatient = serving("pipelines", "stop", "stuck", "--wait", "0")
+    forced = serving("pipelines", "stop", "stuck", "--force")
+
+    assert patient.returncode == 1
+    assert "stuck has not stopped within 0.2 s: it is stopping" in patient.stderr
+    assert "`conduit-py pipelines stop stuck --force` does not wait for what is in flight" in patient.stderr
+    assert (impatient.returncode, impatient.stdout) == (0, "stuck: stopping\n")
+    assert (forced.returncode, forced.stdout) == (0, "stuck: stopped\n")
+
+
+def test_a_pipeline_that_fails_at_once_is_no_success_to_start(serving: "Serving") -> None:
+    serving.add("broken", destination="Broken()")
+    serving.start()
+    serving.until("broken", lambda shown: shown["status"] == "degraded")
+    serving("pipelines", "restart", "broken")
+    shown = serving.until("broken", lambda shown: shown["status"] == "degraded")
+    restarted = serving("pipelines", "restart", "broken", "--wait", "60")
+
+    assert shown["error"]["suggestion"] == "call the fire brigade"
+    # It runs for a moment before it fails, and either may be what is seen.
+    assert (restarted.returncode, restarted.stdout) in [(0, "broken: running\n"), (1, "broken: degraded\n")]
+    assert ("call the fire brigade" in restarted.stderr) == (restarted.returncode == 1)
+
+
+def test_positions_are_shown_set_and_reset_only_while_stopped(serving: "Serving") -> None:
+    serving.add("endless")
+    serving.start()
+    refused = serving("positions", "reset", "endless", "count")
+    also_refused = serving("positions", "set", "endless", "count", "MTAw")
+    serving("pipelines", "stop", "endless")
+    before = serving.json("positions", "show", "endless")["positions"]["count"]
+    reset = serving("positions", "reset", "endless", "count")
+    beginning = serving("positions", "show", "endless")
+    as_text = serving.json("positions", "set", "endless", "count", "5000", "--text")
+    shown = serving("positions", "show", "endless")
+    serving("pipelines", "start", "endless")
+    serving.until("endless", lambda shown: shown["progress"]["acked"])
+    serving("pipelines", "stop", "endless")
+
+    for done in (refused, also_refused):
+        assert done.returncode == 1
+        assert done.stderr == (
+            "error: pipeline 'endless' is running [pipeline.running]\n"
+            "  stop it first: it would overwrite the position\n"
+        )
+    assert (reset.returncode, reset.stdout) == (
+        0,
+        f"endless: count starts from the beginning; its position was {before}\n",
+    )
+    assert [line.split() for line in beginning.stdout.splitlines()[1:]] == [["count", "the", "beginning"]]
+    position = b64encode(b"5000").decode()
+    assert as_text == {"positions": {"count": position}, "before": {"count": None}}
+    assert [line.split() for line in shown.stdout.splitlines()[1:]] == [["count", position, "5000"]]
+    assert "5001" in (serving.command.folder / "endless.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "suggestion"),
+    [
+        (("pipelines", "describe", "nope"), "there is no pipeline 'nope' [pipeline.unknown]", "pipelines are endless"),
+        (("pipelines", "stop", ".."), "there is no pipeline '..' [pipeline.unknown]", "pipelines are endless"),
+        (("positions", "show", "nope"), "there is no pipeline 'nope' [pipeline.unknown]", "pipelines are endless"),
+        (
+            ("positions", "reset", "endless", "nope"),
+            "pipeline 'endless' has no source 'nope' [pipeline.unknown]",
+            "sources are count",
+        ),
+    ],
+)
+def test_what_does_not_exist_is_answered_with_what_does(
+    serving: "Serving", arguments: tuple[str, ...], message: str, suggestion: str
+) -> None:
+    serving.add("endless")
+    serving.start()
+    done = serving(*arguments)
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == f"error: {message}\n  {suggestion}\n"
+
+
+def test_tokens_open_what_their_role_allows(serving: "Serving") -> None:
+    serving.add("endless")
+    theirs = serving.command.write(f"read {READ}\noperate {OPERATE}\n", "tokens")
+    mine = serving.command.write(f"{OPERATE}\n", "token")
+    for file in (theirs, mine):
+        file.chmod(0o600)
+    serving.start("--token-file", "tokens")
+    without = serving("pipelines", "list")
+    wrong = serving("pipelines", "list", CONDUIT_API_TOKEN="w" * 30)
+    reader = serving("pipelines", "stop", "endless", CONDUIT_API_TOKEN=READ)
+    operator = serving("pipelines", "stop", "endless", "--token-file", "token")
+
+    for done in (without, wrong):
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: a valid token is needed [access.token_missing]\n  give the token with --")
+        assert "w" * 30 not in done.stderr
+    assert serving("pipelines", "list", CONDUIT_API_TOKEN=READ).returncode == 0
+    assert reader.returncode == 1
+    assert "this needs a token with the role operate [access.refused]" in reader.stderr
+    assert (operator.returncode, operator.stdout) == (0, "endless: stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "answer"),
+    [
+        ("t" * 30, 0o640, "token file token can be used by others"),
+        ("", 0o600, "token file token has no token"),
+        (f"read {READ}\noperate {OPERATE}\n", 0o600, "token file token has more than one token"),
+        ("schlüssel", 0o600, "token file token holds no token, but other data"),
+        (None, 0o600, "token file token cannot be read: No such file or directory"),
+    ],
+)
+def test_a_token_file_that_cannot_be_used_is_not(command: "Command", text: str | None, mode: int, answer: str) -> None:
+    if text is not None:
+        command.write(text, "token").chmod(mode)
+    done = command("pipelines", "list", "--token-file", "token", "--url", f"http://127.0.0.1:{free_port()}")
+
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"error: {answer}\n")
+
+
+def test_a_server_that_is_gone_is_said_to_be(serving: "Serving") -> None:
+    serving.add("endless")
+    process = serving.start()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    done = serving("pipelines", "list")
+    for_programs = serving("pipelines", "list", "--json")
+
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: cannot reach a server at {serving.url}: ")
+    assert "start one with `conduit-py serve`, or name another with --url or CONDUIT_URL" in done.stderr
+    assert for_programs.returncode == 3
+    assert json.loads(for_programs.stdout)["error"]["code"] == "server.unreachable"
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """A server of something else."""
+
+    def do_GET(self) -> None:
+        self.send_response(404 if "endless" in self.path else 200)
+        self.end_headers()
+        self.wfile.write(b"<h1>hello</h1>")
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("describe", "endless")])
+def test_a_server_of_something_else_is_recognised(command: "Command", arguments: tuple[str, ...]) -> None:
+    with HTTPServer(("127.0.0.1", 0), Stranger) as stranger:
+        threading.Thread(target=stranger.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{stranger.server_port}"
+        done = command("pipelines", *arguments, CONDUIT_URL=url, HTTP_PROXY="http://127.0.0.1:1")
+        stranger.shutdown()
+
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"error: what answers at {url} is not a conduit-py server")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["pipelines", "stop"], "requires an argument"),
+        (["pipelines", "sotp", "a"], 'Did you mean "stop"?'),
+        (["pipelines", "describe", "a/b"], "1 to 128 letters"),
+        (["pipelines", "stop", "a", "--wait", "-1"], "--wait"),
+        (["pipelines", "list", "--url", "localhost:8080"], "must be an address such as http://127.0.0.1:8080"),
+        (["pipelines", "list", "--url", "http://me:secret@localhost"], "--token-file or CONDUIT_API_TOKEN"),
+        (["pipelines", "list", "--token", "x"], "Did you mean --token-file?"),
+        (["positions", "set", "a", "s", "no base64"], "give --text if it is the position as it is"),
+        (["plugins", "describe", "sink", "file"], '"source", "destination", "processor"'),
+    ],
+)
+def test_wrong_arguments_of_server_commands_end_with_2(command: "Command", arguments: list[str], answer: str) -> None:
+    done = command(*arguments)
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert answer in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_plugins_are_listed_and_described_without_a_server(command: "Command") -> None:
+    listed = command("plugins", "list")
+    _, [plugins] = command.json("plugins", "list")
+    described = command("plugins", "describe", "source", "generator")
+    _, [generator] = command.json("plugins", "describe", "source", "generator")
+    code, [unknown] = command.json("plugins", "describe", "source", "genrator")
+
+    assert listed.returncode == 0
+    names = [[each["kind"], each["name"]] for each in plugins["plugins"]]
+    assert [line.split()[:2] for line in listed.stdout.splitlines()[1:]] == names
+    assert ["source", "generator"] in names
+    assert described.returncode == 0
+    rate = next(line for line in described.stdout.splitlines() if line.startswith("rate "))
+    assert rate.split()[:4] == ["rate", "number", "0", "records"]
+    assert generator["options"]["properties"]["rate"]["default"] == 0
+    assert code == 1
+    assert unknown["error"]["code"] == "plugin.unknown"
+    assert "generator" in unknown["error"]["suggestion"]
+
+
+def test_completion_is_installed_for_the_shell_at_hand(command: "Command") -> None:
+    done = command("--install-completion", HOME=str(command.folder), SHELL="/bin/bash", BASH_VERSION="5")
+    scripts = [path for path in command.folder.rglob("*conduit-py*") if path.is_file()]
+
+    assert done.returncode == 0
+    assert len(scripts) == 1
+    assert "positions" in scripts[0].read_text()
+
+
+def test_no_color_or_escape_is_written_to_a_file(serving: "Serving") -> None:
+    serving.add("broken", destination='Broken(error="red \\x1b[31m and \\n new line")')
+    serving.start()
+    serving.until("broken", lambda shown: shown["status"] == "degraded")
+    text = serving("pipelines", "list").stdout + serving("pipelines", "describe", "broken").stdout
+
+    assert "\x1b" not in text
+    assert text.count("red \\x1b[31m and \\n new line") == 2
+    assert os.linesep + " new line" not in text

@@ -6,6 +6,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
+from conduit_py.config.secrets import redact
+
 LogFormat: TypeAlias = Literal["text", "json"]
 OURS = ("conduit_py", "conduit_connectors", "conduit_processors")
 
@@ -20,25 +22,25 @@ def log_lines(format: LogFormat, *, debug: bool) -> None:
 
 
 class TextLines(logging.Formatter):
-    """`TIME LEVEL LOGGER: MESSAGE`. A message has one line, whatever a record or a client put into it."""
+    """`TIME LEVEL LOGGER: MESSAGE`, without secrets. A message is one line, whatever a record or client put into it."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = f"{_time(record)} {record.levelname} {record.name}: {_one_line(record.getMessage())}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        return redact(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: at, level, logger, message, and the traceback of an error."""
+    """One JSON object a line, without secrets: at, level, logger, message, and the traceback of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
             "at": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": redact(record.getMessage()),
         }
         if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
+            fields["traceback"] = redact(self.formatException(record.exc_info))
         return json.dumps(fields, ensure_ascii=False)
 
 

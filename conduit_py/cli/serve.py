@@ -1,24 +1,25 @@
 """The command `serve`: many pipelines in one process, until a signal, with an API to see and operate them."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
-from conduit_py.cli.complaint import place_of, problems_of
+from conduit_py.cli.complaint import shortened
 from conduit_py.cli.exit_code import ExitCode
 from conduit_py.cli.log_lines import LogFormat, log_lines
 from conduit_py.cli.output import put
 from conduit_py.cli.signals import stop_on_signal
-from conduit_py.config.python_file import load_pipelines
-from conduit_py.errors import ConduitError, EnvironmentUnfit
+from conduit_py.config.folder import load_folder
+from conduit_py.config.loaded import Loaded, LoadedPipeline, LoadWarning
+from conduit_py.errors import EnvironmentUnfit, PipelineInvalid, Problem
 from conduit_py.lifecycle.fleet import Fleet
-from conduit_py.pipeline import Pipeline
-from conduit_py.status import Stopper
+from conduit_py.status import PipelineState, Status, Stopper
 from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.store import Store
 
 if TYPE_CHECKING:
     from conduit_py.server.serve import ServerConfig
@@ -53,9 +54,8 @@ class Listening:
 def serve(serving: Serving, listening: Listening) -> ExitCode:
     """Serve until a signal. What keeps the server from starting is raised; a bad pipeline file is only logged."""
     config = _config(listening)
-    files = _files(serving.pipelines)
     log_lines(serving.log_format, debug=serving.debug)
-    return trio.run(_serve, serving, config, list(_loaded(files)))
+    return trio.run(_serve, serving, config, _load(serving.pipelines).pipelines)
 
 
 def _config(listening: Listening) -> "ServerConfig":
@@ -81,33 +81,23 @@ def _config(listening: Listening) -> "ServerConfig":
     return config
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        return sorted(file for file in path.glob("*.py") if not file.name.startswith(("_", ".")))
+def _load(path: Path) -> Loaded:
+    """What is in the folder or file. What is wrong with a file is logged, and the others go on without it."""
     if not path.exists():
         raise EnvironmentUnfit(f"there is no {path}", suggestion="name a folder of pipeline files with --pipelines")
-    return [path]
+    loaded = load_folder(path)
+    for problem in loaded.problems:
+        _report(logging.ERROR, problem)
+    for warning in loaded.warnings:
+        _report(logging.WARNING, warning)
+    return loaded
 
 
-def _loaded(files: Iterable[Path]) -> Iterable[Pipeline]:
-    for file in files:
-        try:
-            yield from load_pipelines(file)
-        except ConduitError as error:
-            _report(error)
+def _report(level: int, finding: Problem | LoadWarning) -> None:
+    log.log(level, "%s", shortened(str(finding)))
 
 
-def _report(error: ConduitError) -> None:
-    """Log everything that is wrong with one file or pipeline, each with its place. The others go on without it."""
-    problems = problems_of(error)
-    for problem in problems:
-        what = ": ".join(part for part in (place_of(problem), problem.path, problem.message) if part)
-        log.error("%s%s", what, f" ({problem.suggestion})" if problem.suggestion else "")
-    if not problems:
-        log.error("%s%s", error.message, f" ({error.suggestion})" if error.suggestion else "")
-
-
-async def _serve(serving: Serving, config: "ServerConfig", pipelines: list[Pipeline]) -> ExitCode:
+async def _serve(serving: Serving, config: "ServerConfig", pipelines: Sequence[LoadedPipeline]) -> ExitCode:
     from conduit_py.server.serve import serve_api
     from conduit_py.server.service import Service
 
@@ -117,10 +107,8 @@ async def _serve(serving: Serving, config: "ServerConfig", pipelines: list[Pipel
         ending = Ending(fleet, service.closing, serving.stop_timeout)
         await nursery.start(stop_on_signal, ending.stop, ending.force)
         for pipeline in pipelines:
-            try:
-                await fleet.add(pipeline)
-            except ConduitError as error:
-                _report(error)
+            await _add(pipeline, fleet, store)
+        service.redaction.learn()
         nursery.start_soon(service.watch)
         async with trio.open_nursery() as serving_api:
             # Bound before anything starts: a server that nobody can reach must not move a record.
@@ -131,6 +119,18 @@ async def _serve(serving: Serving, config: "ServerConfig", pipelines: list[Pipel
             await ending.drain()
         nursery.cancel_scope.cancel()
     return ExitCode.OK
+
+
+async def _add(loaded: LoadedPipeline, fleet: Fleet, store: Store) -> None:
+    """Take a pipeline in, unless it is wrong. One that its file wants stopped is, until a user starts it."""
+    unseen = (await store.state(loaded.id)).status is Status.CREATED
+    if loaded.desired == "stopped" and unseen:
+        await store.save_state(loaded.id, PipelineState(Status.STOPPED, Stopper.USER))
+    try:
+        await fleet.add(loaded.pipeline)
+    except PipelineInvalid as invalid:
+        for problem in invalid.problems:
+            _report(logging.ERROR, problem)
 
 
 class Ending:

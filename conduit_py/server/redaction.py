@@ -1,53 +1,46 @@
-"""Redaction: secrets taken out of text by their value, whoever put them there."""
+"""Redaction: the secrets of a fleet, so that no text that leaves the server quotes one."""
 
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakSet
 
 from pydantic import BaseModel, SecretBytes, SecretStr
 
+from conduit_py.config.secrets import SECRETS
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.pipeline import Pipeline
 from conduit_py.sdk.plugin import Plugin
 
-MASK = "**********"
-LENGTH_MIN = 4
-"""Shorter secrets are let through: masking every "a" in a text hides the text and not the secret."""
-
 
 class Redaction:
-    """Knows the secrets in the options of a fleet's plugins, also after a pipeline was replaced."""
+    """Tells the secrets of this process of those in the options of a fleet's plugins, and takes them out of texts."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._secrets: dict[str, list[str]] = {}
-        self._known: dict[str, Pipeline] = {}
+        self._known: WeakSet[Pipeline] = WeakSet()
 
     def __call__(self, text: str) -> str:
-        """The text without any secret of any pipeline, longest first, so that no part of one is left."""
-        for secret in self._all():
-            if secret in text:
-                text = text.replace(secret, MASK)
-        return text
+        """The text with every secret of this process masked."""
+        self.learn()
+        return SECRETS.redact(text)
 
-    def _all(self) -> list[str]:
+    def learn(self) -> None:
+        """Look for secrets in pipelines that came, or were replaced, since the last time."""
         for member in self._fleet:
-            id, pipeline = member.pipeline.id, member.pipeline
-            if self._known.get(id) is not pipeline:
-                self._known[id] = pipeline
-                self._secrets[id] = sorted({*self._secrets.get(id, []), *secrets_of(pipeline)})
-        return sorted({each for secrets in self._secrets.values() for each in secrets}, key=len, reverse=True)
+            if member.pipeline not in self._known:
+                self._known.add(member.pipeline)
+                for secret in secrets_of(member.pipeline):
+                    SECRETS.add(secret)
 
 
 def secrets_of(pipeline: Pipeline) -> Iterator[str]:
     """Every secret that stands in the options of a pipeline's plugins."""
-    processors = [
-        *pipeline.processors,
-        *(each for end in (*pipeline.sources, *pipeline.destinations) for each in end.processors),
-    ]
-    connectors = [end.connector for end in (*pipeline.sources, *pipeline.destinations)]
-    for plugin in (*connectors, *(each.processor for each in processors), pipeline.dead_letters.handler):
+    ends = (*pipeline.sources, *pipeline.destinations)
+    processors = [*pipeline.processors, *(each for end in ends for each in end.processors)]
+    plugins = [*(end.connector for end in ends), *(each.processor for each in processors)]
+    for plugin in (*plugins, pipeline.dead_letters.handler):
         if isinstance(plugin, Plugin) and not plugin.problems:
-            yield from (secret for secret in _secrets_in(plugin.options) if len(secret) >= LENGTH_MIN)
+            yield from _secrets_in(plugin.options)
 
 
 def _secrets_in(value: Any) -> Iterator[str]:

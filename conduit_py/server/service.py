@@ -65,8 +65,9 @@ class Service:
         return now - seen.at
 
     async def watch(self) -> None:
-        """Look at every pipeline once a second, so that an age is right whenever it is asked for."""
+        """Look at every pipeline once a second, so that ages and secrets are known whenever they are asked for."""
         while True:
+            self.redaction.learn()
             for member in self.fleet:
                 self.progress_age(member)
             await trio.sleep(1)

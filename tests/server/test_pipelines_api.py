@@ -184,7 +184,7 @@ async def test_no_secret_and_no_option_is_ever_shown(autojump_clock: MockClock, 
         await site.settled()
         answers = [await site.client.get(path) for path in ("/api/v1/pipelines", "/api/v1/pipelines/g", "/readyz")]
 
-    assert answers[1].json()["error"]["message"] == "cannot log in with **********"
+    assert answers[1].json()["error"]["message"] == "cannot log in with ***"
     for answer in answers:
         assert "correct-horse" not in answer.text
         assert "password" not in answer.text

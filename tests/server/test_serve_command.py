@@ -157,20 +157,85 @@ def test_a_bad_file_stops_no_other_and_is_logged_with_its_line(server: "Server")
     server.write("a.py", GENERATED.format(id="a", rate=1000))
     server.write("b_syntax.py", "\n\nx = (\n")
     server.write("c_mistake.py", GENERATED.format(id="c", rate=-1))
-    server.write("d_double.py", GENERATED.format(id="a", rate=1))
+    server.write("d_double.py", GENERATED.format(id="d", rate=1))
+    server.write("e_double.py", GENERATED.format(id="d", rate=1))
     running = server.start("--log-format", "json")
     moving(running, "a")
 
     assert [each["id"] for each in running.http.get("/api/v1/pipelines").json()["pipelines"]] == ["a"]
     logged = [json.loads(line) for line in server.log().splitlines()]
     messages = [line["message"] for line in logged if line["level"] == "error"]
-    assert [message.partition(":")[0] for message in messages[:2]] == [
-        "pipelines/b_syntax.py",
-        "pipelines/c_mistake.py",
-    ]
-    assert messages[0].startswith("pipelines/b_syntax.py:3: ")
-    assert messages[1].startswith("pipelines/c_mistake.py:7: ")
-    assert messages[2] == "there is a pipeline 'a' already"
+    assert [message for message in messages if message.startswith("pipelines/b_syntax.py:3: ")]
+    assert [message for message in messages if message.startswith("pipelines/c_mistake.py:7: ")]
+    assert len(messages) == 4
+    for message in messages:
+        if "double" in message:
+            assert "the id 'd' is also used in" in message
+
+
+YAML = """
+version: "2.2"
+pipelines:
+  - id: from-yaml
+    status: {status}
+    connectors:
+      - id: made
+        type: source
+        plugin: builtin:generator
+        settings: {{rate: 1000, format.type: structured, format.options.id: int}}
+      - id: kept
+        type: destination
+        plugin: builtin:file
+        settings: {{path: yaml.jsonl}}
+"""
+
+
+def test_conduit_yaml_is_served_and_what_it_wants_stopped_waits_for_a_user(server: "Server") -> None:
+    server.write("on.yaml", YAML.format(status="running"))
+    server.write(
+        "off.yaml", YAML.format(status="stopped").replace("from-yaml", "off").replace("yaml.jsonl", "off.jsonl")
+    )
+    running = server.start()
+    moving(running, "from-yaml")
+    assert running.pipeline("off")["status"] == "stopped"
+    running.http.post("/api/v1/pipelines/off/start").raise_for_status()
+    moving(running, "off")
+    running.signal(signal.SIGTERM)
+    assert running.wait() == 0
+    again = server.start()
+
+    moving(again, "off")
+
+
+LEAKY = """
+from pydantic import SecretStr
+from conduit_py import Destination, Pipeline, Source, sdk
+from conduit_connectors import generator
+
+class Options(sdk.Options):
+    password: SecretStr
+
+class Leaky(sdk.Destination[Options]):
+    async def write(self, batch):
+        raise OSError("cannot log in with " + self.options.password.get_secret_value())
+
+leaky = Pipeline(
+    "leaky",
+    sources=[Source("made", generator.Source())],
+    destinations=[Destination("to", Leaky(password="correct-horse-battery"))],
+)
+"""
+
+
+def test_a_secret_is_neither_in_the_api_nor_in_the_log(server: "Server") -> None:
+    server.write("leaky.py", LEAKY)
+    running = server.start("--debug")
+    shown = running.until("leaky", lambda shown: shown["error"])
+    running.signal(signal.SIGTERM)
+    running.wait()
+
+    assert "cannot log in with ***" in shown["error"]["message"]
+    assert "correct-horse" not in server.log()
 
 
 def test_the_live_stream_comes_twice_a_second_and_ends_with_the_server(server: "Server") -> None:

@@ -1,0 +1,148 @@
+"""Every query of every dashboard and alert, asked of a real Prometheus that scrapes a fleet with traffic."""
+
+import math
+import re
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trio
+from conduit_connectors import file, generator
+
+from conduit_py import DeadLetters, Destination, Pipeline, Record, Recovery, Source, processor
+from conduit_py.errors import FatalError
+from conduit_py.lifecycle.fleet import Fleet
+from conduit_py.store.memory import MemoryStore
+from conduit_py.telemetry.alerts import ALERTS
+from conduit_py.telemetry.export import BOARDS, export
+from conduit_py.telemetry.exposition import CONTENT_TYPE, metrics_text
+from conduit_py.telemetry.panels import Query
+from conduit_py.testing import Block, Fail, ScriptedDestination, ScriptedSource
+
+if TYPE_CHECKING:
+    from tests.dashboards.conftest import Programs, Prometheus, Scraping
+
+CHOSEN = {"$__rate_interval": "30s", "$pipeline": ".*", "$node": ".*", "$instance": ".*"}
+
+
+@processor
+def pick(record: Record) -> Record | None:
+    """Filters some records and refuses others."""
+    number = int(record.position)
+    if number % 10 == 7:
+        raise ValueError("a seven")
+    return None if number % 10 == 3 else record
+
+
+def pipelines(folder: Path) -> list[Pipeline]:
+    """One that is well but for its dead letters, and one for each way of not being well."""
+
+    def scripted(id: str, answer: object) -> Pipeline:
+        destination = ScriptedDestination(name=id, script={5: answer})
+        return Pipeline(
+            id, sources=[Source("in", ScriptedSource(records=50))], destinations=[Destination("out", destination)]
+        )
+
+    orders = Pipeline(
+        "orders",
+        sources=[Source("in", generator.Source(rate=500))],
+        processors=[pick],
+        destinations=[Destination("out", file.Destination(path=folder / "out.jsonl", format="json"))],
+        dead_letters=DeadLetters(file.Destination(path=folder / "dead.jsonl", format="json")),
+    )
+    stuck = scripted("stuck", Block())
+    flaky = scripted("flaky", Fail("link down", times=1000))
+    broken = scripted("broken", Fail("gone", error=FatalError))
+    return [orders, stuck, flaky, broken]
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[tuple[str, Fleet]]:
+    """The address of a fleet's metrics, while its pipelines run."""
+    async with trio.open_nursery() as nursery:
+        fleet = Fleet(MemoryStore(), nursery, recovery=Recovery(delay_seconds=0.2, delay_max_seconds=0.2))
+        for pipeline in pipelines(folder):
+            await fleet.add(pipeline)
+        await fleet.boot()
+        serve = partial(trio.serve_tcp, partial(_answer, fleet), 0, host="127.0.0.1")
+        [listener] = await nursery.start(serve)
+        yield f"127.0.0.1:{listener.socket.getsockname()[1]}", fleet
+        await fleet.shutdown(1)
+        nursery.cancel_scope.cancel()
+
+
+async def _answer(fleet: Fleet, stream: trio.SocketStream) -> None:
+    request = b""
+    while b"\r\n\r\n" not in request:
+        request += await stream.receive_some()
+    text = metrics_text(fleet)
+    head = (
+        f"HTTP/1.1 200 OK\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+    )
+    await stream.send_all(head.encode() + text)
+    await stream.aclose()
+
+
+async def test_every_query_parses_and_finds_something(
+    scraping: "Scraping", programs: "Programs", tmp_path: Path
+) -> None:
+    export(tmp_path)
+    async with served(tmp_path) as (target, fleet), scraping(target) as prometheus:
+        queries = [query for board in BOARDS for panel in board.panels for query in panel.queries]
+        queries += [Query(alert.value, alert.summary) for alert in ALERTS]
+        assert await _missing(prometheus, queries) == []
+        for board in BOARDS:
+            for variable in board.variables:
+                values = f"/api/v1/label/{variable.label}/values"
+                assert await prometheus.get(values, **{"match[]": chosen(variable.selector)}), variable
+        await _rules_are_well(prometheus)
+        _lint(programs, metrics_text(fleet))
+
+
+async def _missing(prometheus: "Prometheus", queries: list[Query]) -> list[Query]:
+    """The queries that find nothing, however long one waits for enough scrapes; rates need two."""
+    for _ in range(30):
+        queries = [query for query in queries if not await _found(prometheus, query)]
+        if not queries:
+            break
+        await trio.sleep(1)
+    return queries
+
+
+async def _found(prometheus: "Prometheus", query: Query) -> bool:
+    """Whether the answer has a number, in a series with all labels that the legend names."""
+    result = (await prometheus.get("/api/v1/query", query=chosen(query.expr)))["result"]
+    labels = set(re.findall(r"\{\{ ?\$?(?:labels\.)?(\w+) ?\}\}", query.legend))
+    return any(labels <= series["metric"].keys() and not math.isnan(float(series["value"][1])) for series in result)
+
+
+def chosen(text: str) -> str:
+    for variable, value in CHOSEN.items():
+        text = text.replace(variable, value)
+    assert "$" not in text, text
+    return text
+
+
+async def _rules_are_well(prometheus: "Prometheus") -> None:
+    """All are loaded and evaluated, and the pipeline that failed for good is noticed."""
+
+    found: dict[str, Any] = {}
+    with trio.fail_after(20):
+        while {rule["health"] for rule in found.values()} != {"ok"}:
+            [group] = (await prometheus.get("/api/v1/rules"))["groups"]
+            found = {rule["name"]: rule for rule in group["rules"]}
+
+    assert set(found) == {alert.name for alert in ALERTS}
+    [noticed] = found["ConduitPipelineDegraded"]["alerts"]
+    assert noticed["labels"]["pipeline_name"] == "broken"
+
+
+def _lint(programs: "Programs", text: bytes) -> None:
+    done = subprocess.run([programs.promtool, "check", "metrics"], input=text, capture_output=True, timeout=30)
+    # What prometheus_client itself exposes is not ours to name.
+    complaints = [line for line in done.stderr.decode().splitlines() if "conduit_" in line or "error" in line]
+
+    assert complaints == []

@@ -4,7 +4,7 @@ import json
 import os
 import ssl
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ class Client:
             response = self._http.request(method, _path(path), json=body)
         return self._answer(response)
 
-    def events(self, *path: str) -> Iterator[dict[str, Any]]:
+    def events(self, *path: str) -> Generator[dict[str, Any], None, None]:
         """The data of server-sent events, until the server ends the stream."""
         with self._reaching(), self._http.stream("GET", _path(path)) as response:
             if response.headers.get("content-type", "").partition(";")[0] != "text/event-stream":

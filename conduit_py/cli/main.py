@@ -154,6 +154,7 @@ def version(*, json: Json = False) -> int:
 
 for commands in (operate.pipelines, operate.positions, operate.plugins):
     app.command(commands)
+app.command(operate.top, sort_key=12)
 app.register_install_completion_command(help="Complete commands and options in your shell from now on.")
 app.command(dashboards)
 

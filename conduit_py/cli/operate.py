@@ -142,6 +142,19 @@ def reset_position(id: PipelineId, source: SourceId, /, *, call: Call = HERE) ->
     return change(call, id, source, None)
 
 
+def top(
+    *,
+    count: Annotated[
+        int | None, Parameter(help="leave after so many looks, two a second", validator=validators.Number(gte=1))
+    ] = None,
+    call: Call = HERE,
+) -> int:
+    """Watch the pipelines of a server, those in trouble first, until Ctrl-C."""
+    from conduit_py.cli.top import top
+
+    return top(call, count)
+
+
 @plugins.command(name="list", sort_key=1)
 def list_plugins(*, json: Json = False) -> int:
     """List every connector and processor that is installed here."""

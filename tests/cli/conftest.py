@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from conduit_py.cli.main import answer
@@ -201,9 +202,12 @@ class Serving:
     def until(self, id: str, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """Ask for a pipeline until it is as wanted."""
         deadline = time.monotonic() + 60
-        while not wanted(shown := self.json("pipelines", "describe", id)):
+        while True:
+            shown: dict[str, Any] = httpx.get(f"{self.url}/api/v1/pipelines/{id}").raise_for_status().json()
+            if wanted(shown):
+                return shown
             assert time.monotonic() < deadline, shown
-        return shown
+            time.sleep(0.02)
 
 
 @pytest.fixture

@@ -1,0 +1,119 @@
+"""The command `top`: the pipelines of a server as a table that stays in place, those in trouble first."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from conduit_py.cli.client import ServerUnreachable, calling
+from conduit_py.cli.exit_code import ExitCode
+from conduit_py.cli.operate import Call
+from conduit_py.cli.output import put_json
+from conduit_py.cli.pipelines import trouble
+from conduit_py.cli.rate import Rate
+from conduit_py.cli.table import ago
+from conduit_py.errors import EnvironmentUnfit
+
+ORDER = ("degraded", "recovering", "stopping", "running", "created", "stopped", "completed")
+STYLES = {"degraded": "bold red", "recovering": "yellow", "stopping": "yellow", "running": "green"}
+LINES_AROUND = 4
+"""The line above the table, its headings, the line below it, and one that the terminal needs for itself."""
+
+
+def top(call: Call, count: int | None) -> ExitCode:
+    """Show the fleet at every event of the server, `count` times or until Ctrl-C. Events as JSON lines with --json."""
+    try:
+        with calling(call) as client, closing(client.events("live")) as events:
+            with _showing(call) as show:
+                for number, event in enumerate(events, 1):
+                    show(event)
+                    if number == count:
+                        return ExitCode.OK
+            raise ServerUnreachable(
+                f"the server at {client.url} has ended the connection", suggestion="look at its log"
+            )
+    except KeyboardInterrupt:
+        return ExitCode.OK
+
+
+@contextmanager
+def _showing(call: Call) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """What shows one event, while the screen is ours."""
+    if call.json:
+        yield put_json
+        return
+    console, rates = Console(highlight=False), Rates()
+    if not console.is_terminal:
+        raise EnvironmentUnfit("top needs a terminal", suggestion="use `top --json` or `pipelines list` in scripts")
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        yield lambda event: live.update(
+            screen(event, rates, call.url, rows=max(console.height - LINES_AROUND, 1)), refresh=True
+        )
+
+
+class Rates:
+    """How fast each pipeline settles records at the moment."""
+
+    def __init__(self) -> None:
+        self._rates: dict[str, Rate] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, id: str, now: float, acked: int) -> float:
+        """Take a sample of one pipeline and return its rate. A count that fell is that of a new run."""
+        if id not in self._rates or acked < self._counts[id]:
+            self._rates[id] = Rate()
+        self._counts[id] = acked
+        return self._rates[id].add(now, acked)
+
+
+def screen(event: dict[str, Any], rates: Rates, url: str, *, rows: int) -> Group:
+    """A line about all pipelines, and a table of at most `rows` of them."""
+    pipelines = sorted(event["pipelines"], key=_urgency)
+    per_second = {
+        each["id"]: rates.add(each["id"], event["at"], (each["progress"] or {}).get("acked", 0)) for each in pipelines
+    }
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("pipeline", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    for name in ("for", "records/s", "read", "acked", "dead", "in flight"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for each in pipelines[:rows]:
+        _add_row(table, each, event["at"], per_second[each["id"]])
+    more = f"{len(pipelines) - rows} more pipelines; " if len(pipelines) > rows else ""
+    return Group(_headline(event, url, sum(per_second.values())), table, Text(f"{more}Ctrl-C leaves", "dim"))
+
+
+def _urgency(shown: dict[str, Any]) -> tuple[int, str]:
+    return ORDER.index(shown["status"]) if shown["status"] in ORDER else 0, shown["id"]
+
+
+def _headline(event: dict[str, Any], url: str, records_per_second: float) -> Text:
+    statuses = [each["status"] for each in event["pipelines"]]
+    text = Text(no_wrap=True)
+    text.append(f"{datetime.fromtimestamp(event['at'], UTC):%H:%M:%S} UTC  {url}  ", "bold")
+    for status in ORDER:
+        if status in statuses:
+            text.append(f"{statuses.count(status)} {status}  ", STYLES.get(status, ""))
+    return text.append(f"{records_per_second:,.0f} records/s", "bold")
+
+
+def _add_row(table: Table, shown: dict[str, Any], at: float, records_per_second: float) -> None:
+    progress = shown["progress"] or {}
+    dead = progress.get("dead_letters", 0)
+    table.add_row(
+        Text(shown["id"], "bold"),
+        Text(shown["status"], STYLES.get(shown["status"], "dim")),
+        ago(at - shown["since"]),
+        f"{records_per_second:,.0f}",
+        f"{progress.get('read', 0):,}",
+        f"{progress.get('acked', 0):,}",
+        Text(f"{dead:,}", "red" if dead else ""),
+        f"{progress.get('in_flight', 0):,}",
+        Text(trouble(shown), "yellow"),
+    )

@@ -17,6 +17,7 @@ from conduit_py.config.folder import load_folder
 from conduit_py.config.loaded import Loaded, LoadedPipeline, LoadWarning
 from conduit_py.errors import EnvironmentUnfit, PipelineInvalid, Problem
 from conduit_py.lifecycle.fleet import Fleet
+from conduit_py.sdk.options import at
 from conduit_py.status import PipelineState, Status, Stopper
 from conduit_py.store.sqlite import SqliteStore
 from conduit_py.store.store import Store
@@ -130,7 +131,7 @@ async def _add(loaded: LoadedPipeline, fleet: Fleet, store: Store) -> None:
         await fleet.add(loaded.pipeline)
     except PipelineInvalid as invalid:
         for problem in invalid.problems:
-            _report(logging.ERROR, problem)
+            _report(logging.ERROR, at(problem, loaded.id))
 
 
 class Ending:

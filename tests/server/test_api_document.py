@@ -18,7 +18,7 @@ from conduit_connectors import generator, log
 {id} = Pipeline(
     "{id}",
     sources=[Source("made", generator.Source(rate=10))],
-    destinations=[Destination("kept", log.Destination(level="DEBUG"))],
+    destinations=[Destination("kept", log.Destination(level="debug"))],
 )
 """
 KNOWN = '[parameters]\n"path.id" = "a"\n"path.source" = "made"\n'
@@ -32,6 +32,7 @@ def test_nothing_one_sends_is_answered_otherwise_than_documented(server: "Server
     for id in ("a", "b"):
         server.write(f"{id}.py", PIPELINE.format(id=id))
     running = server.start()
+    assert len(running.http.get("/api/v1/pipelines").json()["pipelines"]) == 2
     (server.folder / "schemathesis.toml").write_text(parameters)
     line = [sys.executable, "-m", "schemathesis.cli", "run", f"{running.url}/api/v1/openapi.json"]
     # The live stream is left out, for it does not end.

@@ -168,10 +168,11 @@ def command(tmp_path: Path) -> Iterator[Command]:
 
 
 class Serving:
-    """A real server of pipelines that write `OUT.txt`, and the command called against it."""
+    """A real server of pipelines that write `ID.txt`, and the command called against it, here or in its own process."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, inside: CommandInside) -> None:
         self.command = command
+        self._inside = inside
         self.folder = command.folder / "pipelines"
         self.folder.mkdir()
         (self.folder / "ends.py").write_text(ENDS)
@@ -192,7 +193,13 @@ class Serving:
         return process
 
     def __call__(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-        return self.command(*arguments, "--url", self.url, **environment)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            return self._inside(*arguments, "--url", self.url)
+
+    def apart(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return self.command(*arguments, "--url", self.url)
 
     def json(self, *arguments: str, **environment: str) -> dict[str, Any]:
         """The one JSON object that a command answers."""
@@ -211,8 +218,8 @@ class Serving:
 
 
 @pytest.fixture
-def serving(command: Command) -> Serving:
-    return Serving(command)
+def serving(command: Command, inside: CommandInside) -> Serving:
+    return Serving(command, inside)
 
 
 def until(process: "subprocess.Popen[str]", wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

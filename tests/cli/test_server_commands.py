@@ -55,9 +55,9 @@ def test_pipelines_are_listed_and_described(serving: "Serving") -> None:
 def test_a_pipeline_is_stopped_started_and_restarted(serving: "Serving") -> None:
     serving.add("endless")
     serving.start()
-    stopped = serving("pipelines", "stop", "endless")
+    stopped = serving.apart("pipelines", "stop", "endless")
     count = serving.json("pipelines", "describe", "endless")["progress"]["acked"]
-    again = serving("pipelines", "stop", "endless")
+    again = serving.apart("pipelines", "stop", "endless")
     started = serving.json("pipelines", "start", "endless")
     twice = serving.json("pipelines", "start", "endless")
     since = serving.json("pipelines", "describe", "endless")["since"]
@@ -110,9 +110,9 @@ def test_positions_are_shown_set_and_reset_only_while_stopped(serving: "Serving"
     serving.start()
     refused = serving("positions", "reset", "endless", "count")
     also_refused = serving("positions", "set", "endless", "count", "MTAw")
-    serving("pipelines", "stop", "endless")
+    serving.apart("pipelines", "stop", "endless")
     before = serving.json("positions", "show", "endless")["positions"]["count"]
-    reset = serving("positions", "reset", "endless", "count")
+    reset = serving.apart("positions", "reset", "endless", "count")
     beginning = serving("positions", "show", "endless")
     as_text = serving.json("positions", "set", "endless", "count", "5000", "--text")
     shown = serving("positions", "show", "endless")

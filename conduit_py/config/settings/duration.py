@@ -17,7 +17,7 @@ def seconds_of(text: str) -> float:
     return -total if text.startswith("-") else total
 
 
-_AMOUNT = r"(?:[0-9]{1,15}\.?[0-9]{0,15}|\.[0-9]{1,15})"
+_AMOUNT = r"(?:[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})"
 _UNIT = "ns|us|µs|μs|ms|s|m|h"
 _PART = re.compile(f"({_AMOUNT})({_UNIT})")
 _DURATION = re.compile(f"[+-]?(?:{_AMOUNT}(?:{_UNIT}))+")

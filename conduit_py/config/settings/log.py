@@ -14,6 +14,3 @@ def destination(translation: Translation) -> None:
     level = translation.take("level")
     if level is not None:
         translation.set("level", _LEVELS.get(level.lower(), level), "level")
-    if translation.line is not None:
-        translation.line = None
-        translation.problem("sdk.record.format", "the log shows whole records and nothing else", "leave it out")

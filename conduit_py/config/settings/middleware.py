@@ -77,7 +77,9 @@ def _format(translation: Translation) -> None:
             translation.warn("sdk.record.format.options", "has no effect: opencdc/json has no options")
     elif format != "template":
         hint = "formats are opencdc/json and template"
-        translation.problem("sdk.record.format", f"is not supported{translation.quoted('sdk.record.format')[5:]}", hint)
+        translation.problem(
+            "sdk.record.format", f"must be a format that is supported{translation.quoted(_FORMAT[0])}", hint
+        )
     elif options is None:
         translation.problem("sdk.record.format", "needs a template", "add sdk.record.format.options: '{{ … }}'")
     else:

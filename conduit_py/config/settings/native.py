@@ -76,6 +76,8 @@ def _blame(translation: Translation, model: type[Options], error: ErrorDetails) 
     """Say in terms of settings what pydantic says of options."""
     path = tuple(part for part in error["loc"] if part != "[key]")
     setting = translation.origin(path)
+    if any(remark.setting == setting for remark in translation.problems):
+        return  # What could not be read is now missing as well, which nobody needs to be told.
     if error["type"] == "missing" and len(path) == 1:
         description = model.model_fields[str(path[0])].description
         hint = f"add `{setting}: …`" + (f", {description}" if description else "")

@@ -28,7 +28,7 @@ def translate(kind: Kind, plugin: str, settings: Mapping[str, Setting], model: t
     if family is not None:
         family(translation)
     if translation.line is not None and (kind, plugin) != ("destination", "file"):
-        what = "the template format is for the file destination only"
-        translation.problem("sdk.record.format", what)
+        what = "a template is for the file destination only, this one writes whole records"
+        translation.problem("sdk.record.format", what, "leave it out")
     adopt(translation, model)
     return translation

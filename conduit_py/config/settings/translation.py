@@ -113,9 +113,9 @@ class Translation:
         """The setting to blame for an option: the one it comes from, else the option's own name."""
         names = tuple(map(str, path))
         for length in range(len(names), 0, -1):
-            for known, origin in self._origins.items():
-                if known[:length] == names[:length]:
-                    return origin
+            inside = [origin for known, origin in self._origins.items() if known[:length] == names[:length]]
+            if inside:
+                return self._origins.get(names[:length], inside[0])
         return ".".join(names)
 
     def quoted(self, name: str) -> str:

@@ -147,12 +147,18 @@ def _lazy(arguments: Sequence[Get], *, stop_at: bool) -> Get:
 def _check_arguments(call: Call) -> None:
     """Formats and regular expressions that are written down are checked before any record comes."""
     first = call.arguments[0] if call.arguments else None
-    if not isinstance(first, Literal) or not isinstance(first.value, str):
-        return
+    text = first.value if isinstance(first, Literal) and isinstance(first.value, str) else None
     try:
         if call.function.name == REGEX:
-            pattern(first.value)
-        if call.function.name == "printf" and (count := len(verbs(first.value))) != len(call.arguments) - 1:
-            raise ValueError(f"the format has {count} verbs and {len(call.arguments) - 1} values")
+            if text is None:
+                raise ValueError("the pattern must be written down: one from a record could take for ever")
+            pattern(text)
+        if call.function.name == "printf" and text is not None:
+            _check_count(len(verbs(text)), len(call.arguments) - 1)
     except (re.error, ValueError, RecursionError, OverflowError) as error:
-        raise TemplateInvalid(f"{call.function.name}: {error}", first.offset) from None
+        raise TemplateInvalid(f"{call.function.name}: {error}", first.offset if first else call.offset) from None
+
+
+def _check_count(verbs: int, values: int) -> None:
+    if verbs != values:
+        raise ValueError(f"the format has {verbs} verbs and {values} values")

@@ -6,9 +6,8 @@ from copy import copy
 from typing import Literal, TypeAlias
 
 import msgspec
-import trio
 
-from conduit_py.stream.histogram import DURATION_BOUNDS, SIZE_BOUNDS, Histogram, empty
+from conduit_py.stream.histogram import DURATION_BOUNDS, SIZE_BOUNDS, Histogram, Stopwatch, empty
 
 NodeKind: TypeAlias = Literal["source", "processor", "destination", "dead_letters"]
 
@@ -73,14 +72,9 @@ class Meter(msgspec.Struct):
         finally:
             self.waits.remove(reason)
 
-    @contextmanager
-    def timing(self, histogram: Histogram) -> Iterator[None]:
+    def timing(self, histogram: Histogram) -> Stopwatch:
         """Observe how long the block takes, also when it fails."""
-        started = trio.current_time()
-        try:
-            yield
-        finally:
-            histogram.observe(trio.current_time() - started)
+        return Stopwatch(histogram)
 
 
 class Progress(msgspec.Struct, frozen=True):

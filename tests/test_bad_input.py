@@ -81,11 +81,11 @@ class Folder:
             head,
         )
 
-    def run(self, *arguments: str, file_size_max: int | None = None) -> Answer:
-        """Run the pipeline; with `file_size_max` no file can grow beyond it, as on a disk that is full."""
+    def run(self, *arguments: str, under: str = "") -> Answer:
+        """Run the pipeline, `under` what bash should set or close before."""
         command = [str(COMMAND), "run", "p.py", *arguments]
-        if file_size_max is not None:
-            command = ["bash", "-c", f'ulimit -f {file_size_max // 1024} && exec "$@"', "bash", *command]
+        if under:
+            command = ["bash", "-c", f'{under}; exec "$@"', "bash", *command]
         ran = subprocess.run(command, cwd=self.path, capture_output=True, text=True, timeout=60, check=False)
         return Answer(ran.returncode, ran.stdout, ran.stderr)
 
@@ -311,7 +311,23 @@ def test_two_destinations_on_one_file_are_refused(folder: Folder) -> None:
     assert folder.run().has(1, "p: failed in dead-letters: out.jsonl is being written by", "a path of its own")
 
 
+def test_standard_streams_that_are_closed_are_not_taken_for_other_files(folder: Folder) -> None:
+    folder.numbers(1, 2, 3)
+    folder.pipeline(source='stdio.Source(format="json")')
+    no_input = folder.run(under="exec <&-")
+    folder.pipeline(destination='stdio.Destination(format="json")')
+    no_output = folder.run(under="exec >&-")
+    folder.pipeline()
+
+    assert no_input.has(1, "p: failed in in: cannot read standard input: Bad file descriptor", "is it closed?")
+    assert no_output.has(1, "p: failed in out: cannot write to standard output: Bad file descriptor")
+    assert folder.run("--fresh", under="exec <&- >&- 2>&-").has(0)
+    assert folder.arrived() == [1, 2, 3]
+
+
 # A disk that is full.
+
+FILES_OF_A_MEGABYTE = "ulimit -f 1024"
 
 
 def wide(folder: Folder, count: int) -> None:
@@ -323,7 +339,7 @@ def wide(folder: Folder, count: int) -> None:
 def test_a_file_that_can_grow_no_more_stops_the_pipeline_which_goes_on_when_it_can(folder: Folder) -> None:
     wide(folder, 2000)
     folder.pipeline()
-    full = folder.run(file_size_max=MEGABYTE)
+    full = folder.run(under=FILES_OF_A_MEGABYTE)
     kept = folder.arrived()
 
     assert full.has(1, "p: failed in out: cannot append", "to out.jsonl: File too large", "file size limit")
@@ -336,7 +352,7 @@ def test_a_file_that_can_grow_no_more_stops_the_pipeline_which_goes_on_when_it_c
 def test_dead_letters_that_fill_the_disk_stop_the_pipeline_and_are_all_kept_later(folder: Folder) -> None:
     folder.write("in.jsonl", b"".join(b"bad %d " % number + b"x" * 2000 + b"\n" for number in range(1000)))
     folder.pipeline(dead_letters=KEEP)
-    full = folder.run(file_size_max=MEGABYTE)
+    full = folder.run(under=FILES_OF_A_MEGABYTE)
     resumed = folder.run()
     numbers = [int(payload.split()[1]) for _, payload in folder.letters()]
 
@@ -349,7 +365,7 @@ def test_no_room_for_the_state_is_the_environments_fault(folder: Folder) -> None
     folder.numbers(1, 2, 3)
     folder.pipeline()
 
-    assert folder.run(file_size_max=4096).has(3, "error: .conduit/p/state.db cannot be used", "the disk has space")
+    assert folder.run(under="ulimit -f 4").has(3, "error: .conduit/p/state.db cannot be used", "the disk has space")
     assert folder.run().has(0)
     assert folder.arrived() == [1, 2, 3]
 
@@ -666,7 +682,7 @@ def test_dropped_records_are_each_logged(folder: Folder) -> None:
 def test_a_processor_that_raises_shows_its_line_to_those_who_debug(folder: Folder) -> None:
     folder.numbers(3)
     folder.pipeline(processors="[crowd]", dead_letters=KEEP, head=CROWD)
-    command = [COMMAND, "run", "p.py", "--debug"]
+    command = [str(COMMAND), "run", "p.py", "--debug"]
     said = subprocess.run(command, cwd=folder.path, capture_output=True, text=True, timeout=60).stderr
 
     assert 'p.py", line 8, in crowd' in said

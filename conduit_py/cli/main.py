@@ -5,7 +5,6 @@ Everything heavy is imported inside the command that needs it: `--help` must ans
 
 import sys
 from collections.abc import Sequence
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +14,7 @@ from conduit_py import __version__
 from conduit_py.cli import operate
 from conduit_py.cli.dashboards import dashboards
 from conduit_py.cli.output import forget_reader
+from conduit_py.cli.streams import prepare_streams
 
 app = App(
     name="conduit-py",
@@ -161,10 +161,7 @@ app.command(dashboards)
 
 def main() -> None:
     """The entry point of the command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            # A terminal that cannot show a character still gets the rest.
-            stream.reconfigure(errors="backslashreplace")
+    prepare_streams()
     sys.exit(answer(sys.argv[1:]))
 
 

@@ -80,8 +80,7 @@ class Client:
             ) from error
         except httpx.HTTPError as error:
             raise ServerUnreachable(
-                f"cannot reach a server at {self.url}: {error}",
-                suggestion="start one with `conduit-py serve`, or name another with --url or CONDUIT_URL",
+                f"cannot reach a server at {self.url}: {error}", suggestion=_way_to(error)
             ) from error
 
     def _answer(self, response: httpx.Response) -> dict[str, Any]:
@@ -151,6 +150,12 @@ def _advice(fault: dict[str, Any]) -> str | None:
         return "give a token that may do it with --token-file or CONDUIT_API_TOKEN"
     suggestion = fault.get("suggestion")
     return str(suggestion) if suggestion else None
+
+
+def _way_to(error: httpx.HTTPError) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "have the variable SSL_CERT_FILE name the certificate that you trust"
+    return "start one with `conduit-py serve`, or name another with --url or CONDUIT_URL"
 
 
 def _path(parts: tuple[str, ...]) -> str:

@@ -2,8 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from base64 import b64encode
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -215,6 +218,22 @@ def test_a_server_that_is_gone_is_said_to_be(serving: "Serving") -> None:
     assert json.loads(for_programs.stdout)["error"]["code"] == "server.unreachable"
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_certificate_is_trusted_only_when_the_user_says_so(serving: "Serving") -> None:
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=here"
+    files = "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
+    subprocess.run([*make.split(), *files.split()], cwd=serving.command.folder, check=True, capture_output=True)
+    serving.start("--tls-cert", "cert.pem", "--tls-key", "key.pem")
+    stranger = serving("pipelines", "list")
+    friend = serving("pipelines", "list", SSL_CERT_FILE=str(serving.command.folder / "cert.pem"))
+
+    assert serving.url.startswith("https://")
+    assert stranger.returncode == 3
+    assert "certificate verify failed" in stranger.stderr
+    assert stranger.stderr.endswith("\n  have the variable SSL_CERT_FILE name the certificate that you trust\n")
+    assert (friend.returncode, friend.stdout) == (0, "the server has no pipelines\n")
+
+
 class Stranger(BaseHTTPRequestHandler):
     """A server of something else."""
 
@@ -283,6 +302,29 @@ def test_plugins_are_listed_and_described_without_a_server(command: "Command") -
     assert code == 1
     assert unknown["error"]["code"] == "plugin.unknown"
     assert "generator" in unknown["error"]["suggestion"]
+
+
+@pytest.mark.parametrize("command", ["pipelines stop", "positions", "plugins describe", "top"])
+def test_help_of_server_commands_imports_nothing_heavy(command: str) -> None:
+    script = (
+        f"import sys\nfrom conduit_py.cli.main import answer\nassert answer({[*command.split(), '--help']!r}) == 0\n"
+        "sys.stderr.write(' '.join(name for name in ('httpx', 'rich.live', 'pydantic', 'ssl') if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout
+    assert done.stderr == ""
+
+
+def test_without_httpx_it_says_what_to_install() -> None:
+    script = "import sys\nsys.modules['httpx'] = None\nfrom conduit_py.cli.main import answer\n"
+    line = [sys.executable, "-c", script + "sys.exit(answer(['pipelines', 'list']))"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 3
+    assert done.stderr == (
+        "error: calling a server needs httpx, which is not installed\n  pip install 'conduit-py[server]'\n"
+    )
 
 
 def test_completion_is_installed_for_the_shell_at_hand(command: "Command") -> None:

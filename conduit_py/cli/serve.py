@@ -60,15 +60,9 @@ def serve(serving: Serving, listening: Listening) -> ExitCode:
 
 
 def _config(listening: Listening) -> "ServerConfig":
-    try:
-        from conduit_py.server.serve import ServerConfig
-        from conduit_py.server.tokens import load_tokens
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("conduit_py"):
-            raise
-        raise EnvironmentUnfit(
-            f"serve needs {error.name}, which is not installed", suggestion="pip install 'conduit-py[server]'"
-        ) from error
+    from conduit_py.server.serve import ServerConfig
+    from conduit_py.server.tokens import load_tokens
+
     config = ServerConfig(
         host=listening.host,
         port=listening.port,

@@ -30,6 +30,8 @@ class BodyLimit:
                 fault = 408, Fault(code="request.timed_out", message="the body did not arrive in time")
             except _TooLong:
                 fault = _too_long()
+            except _Gone:
+                return
         if fault is None:
             await self._app(scope, _replay(body, receive), send)
         else:
@@ -41,13 +43,17 @@ class _TooLong(Exception):
     """More has arrived than is allowed."""
 
 
+class _Gone(Exception):
+    """The client left before its body had arrived: half a request is none."""
+
+
 async def _read(receive: Receive) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return b"".join(chunks)
+            raise _Gone
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
         if size > BYTES_MAX:

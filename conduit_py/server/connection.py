@@ -60,13 +60,16 @@ class Listener(trio.abc.Listener[Connection]):
 class Door:
     """Hands connections to a handler, so many at a time; one that fails concerns nobody else."""
 
-    def __init__(self, handler: Callable[[trio.abc.Stream], Awaitable[None]]) -> None:
+    def __init__(
+        self, handler: Callable[[trio.abc.Stream], Awaitable[None]], *, connections_max: int = CONNECTIONS_MAX
+    ) -> None:
         self._handler = handler
+        self._connections_max = connections_max
         self._open = 0
 
     async def __call__(self, stream: "Connection | trio.SSLStream[Connection]") -> None:
         connection = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
-        if self._open >= CONNECTIONS_MAX:
+        if self._open >= self._connections_max:
             await trio.aclose_forcefully(stream)
             return
         self._open += 1

@@ -1,5 +1,6 @@
 """Pipelines over HTTP: see them, start, stop and restart them."""
 
+import logging
 from typing import Annotated
 
 from fastapi import APIRouter, Path
@@ -17,6 +18,8 @@ from conduit_py.server.views import (
     pipeline_details_view,
     pipeline_view,
 )
+
+log = logging.getLogger("conduit_py.server")
 
 router = APIRouter(prefix="/api/v1/pipelines", tags=["pipelines"])
 
@@ -47,26 +50,28 @@ async def show_pipeline(service: Here, id: PipelineId) -> PipelineDetailsView:
 async def start_pipeline(service: Here, id: PipelineId) -> AcceptedView:
     """Start a pipeline that is not running; it goes on from its positions."""
     service.fleet.start(id)
-    return _accepted(service, id)
+    return _accepted(service, id, "start")
 
 
 @router.post("/{id}/stop", status_code=202, responses=documented(404, 409))
 async def stop_pipeline(service: Here, id: PipelineId, request: StopRequest | None = None) -> AcceptedView:
     """Stop a running pipeline; it stays stopped, also when the server is started anew, until a user starts it."""
-    service.fleet.stop(id, force=request is not None and request.force)
-    return _accepted(service, id)
+    force = request is not None and request.force
+    service.fleet.stop(id, force=force)
+    return _accepted(service, id, "forceful stop" if force else "stop")
 
 
 @router.post("/{id}/restart", status_code=202, responses=documented(404, 409, 503))
 async def restart_pipeline(service: Here, id: PipelineId) -> AcceptedView:
     """Stop a pipeline gracefully if it is running, then start it."""
     service.restart(id)
-    return _accepted(service, id)
+    return _accepted(service, id, "restart")
 
 
 def pipeline_views(service: Service) -> list[PipelineView]:
     return [pipeline_view(member, service.redaction) for member in service.fleet]
 
 
-def _accepted(service: Service, id: str) -> AcceptedView:
+def _accepted(service: Service, id: str, what: str) -> AcceptedView:
+    log.info("pipeline %s: %s, over HTTP", id, what)
     return AcceptedView(id=id, status=service.fleet[id].state.status)

@@ -1,5 +1,6 @@
 """Positions over HTTP: from where the sources of a pipeline go on."""
 
+import logging
 from base64 import b64decode, b64encode
 from typing import Annotated
 
@@ -11,6 +12,8 @@ from conduit_py.server.pipelines import PipelineId
 from conduit_py.server.problems import documented
 from conduit_py.server.service import Here, Service
 from conduit_py.server.views import PositionsView, View
+
+log = logging.getLogger("conduit_py.server")
 
 router = APIRouter(prefix="/api/v1/pipelines/{id}/positions", tags=["positions"])
 
@@ -41,6 +44,7 @@ async def list_positions(service: Here, id: PipelineId) -> PositionsView:
 async def set_position(service: Here, id: PipelineId, source: SourceId, request: PositionRequest) -> PositionsView:
     """Have a source go on after another position; only while the pipeline is stopped."""
     await service.fleet.set_position(id, source, b64decode(request.position))
+    log.info("pipeline %s: position of %s set, over HTTP", id, source)
     return await _positions(service, id)
 
 
@@ -48,6 +52,7 @@ async def set_position(service: Here, id: PipelineId, source: SourceId, request:
 async def reset_position(service: Here, id: PipelineId, source: SourceId) -> PositionsView:
     """Have a source start from the beginning; only while the pipeline is stopped."""
     await service.fleet.set_position(id, source, None)
+    log.info("pipeline %s: position of %s reset, over HTTP", id, source)
     return await _positions(service, id)
 
 

@@ -1,5 +1,6 @@
 """Service: what the routes of the API work on, and what they remember between two requests."""
 
+import logging
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,6 +12,8 @@ from conduit_py.errors import FleetError, ShuttingDown
 from conduit_py.lifecycle.fleet import Fleet, Member
 from conduit_py.server.redaction import Redaction
 from conduit_py.store.store import Store
+
+log = logging.getLogger("conduit_py.server")
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,11 @@ class Service:
     async def _restart(self, id: str) -> None:
         try:
             await self.fleet.restart(id)
-        except FleetError:
+        except FleetError as error:
             # Somebody else started it, removed it, or shut the server down while it was stopping: they win.
-            return
+            log.info("pipeline %s was not restarted: %s", id, error.message)
+        except Exception:  # a border: a restart that fails may not end the server
+            log.exception("pipeline %s could not be restarted", id)
 
     def progress_age(self, member: Member) -> float:
         """For how many seconds a pipeline has had records in flight and settled none; 0 when none are in flight."""

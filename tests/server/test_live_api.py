@@ -11,8 +11,6 @@ import trio
 from starlette.types import Message, Scope
 from trio.testing import MockClock
 
-from conduit_py.server.connection import SEND_SECONDS as CONNECTION_SECONDS
-from conduit_py.server.connection import Connection
 from conduit_py.server.live import CLIENTS_MAX, SEND_SECONDS
 
 if TYPE_CHECKING:
@@ -131,16 +129,3 @@ async def test_one_client_too_many_is_refused_until_another_leaves(
         site.service.closing.set()
 
     assert all(client.ended_at is not None for client in clients)
-
-
-async def test_a_connection_whose_peer_reads_nothing_is_dropped_even_from_within_a_shield(
-    autojump_clock: MockClock,
-) -> None:
-    ours, theirs = trio.socket.socketpair()
-    connection = Connection(trio.SocketStream(ours))
-    with theirs, trio.CancelScope(shield=True), pytest.raises(trio.BrokenResourceError):
-        await connection.send_all(b"x" * 50_000_000)
-
-    assert trio.current_time() == CONNECTION_SECONDS
-    with pytest.raises(trio.ClosedResourceError):
-        await connection.send_all(b"x")

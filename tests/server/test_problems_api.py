@@ -203,3 +203,28 @@ async def test_a_method_that_is_not_allowed_is_told_all_that_are(
         answer = await site.client.post("/api/v1/pipelines/a/positions/source")
 
     assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, PUT")
+
+
+async def test_half_a_request_does_nothing(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    messages: list[dict[str, object]] = [
+        {"type": "http.request", "body": b"", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    sent = []
+
+    async def receive() -> dict[str, object]:
+        return messages.pop(0)
+
+    async def send(message: object) -> None:
+        sent.append(message)
+
+    async with open_site("a") as site:
+        site.service.fleet.start("a")
+        await site.settled()
+        path = "/api/v1/pipelines/a/stop"
+        headers = [(b"host", b"localhost"), (b"content-length", b"2")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+        await site.app(scope, receive, send)
+        assert site.service.fleet["a"].state.status == "running"
+
+    assert sent == []

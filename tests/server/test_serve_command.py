@@ -292,6 +292,33 @@ def test_an_address_that_others_can_reach_needs_tokens(server: "Server") -> None
     assert not (server.folder / "state").exists()
 
 
+HOST = b"Host: localhost\r\n"
+UPGRADE = b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+
+
+def test_no_bytes_let_anybody_in_without_a_token(server: "Server") -> None:
+    server.write("a.py", GENERATED.format(id="a", rate=1000))
+    running = server.start(CONDUIT_API_TOKEN="admin-admin-admin-admin")
+
+    def status(request: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=20) as connection:
+            connection.sendall(request)
+            return connection.makefile("rb").readline().split()[1]
+
+    assert status(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n") == b"200"
+    for path in (b"//healthz", b"/healthz/../api/v1/pipelines", b"/api/v1/pipelines/..;/healthz", b"/%2e%2e/healthz"):
+        assert status(b"GET " + path + b" HTTP/1.1\r\n" + HOST + b"\r\n") == b"401"
+    assert status(b"GET http://localhost/healthz HTTP/1.1\r\n" + HOST + b"\r\n") == b"401"
+    assert status(b"GET /healthz HTTP/1.0\r\n\r\n") == b"400"
+    assert status(b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n") == b"400"
+    assert status(b"GET /healthz HTTP/1.1\r\n" + HOST + b"X: " + b"a" * 100_000 + b"\r\n\r\n") == b"431"
+    both = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    assert status(b"POST /api/v1/pipelines/a/stop HTTP/1.1\r\n" + HOST + both) == b"401"
+    websocket = b"Upgrade: websocket\r\n" + UPGRADE + b"\r\n"
+    assert status(b"GET /api/v1/live HTTP/1.1\r\n" + HOST + websocket) == b"403"
+    assert running.http.get("/healthz").status_code == 200
+
+
 def test_tokens_from_a_file_and_from_the_environment(server: "Server") -> None:
     file = server.folder / "tokens"
     file.write_text("# ours\nread reader-reader-reader\n\noperate operator-operator-op # night shift\n")
@@ -369,3 +396,13 @@ def test_tls_and_client_certificates(server: "Server") -> None:
     assert answer.status_code == 200
     running.signal(signal.SIGTERM)
     assert running.wait() == 0
+
+
+def test_a_folder_that_is_not_there_is_refused(server: "Server") -> None:
+    server.pipelines.rmdir()
+    process = server.command()
+    process.communicate(timeout=60)
+
+    assert process.returncode == 3
+    assert "there is no pipelines" in server.log()
+    assert not (server.folder / "state").exists()

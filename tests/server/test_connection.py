@@ -1,0 +1,75 @@
+"""Connections with limits: so many, so patient, and none a danger to the others."""
+
+import logging
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from conduit_py.server.connection import LINGER_SECONDS, SEND_SECONDS, Connection, Door
+
+
+def pair() -> tuple[Connection, trio.SocketStream]:
+    ours, theirs = trio.socket.socketpair()
+    return Connection(trio.SocketStream(ours)), trio.SocketStream(theirs)
+
+
+async def test_a_peer_that_reads_nothing_is_dropped_even_from_within_a_shield(autojump_clock: MockClock) -> None:
+    connection, peer = pair()
+    async with peer:
+        with trio.CancelScope(shield=True), pytest.raises(trio.BrokenResourceError):
+            await connection.send_all(b"x" * 50_000_000)
+        assert trio.current_time() == SEND_SECONDS
+        with pytest.raises(trio.ClosedResourceError):
+            await connection.send_all(b"x")
+
+
+async def test_one_connection_too_many_is_closed_until_another_has_ended(autojump_clock: MockClock) -> None:
+    async def greet(stream: trio.abc.Stream) -> None:
+        await stream.send_all(b"hello")
+        await stream.receive_some(1)
+
+    door = Door(greet, connections_max=2)
+    async with trio.open_nursery() as nursery:
+        peers = []
+        for _ in range(3):
+            connection, peer = pair()
+            nursery.start_soon(door, connection)
+            await trio.testing.wait_all_tasks_blocked()
+            peers.append(peer)
+        assert [await peer.receive_some(5) for peer in peers] == [b"hello", b"hello", b""]
+        await peers[0].send_all(b"x")
+        assert await peers[0].receive_some(5) == b""
+        connection, peer = pair()
+        nursery.start_soon(door, connection)
+        assert await peer.receive_some(5) == b"hello"
+        for each in (*peers, peer):
+            await each.aclose()
+
+
+async def test_a_connection_that_fails_is_logged_and_nothing_else(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(stream: trio.abc.Stream) -> None:
+        raise ZeroDivisionError
+
+    connection, peer = pair()
+    with caplog.at_level(logging.ERROR, "conduit_py.server"):
+        await Door(fail)(connection)
+
+    assert await peer.receive_some(5) == b""
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+
+
+async def test_nobody_waits_for_a_protocol_that_goes_on_after_its_connection_is_closed(
+    autojump_clock: MockClock,
+) -> None:
+    async def wait_for_nobody(stream: trio.abc.Stream) -> None:
+        await stream.aclose()
+        await trio.sleep_forever()
+
+    connection, _ = pair()
+    await Door(wait_for_nobody)(connection)
+
+    assert trio.current_time() == LINGER_SECONDS

@@ -291,9 +291,11 @@ class TestTearingDown:
     async def test_a_cancelled_run_is_torn_down_too(self, autojump_clock: MockClock) -> None:
         log = Log()
         with trio.move_on_after(5) as scope:
-            await made(log, first={"bounded": False}).execute()
+            await made(log, first={"bounded": False}, lake={"at_teardown": Delay(1)}).execute()
 
         assert scope.cancelled_caught
+        # Whoever cancelled the run waits until its connectors have let go of everything.
+        assert trio.current_time() == 6
         assert torn_down(log) == ["first", "lake", "second", "shelf"]
         log.check()
 

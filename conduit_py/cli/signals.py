@@ -30,7 +30,9 @@ async def stop_on_signal(
         if count.arrived == 1:
             await anext(signals)
         force()
-        await trio.sleep_forever()
+        # One that nobody takes is raised again at the end, when nobody stops for it any more.
+        async for _ in signals:
+            pass
 
 
 class _SignalCount:

@@ -18,7 +18,7 @@ try:
     import httpx
 except ModuleNotFoundError as error:
     raise EnvironmentUnfit(
-        f"calling a server needs {error.name}, which is not installed", suggestion="pip install 'conduit-py[server]'"
+        f"calling a server needs {error.name}, which is not installed", suggestion="pip install httpx"
     ) from error
 
 TOKEN_VARIABLE = "CONDUIT_API_TOKEN"

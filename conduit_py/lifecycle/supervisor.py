@@ -135,21 +135,26 @@ class Supervisor:
         scope.cancel()
 
     async def _end(self, state: PipelineState) -> PipelineState:
+        """Take on the last state once it is saved: who sees that it has ended may start it again at once."""
         self._ended_at = trio.current_time()
-        unsaved = await self._enter(state)
+        unsaved = await self._save(state)
         if unsaved is not None and state.error is None:
-            self.state = PipelineState(state.status, state.stopped_by, LastError.of(unsaved))
-        return self.state
+            state = PipelineState(state.status, state.stopped_by, LastError.of(unsaved))
+        self.state = state
+        return state
 
     async def _enter(self, state: PipelineState) -> StateFailed | None:
         """Take on a state and save it. The state is true also when it could not be saved, for the reason returned."""
         # A stop that was asked for while the state was being saved must stay visible.
         stopping = self._stopped_by is not None and state.status in (Status.RUNNING, Status.RECOVERING)
         self.state = PipelineState(Status.STOPPING, self._stopped_by, state.error) if stopping else state
+        return await self._save(self.state)
+
+    async def _save(self, state: PipelineState) -> StateFailed | None:
         try:
-            await self._store.save_state(self.pipeline.id, self.state)
+            await self._store.save_state(self.pipeline.id, state)
         except StateFailed as error:
-            log.warning("%s is %s, which could not be saved: %s", self.pipeline.id, self.state.status, error.message)
+            log.warning("%s is %s, which could not be saved: %s", self.pipeline.id, state.status, error.message)
             return error
         return None
 

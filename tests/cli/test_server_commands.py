@@ -323,7 +323,7 @@ def test_without_httpx_it_says_what_to_install() -> None:
 
     assert done.returncode == 3
     assert done.stderr == (
-        "error: calling a server needs httpx, which is not installed\n  pip install 'conduit-py[server]'\n"
+        "error: calling a server needs httpx, which is not installed\n  pip install httpx\n"
     )
 
 

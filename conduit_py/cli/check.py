@@ -1,13 +1,16 @@
 """The command `check`: everything that can be known to be wrong without starting anything."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from conduit_py.cli.complaint import count_of, place_of, problems_of, shortened
+from conduit_py.cli.complaint import count_of, place_of, problems_of, shortened, warn
 from conduit_py.cli.exit_code import ExitCode
 from conduit_py.cli.output import put, put_json
-from conduit_py.config.python_file import FileInvalid, choose, load_pipelines
+from conduit_py.config.load import load_file
+from conduit_py.config.loaded import LoadedPipeline, LoadWarning
+from conduit_py.config.python_file import FileInvalid, choose
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
@@ -17,34 +20,57 @@ from conduit_py.sdk.options import at
 
 def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
     """Print one line per sound pipeline, or raise with every mistake of all of them."""
+    warnings: list[LoadWarning] = []
     try:
-        graphs = load_graphs(file, pipeline)
+        graphs = load_graphs(file, pipeline, warnings)
     except ConduitError as error:
         if as_json:
-            put_json({"file": str(file), "valid": False, "pipelines": [], **error_fields(error)})
+            found = {"pipelines": [], **error_fields(error), "warnings": _fields(warnings)}
+            put_json({"file": str(file), "valid": False, **found})
         raise
     if as_json:
         pipelines = [_described(graph) for graph in graphs]
-        put_json({"file": str(file), "valid": True, "pipelines": pipelines, "problems": []})
+        found = {"pipelines": pipelines, "problems": [], "warnings": _fields(warnings)}
+        put_json({"file": str(file), "valid": True, **found})
     else:
         for graph in graphs:
             put(f"{graph.pipeline.id}: ok, {_counted(graph)}")
     return ExitCode.OK
 
 
-def load_graphs(file: Path, pipeline: str | None) -> list[Graph]:
+def load_graphs(file: Path, pipeline: str | None, warnings: list[LoadWarning] | None = None) -> list[Graph]:
     """The checked graphs of a file's pipelines. All mistakes in all of them are in one FileInvalid."""
-    pipelines = choose(file, load_pipelines(file), pipeline)
-    graphs: list[Graph] = []
+    return list(load_checked(file, pipeline, warnings).values())
+
+
+def load_checked(
+    file: Path, pipeline: str | None, warnings: list[LoadWarning] | None = None
+) -> dict[LoadedPipeline, Graph]:
+    """The same with what the file wants of each. Warnings are said on stderr, and added to `warnings`."""
+    chosen = _chosen(file, pipeline, [] if warnings is None else warnings)
+    graphs: dict[LoadedPipeline, Graph] = {}
     problems: list[Problem] = []
-    for each in pipelines:
+    for each in chosen:
         try:
-            graphs.append(compile_pipeline(each))
+            graphs[each] = compile_pipeline(each.pipeline)
         except PipelineInvalid as invalid:
-            problems += invalid.problems if len(pipelines) == 1 else _within(each, invalid.problems)
+            problems += invalid.problems if len(chosen) == 1 else _within(each.pipeline, invalid.problems)
     if problems:
         raise FileInvalid(file, _in_order(problems))
     return graphs
+
+
+def _chosen(file: Path, pipeline: str | None, warnings: list[LoadWarning]) -> list[LoadedPipeline]:
+    """The pipelines asked for. A mistake elsewhere in the file counts unless the one asked for is sound."""
+    loaded = load_file(file)
+    warnings += loaded.warnings
+    warn(loaded.warnings)
+    if loaded.problems and pipeline not in [each.id for each in loaded.pipelines]:
+        raise FileInvalid(file, loaded.problems)
+    if not loaded.pipelines:
+        raise FileInvalid(file, [Problem("", "there is no pipeline in this file", None, str(file))])
+    chosen = choose(file, [each.pipeline for each in loaded.pipelines], pipeline)
+    return [each for each in loaded.pipelines if each.pipeline in chosen]
 
 
 def error_fields(error: ConduitError) -> dict[str, Any]:
@@ -68,6 +94,10 @@ def error_fields(error: ConduitError) -> dict[str, Any]:
             for problem in problems
         ],
     }
+
+
+def _fields(warnings: Iterable[LoadWarning]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(warning) for warning in warnings]
 
 
 def status_of(error: ConduitError) -> str:

@@ -1,14 +1,16 @@
 """Complaint: an error as the command says it, on stderr: all mistakes at once, in colour on a terminal."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from conduit_py.cli.exit_code import ExitCode
+from conduit_py.config.loaded import LoadWarning
 from conduit_py.config.python_file import FileInvalid
+from conduit_py.config.secrets import redact
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
 
 
@@ -25,9 +27,16 @@ def complain(error: BaseException) -> ExitCode:
         if error.suggestion:
             console.print(Text.assemble(("  ", ""), (shortened(error.suggestion), "green")))
     else:
-        console.print(Text.assemble(("internal error: ", "bold red"), describe(error)))
+        console.print(Text.assemble(("internal error: ", "bold red"), redact(describe(error))))
         console.print(Text("  this is a bug in conduit-py; run again with --debug for the traceback", style="green"))
     return exit_code_of(error)
+
+
+def warn(warnings: Iterable[LoadWarning]) -> None:
+    """Say on stderr what keeps nothing from running, but is hardly what was meant."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    for warning in warnings:
+        console.print(Text.assemble(("warning: ", "bold yellow"), shortened(str(warning))))
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
@@ -45,8 +54,8 @@ def count_of(problems: Sequence[Problem]) -> str:
 
 
 def shortened(text: str) -> str:
-    """The text with paths below the working directory as a user would type them."""
-    return text.replace(os.getcwd() + os.sep, "")
+    """The text with paths below the working directory as a user would type them, and without secrets."""
+    return redact(text).replace(os.getcwd() + os.sep, "")
 
 
 def place_of(problem: Problem) -> str:
@@ -57,7 +66,7 @@ def place_of(problem: Problem) -> str:
 
 
 def _in_colour(problem: Problem) -> Text:
-    parts = [(place_of(problem), "bold"), (problem.path, "yellow"), (problem.message, "")]
+    parts = [(place_of(problem), "bold"), (problem.path, "yellow"), (redact(problem.message), "")]
     text = Text(": ").join(Text(part, style) for part, style in parts if part)
     if problem.suggestion:
         text.append(f" ({shortened(problem.suggestion)})", "green")

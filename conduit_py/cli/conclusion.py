@@ -7,6 +7,7 @@ from rich.text import Text
 
 from conduit_py.cli.exit_code import ExitCode
 from conduit_py.cli.result import Result
+from conduit_py.config.secrets import redact
 
 
 def conclude(console: Console, results: Sequence[Result]) -> None:
@@ -31,9 +32,11 @@ def failure_lines(result: Result) -> list[Text]:
     place = f" in {error.node}" if error.node and not error.message.startswith(f"{error.node}:") else ""
     lines = [
         Text.assemble(
-            (f"{result.progress.pipeline}: failed{place}: ", "bold red"), error.message, (f" [{error.code}]", "dim")
+            (f"{result.progress.pipeline}: failed{place}: ", "bold red"),
+            redact(error.message),
+            (f" [{error.code}]", "dim"),
         )
     ]
     if error.suggestion:
-        lines.append(Text(f"  {error.suggestion}", "green"))
+        lines.append(Text(f"  {redact(error.suggestion)}", "green"))
     return lines

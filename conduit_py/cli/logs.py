@@ -1,8 +1,10 @@
-"""Logs: what the runtime and connectors log, on stderr, above the live table when there is one."""
+"""Logs: what the runtime and connectors log, on stderr, above the live table when there is one, without secrets."""
 
 import logging
 import sys
 from typing import TextIO
+
+from conduit_py.config.secrets import redact
 
 
 def log_to_stderr(*, debug: bool) -> None:
@@ -23,7 +25,7 @@ class _Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self.stream.write(self.format(record) + "\n")
+            self.stream.write(redact(self.format(record)) + "\n")
             self.stream.flush()
         except Exception:  # the border that logging itself prescribes: a log line never stops the program
             self.handleError(record)

@@ -21,7 +21,7 @@ app = App(
     help="""Move records between systems: ordered acks, bounded memory, nothing lost.
 
 Start with `conduit-py quickstart`. A pipeline is written down in a Python
-file, and `conduit-py run FILE` runs it.
+or YAML file, and `conduit-py run FILE` runs it.
 
 Exit codes: 0 ok, 1 failed, 2 invalid, 3 environment.""",
     help_format="plaintext",
@@ -30,7 +30,7 @@ Exit codes: 0 ok, 1 failed, 2 invalid, 3 environment.""",
     default_parameter=Parameter(negative="", show_default=False),
 )
 
-File = Annotated[Path, Parameter(help="Python file with pipelines at its top level")]
+File = Annotated[Path, Parameter(help="Python file with pipelines at its top level, or Conduit's YAML")]
 PipelineId = Annotated[str | None, Parameter(help="only the pipeline with this id")]
 Json = Annotated[bool, Parameter(help="answer in JSON on stdout")]
 Debug = Annotated[bool, Parameter(help="show tracebacks and debug logs")]
@@ -180,7 +180,9 @@ def _complain(error: BaseException, *, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exception(error)
+        from conduit_py.config.secrets import redact
+
+        sys.stderr.write(redact("".join(traceback.format_exception(error))))
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, KeyboardInterrupt):

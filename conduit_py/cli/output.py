@@ -17,8 +17,11 @@ def put(line: str, file: IO[str] | None = None) -> None:
 
 
 def put_json(fields: dict[str, Any], file: IO[str] | None = None) -> None:
-    """Write one JSON object on one line."""
-    put(json.dumps(fields, ensure_ascii=False), file)
+    """Write one JSON object on one line, without secrets."""
+    # Imported here: `--help` must not pay for it.
+    from conduit_py.config.secrets import redact
+
+    put(redact(json.dumps(fields, ensure_ascii=False)), file)
 
 
 def forget_reader(file: IO[str]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from conduit_py.cli.exit_code import ExitCode
+from conduit_py.config.secrets import redact
 from conduit_py.status import LastError, PipelineState, Status
 from conduit_py.stream.meter import Progress
 
@@ -26,7 +27,7 @@ class Look:
     def trouble(self) -> str | None:
         """The error that the pipeline is about to recover from or has ended with."""
         troubled = self.progress.status in (Status.RECOVERING.value, Status.DEGRADED.value)
-        return self.error.message if self.error and troubled else None
+        return redact(self.error.message) if self.error and troubled else None
 
     def sentence(self) -> str:
         """The look in one line."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trio
 
-from conduit_py.cli.check import error_fields, load_graphs, status_of
+from conduit_py.cli.check import error_fields, load_checked, status_of
 from conduit_py.cli.complaint import exit_code_of
 from conduit_py.cli.display import Display, choose_display
 from conduit_py.cli.exit_code import ExitCode
@@ -15,7 +15,8 @@ from conduit_py.cli.output import put_json
 from conduit_py.cli.rate import Rate
 from conduit_py.cli.result import Look, Result
 from conduit_py.cli.signals import stop_on_signal
-from conduit_py.errors import ConduitError
+from conduit_py.config.python_file import FileInvalid
+from conduit_py.errors import ConduitError, Problem
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import Stopper
@@ -38,7 +39,7 @@ def run_file(
 ) -> ExitCode:
     """Run the pipelines of a file. What keeps them from starting is raised; what ends them is in the exit code."""
     try:
-        pipelines = [graph.pipeline for graph in load_graphs(file, pipeline)]
+        pipelines = _to_run(file, pipeline)
         if stop_timeout is not None:
             for each in pipelines:
                 each.settings = each.settings.model_copy(update={"stop_seconds": stop_timeout})
@@ -50,6 +51,15 @@ def run_file(
             code = int(exit_code_of(error))
             put_json({"type": "result", "status": status_of(error), **error_fields(error), "exit_code": code})
         raise
+
+
+def _to_run(file: Path, pipeline: str | None) -> list[Pipeline]:
+    """The pipelines that the file wants running, or the one asked for whatever the file wants of it."""
+    loaded = [each for each in load_checked(file, pipeline) if pipeline or each.desired == "running"]
+    if not loaded:
+        hint = "choose one with --pipeline to run it all the same"
+        raise FileInvalid(file, [Problem("", "all its pipelines have status: stopped", hint, str(file))])
+    return [each.pipeline for each in loaded]
 
 
 def state_of(file: Path) -> Path:

@@ -1,10 +1,16 @@
 """Findings: the problems and warnings of one file, collected while it is read."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from conduit_py.config.loaded import LoadWarning
 from conduit_py.config.secrets import redact
 from conduit_py.errors import Problem
+
+PROBLEMS_MAX: Final = 1000
+
+
+class TooMuch(Exception):
+    """A document goes beyond what anybody would write; there is no use in reading on."""
 
 
 class Spot(NamedTuple):
@@ -15,14 +21,24 @@ class Spot(NamedTuple):
 
 
 class Findings:
-    """Everything that is to be said about a file. No value of a secret gets into it."""
+    """Everything that is to be said about a file. No value of a secret gets into it.
+
+    Aliases can make a thousand mistakes of one: then TooMuch ends the document, see `allow_more`.
+    """
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.problems: list[Problem] = []
         self.warnings: list[LoadWarning] = []
+        self.allow_more()
+
+    def allow_more(self) -> None:
+        """Another document begins, with as many mistakes left to make."""
+        self._problems_max = len(self.problems) + PROBLEMS_MAX
 
     def problem(self, path: str, spot: Spot | None, message: str, suggestion: str | None = None) -> None:
+        if len(self.problems) >= self._problems_max:
+            raise TooMuch("there are more mistakes than can be listed")
         line = spot.line if spot else None
         self.problems.append(Problem(path, redact(message), suggestion and redact(suggestion), self.file, line))
 

@@ -26,6 +26,7 @@ def read_documents(text: str, findings: Findings) -> Iterator[Document]:
     Nothing is constructed from the nodes: tags mean nothing here, so no text can make an object.
     """
     for chunk, lines_before in _chunks(text):
+        findings.allow_more()
         try:
             root = yaml.compose(chunk, Loader=yaml.SafeLoader)
         except yaml.YAMLError as error:
@@ -84,6 +85,8 @@ def _line(chunk: str, number: int) -> str:
 def _hint(what: str, line: str, column: int) -> str | None:
     if "{{" in line and not re.search(r"[\"'].*\{\{", line):
         return "put a template in single quotes: '{{ … }}'"
+    if "${" in line:
+        return "put a value with ${…} in quotes where there are braces around it"
     if "cannot start any token" in what:
         character = line[column : column + 1]
         if character == "\t":

@@ -6,12 +6,12 @@ from typing import Final
 
 import yaml
 
-from conduit_py.config.findings import Findings
+from conduit_py.config.findings import Findings, TooMuch
 from conduit_py.config.loaded import Loaded, LoadedPipeline
 from conduit_py.config.references import References
 from conduit_py.config.yaml_document import Document, read_documents
 from conduit_py.config.yaml_pipeline import PIPELINE_KEYS, read_pipeline
-from conduit_py.config.yaml_section import ENTRIES_MAX, Section, TooManyEntries, Under
+from conduit_py.config.yaml_section import Section, Under
 from conduit_py.sdk.options import did_you_mean
 
 SUFFIXES: Final = (".yaml", ".yml")
@@ -34,9 +34,12 @@ def load_yaml(file: Path, *, environment: Mapping[str, str] | None = None) -> Lo
     for document in read_documents(text, findings):
         try:
             pipelines += _pipelines(document, findings, references)
-        except TooManyEntries:
-            what = f"stands for more than {ENTRIES_MAX} entries"
-            findings.problem("", document.spot(document.root), what, "use fewer aliases")
+        except TooMuch as too_much:
+            findings.allow_more()
+            hint = "use fewer aliases, or several files"
+            findings.problem(
+                "", document.spot(document.root), f"the document was not read to its end: {too_much}", hint
+            )
     if not pipelines and not findings.problems:
         findings.warn("", None, "there is no pipeline in this file")
     return Loaded(tuple(pipelines), *findings.in_order())

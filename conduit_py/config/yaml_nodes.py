@@ -101,12 +101,12 @@ def read_dead_letters(section: Section | None) -> DeadLetters | None:
     """As Conduit has it: unless told otherwise, a log that the very first refused record does not reach."""
     if section is None:
         return DeadLetters(_default_queue(), window_size=1, window_nack_threshold=0)
+    handler = _queue(section)
     size, threshold = section.whole("window-size", 1), section.whole("window-nack-threshold", 0)
     if size and threshold >= size:
         hint = f"set window-size to {threshold + 1} or more, or to 0 for no limit"
         section.problem("window-nack-threshold", f"must be below window-size, which is {size}", hint)
         return None
-    handler = _queue(section)
     if handler is None:
         return None
     return placed(DeadLetters(handler, window_size=size, window_nack_threshold=threshold if size else 0), section)

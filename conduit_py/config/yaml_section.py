@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from conduit_py.config.findings import Findings, Spot
+from conduit_py.config.findings import Findings, Spot, TooMuch
 from conduit_py.config.references import References, Resolved
 from conduit_py.config.settings.translation import Setting
 from conduit_py.config.yaml_document import Document
@@ -14,10 +14,6 @@ from conduit_py.sdk.options import did_you_mean
 
 ENTRIES_MAX: Final = 100_000
 """Aliases let a few lines stand for billions of entries; more than this is no pipeline."""
-
-
-class TooManyEntries(Exception):
-    """The document stands for more entries than anybody would write."""
 
 
 class Under:
@@ -30,10 +26,10 @@ class Under:
         self._entries = 0
 
     def count(self) -> None:
-        """One entry more; raises TooManyEntries when there are too many."""
+        """One entry more; raises TooMuch when there are too many."""
         self._entries += 1
         if self._entries > ENTRIES_MAX:
-            raise TooManyEntries
+            raise TooMuch(f"it stands for more than {ENTRIES_MAX} entries")
 
 
 class Section:
@@ -65,17 +61,18 @@ class Section:
     def text(self, name: str, *, required: bool = False, length_max: int | None = None) -> str | None:
         """The text of a key with its references resolved; None when it is missing or empty."""
         resolved = self._resolved(name)
-        text = resolved.text if resolved else ""
-        if length_max is not None and len(text) > length_max:
-            self.problem(name, f"must have at most {length_max} characters, not {len(text)}")
-        if required and not text.strip() and not (resolved and resolved.faults):
+        if resolved is None:
+            return None  # What is wrong with it has been said.
+        if length_max is not None and len(resolved.text) > length_max:
+            self.problem(name, f"must have at most {length_max} characters, not {len(resolved.text)}")
+        if required and not resolved.text.strip():
             self.problem(name, "is required", f"add {name}: …")
-        return text or None
+        return resolved.text or None
 
     def template(self, name: str) -> str | None:
         """The text of a key that holds a template, whose references may be secrets."""
         resolved = self._resolved(name, setting=True)
-        return (resolved.text if resolved and resolved.text.strip() else None) or None
+        return resolved.text if resolved and resolved.text.strip() else None
 
     def whole(self, name: str, default: int) -> int:
         """A whole number, 0 or more."""
@@ -98,8 +95,7 @@ class Section:
         values: dict[str, Setting] = {}
         spots: dict[str, Spot] = {}
         for key, (_, value) in dict(self._read(node)).items():
-            path = f"{self.at(name)}.{key}"
-            resolved = self._scalar(value, path, setting=True)
+            resolved = self._scalar(value, self.at(name), key, setting=True)
             spots[key] = self._spot(value)
             if resolved is not None:
                 values[key] = Setting(resolved.text, resolved.secret)
@@ -157,12 +153,14 @@ class Section:
 
     def _resolved(self, name: str, *, setting: bool = False) -> Resolved | None:
         node = self._value(name)
-        return None if node is None else self._scalar(node, self.at(name), setting=setting)
+        return Resolved() if node is None else self._scalar(node, self.path, name, setting=setting)
 
-    def _scalar(self, node: yaml.Node, path: str, *, setting: bool) -> Resolved | None:
+    def _scalar(self, node: yaml.Node, above: str, name: str, *, setting: bool) -> Resolved | None:
+        """The text of a node; None, and a finding, when it has none that can be used."""
         findings, references = self.under.findings, self.under.references
+        path = ".".join(filter(None, (above, name)))
         if not isinstance(node, yaml.ScalarNode):
-            findings.problem(path, self._spot(node), f"must be text, not {_said(node)}", _text_hint(node, path))
+            findings.problem(path, self._spot(node), f"must be text, not {_said(node)}", _text_hint(node, name))
             return None
         if node.tag == _NULL:
             return Resolved()
@@ -172,10 +170,10 @@ class Section:
         resolved = references.resolve_setting(node.value) if setting else references.resolve(node.value)
         for fault in resolved.faults:
             findings.problem(path, self._spot(node), *fault)
-        for name in resolved.bare:
-            hint = f"write ${{{name}}} for the environment variable, or $${name} for this text"
-            findings.warn(path, self._spot(node), f"${name} stays as it is, whereas Conduit replaces it", hint)
-        return Resolved("", faults=resolved.faults) if resolved.faults else resolved
+        for bare in resolved.bare:
+            hint = f"write ${{{bare}}} for the environment variable, or $${bare} for this text"
+            findings.warn(path, self._spot(node), f"${bare} stays as it is, whereas Conduit replaces it", hint)
+        return None if resolved.faults else resolved
 
     def _read(self, node: yaml.MappingNode, depth: int = 0) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
         """The entries of a mapping, those that it merges from others (`<<`) before its own."""
@@ -246,10 +244,10 @@ def _tag(node: yaml.Node) -> str:
     return str(node.tag).replace(_CORE, "!!")[:40]
 
 
-def _text_hint(node: yaml.Node, path: str) -> str:
+def _text_hint(node: yaml.Node, name: str) -> str:
     """Unquoted braces are a mapping to YAML, and what they hold a key."""
-    if isinstance(node, yaml.MappingNode) and node.flow_style:
+    if isinstance(node, yaml.MappingNode) and any(isinstance(key, yaml.MappingNode) for key, _ in node.value):
         return "put a template in single quotes: '{{ … }}'"
     if isinstance(node, yaml.SequenceNode):
         return "write a list as one text, with commas"
-    return f"write `{path.rpartition('.')[2]}.NAME: …` for what is inside of it"
+    return f"write `{name}.NAME: …` for what is inside of it"

@@ -74,8 +74,8 @@ async def test_at_most_two_events_a_second_until_the_server_ends(
         site.service.closing.set()
 
     times = [time for time, _ in client.events]
-    assert len(times) == 21
-    assert min(later - earlier for earlier, later in pairwise(times)) >= 0.5
+    assert 20 <= len(times) <= 21
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 0.5 - 1e-6
     assert client.ended_at == pytest.approx(10.2)
     assert [(each["id"], each["status"]) for each in client.events[-1][1]["pipelines"]] == [
         ("a", "running"),

@@ -14,6 +14,7 @@ from conduit_py.backoff import Recovery, Retry
 from conduit_py.errors import Problem
 from conduit_py.sdk import registry
 from conduit_py.sdk.options import Options, Place, at, check_options, did_you_mean, place_of_call
+from conduit_py.sdk.plugin import Plugin
 from conduit_py.sdk.processor import Condition, FunctionProcessor
 
 if TYPE_CHECKING:
@@ -170,7 +171,8 @@ class DeadLetters:
         checked, self.problems = check_options(DeadLetterSettings, values, self.place)
         self.settings = checked if isinstance(checked, DeadLetterSettings) else DeadLetterSettings()
         if isinstance(handler, sdk.Destination):
-            self.problems += [at(problem, "handler") for problem in handler.problems]
+            found = _problems_of(handler, "", self.place or (None, None))
+            self.problems += [at(problem, "handler") for problem in found]
         elif handler not in ("stop", "drop") and not callable(handler):
             what = 'must be "stop", "drop", a destination connector or a callable'
             spot = self.place or (None, None)
@@ -278,7 +280,14 @@ def _connector(
     if not isinstance(connector, base):
         what = f"must be a {kind} connector, not {_said(connector)}"
         return None, [Problem("connector", what, f"connectors derive from conduit_py.sdk.{base.__name__}", *spot)]
-    return connector, list(connector.problems)
+    return connector, _problems_of(connector, "connector", spot)
+
+
+def _problems_of(plugin: Plugin[Any], path: str, spot: tuple[str | None, int | None]) -> list[Problem]:
+    if hasattr(plugin, "problems"):
+        return list(plugin.problems)
+    hint = "call super().__init__(**options), or declare options and leave __init__ out"
+    return [Problem(path, f"{type(plugin).__qualname__}.__init__ does not pass its options on", hint, *spot)]
 
 
 def _processor(
@@ -295,7 +304,7 @@ def _processor(
     if callable(item) and not isinstance(item, sdk.Processor):
         item = FunctionProcessor(item)
     if isinstance(item, sdk.Processor):
-        return item, list(item.problems)
+        return item, _problems_of(item, "processor", spot)
     return None, [Problem("processor", f"must be a function or a processor, not {_said(item)}", None, *spot)]
 
 

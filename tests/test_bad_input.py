@@ -419,6 +419,13 @@ def test_a_full_disk_for_the_state_acks_nothing_that_is_not_remembered(folder: F
 A = f'Source("a", {SOURCE})'
 B = f'Source("b", {SOURCE})'
 OUT = f'Destination("out", {DESTINATION}'
+GIVEN = """
+step = lambda record: record
+
+class Bare(sdk.Source[sdk.Options]):
+    def __init__(self, path): self.path = path
+    def read(self, n): raise sdk.EndOfSource
+"""
 MISTAKES = {
     "option_types": (
         f'sources=[Source("a", file.Source(path="x", format="jsn", tail="maybe", line_size_max="big"))], '
@@ -449,6 +456,11 @@ MISTAKES = {
         f'sources=[Source("a", file.Source)], destinations=[{OUT})]',
         "sources.a.connector: must be a source connector, not the class Source"
         " (connectors derive from conduit_py.sdk.Source)",
+    ),
+    "a_connector_without_its_options": (
+        f'sources=[Source("a", Bare("x"))], destinations=[{OUT})]',
+        "sources.a.connector: Bare.__init__ does not pass its options on"
+        " (call super().__init__(**options), or declare options and leave __init__ out)",
     ),
     "out_of_range": (
         f'sources=[Source("a", {SOURCE}, batch_size=0)], destinations=[{OUT})]',
@@ -513,13 +525,12 @@ MISTAKES = {
 
 def test_all_mistakes_are_named_with_their_line_before_anything_starts(folder: Folder) -> None:
     folder.numbers(1)
-    step = "step = lambda record: record\n"
-    folder.define("".join(f'{id} = Pipeline("{id}", {text})\n' for id, (text, *_) in MISTAKES.items()), step)
+    folder.define("".join(f'{id} = Pipeline("{id}", {text})\n' for id, (text, *_) in MISTAKES.items()), GIVEN)
     answer = folder.run()
     lines = answer.stderr.splitlines()
     expected = [
         f"p.py:{line}: {id}.{mistake}"
-        for line, (id, (_, *mistakes)) in enumerate(MISTAKES.items(), (HEAD + step).count("\n") + 1)
+        for line, (id, (_, *mistakes)) in enumerate(MISTAKES.items(), (HEAD + GIVEN).count("\n") + 1)
         for mistake in mistakes
     ]
 

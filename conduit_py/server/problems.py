@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conduit_py import errors
 from conduit_py.errors import ConduitError
-from conduit_py.sdk.registry import UnknownPlugin
+from conduit_py.sdk.catalog import PluginUnknown
 from conduit_py.server.redaction import Redaction
 from conduit_py.server.views import View
 
@@ -23,6 +23,7 @@ log = logging.getLogger("conduit_py.server")
 
 STATUSES: list[tuple[type[ConduitError], HTTPStatus]] = [
     (errors.PipelineUnknown, HTTPStatus.NOT_FOUND),
+    (PluginUnknown, HTTPStatus.NOT_FOUND),
     (errors.ShuttingDown, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.FleetError, HTTPStatus.CONFLICT),
     (errors.PipelineInvalid, HTTPStatus.UNPROCESSABLE_ENTITY),
@@ -80,7 +81,7 @@ def handle_problems(app: FastAPI, redaction: Redaction, routes: Sequence[APIRout
         redacted = {"message": redaction(fault.message), "suggestion": fault.suggestion and redaction(fault.suggestion)}
         return fault_response(status, fault.model_copy(update=redacted), headers)
 
-    for kind in (ConduitError, UnknownPlugin, RequestValidationError, HTTPException):
+    for kind in (ConduitError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer)
 
 
@@ -93,8 +94,6 @@ def _allowed(routes: Sequence[APIRoute], path: str) -> str:
 
 def fault_of(error: Exception) -> tuple[int, Fault, Mapping[str, str] | None]:
     """The status, the fault and further headers with which an error is answered."""
-    if isinstance(error, UnknownPlugin):
-        return 404, Fault(code="plugin.unknown", message=error.message, suggestion=error.suggestion), None
     if isinstance(error, RequestValidationError):
         return 422, _invalid(error), None
     if isinstance(error, HTTPException):

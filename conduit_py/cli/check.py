@@ -97,7 +97,7 @@ def error_fields(error: ConduitError) -> dict[str, Any]:
 
 
 def _fields(warnings: Iterable[LoadWarning]) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(warning) for warning in warnings]
+    return [{**dataclasses.asdict(warning), "file": warning.file and shortened(warning.file)} for warning in warnings]
 
 
 def status_of(error: ConduitError) -> str:

@@ -7,7 +7,7 @@ from conduit_py.config.condition import Condition
 from conduit_py.config.settings.middleware import refuse_avro
 from conduit_py.config.template.mistake import TemplateInvalid
 from conduit_py.config.template.template import Template
-from conduit_py.config.yaml_plugin import ReadPlugin, bare, placed, read_id, read_plugin
+from conduit_py.config.yaml_plugin import ReadPlugin, placed, read_id, read_plugin
 from conduit_py.config.yaml_section import Section
 from conduit_py.errors import RecordRefused
 from conduit_py.pipeline import DeadLetters, Destination, Processor, Source, SourceSettings
@@ -166,7 +166,7 @@ def _condition(section: Section, version: str) -> Condition | None:
 
 
 def _queue(section: Section) -> sdk.Destination[Any] | None:
-    named = bare(section.text("plugin") or DEFAULT_QUEUE)
+    named = (section.text("plugin") or DEFAULT_QUEUE).removeprefix("builtin:")
     if named == DEFAULT_QUEUE and not section.has("settings"):
         return _default_queue()
     read = read_plugin(section, "destination", name=DEFAULT_QUEUE)

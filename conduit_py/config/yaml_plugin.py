@@ -29,8 +29,10 @@ class ReadPlugin:
         """The plugin with its options, after everything remarked about its settings has become a finding."""
         findings, settings = self.section.under.findings, self.settings
         for remark in self.translation.problems:
-            spot = settings.spot_of(remark.setting)
-            findings.problem(f"{settings.path}.{remark.setting}", spot, remark.message, remark.suggestion)
+            # A setting that could not be read is missing too, but that has been said better.
+            if not settings.is_unreadable(remark.setting):
+                spot = settings.spot_of(remark.setting)
+                findings.problem(f"{settings.path}.{remark.setting}", spot, remark.message, remark.suggestion)
         for remark in self.translation.warnings:
             spot = settings.spot_of(remark.setting)
             findings.warn(f"{settings.path}.{remark.setting}", spot, remark.message, remark.suggestion)

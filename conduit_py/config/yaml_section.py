@@ -215,6 +215,10 @@ class Settings(NamedTuple):
     def spot_of(self, name: str) -> Spot:
         return self.spots.get(name, self.spot)
 
+    def is_unreadable(self, name: str) -> bool:
+        """Whether the setting is there but has no text that can be used."""
+        return name in self.spots and name not in self.values
+
 
 _CORE: Final = "tag:yaml.org,2002:"
 _NULL: Final = f"{_CORE}null"

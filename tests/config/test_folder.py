@@ -31,8 +31,9 @@ def python(id: str) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where anybody may read and only we may write."""
+    monkeypatch.syspath_prepend(tmp_path / "nothing")  # so that sys.path is put back afterwards
     folder = tmp_path / "pipelines"
     folder.mkdir(mode=0o755)
     return folder

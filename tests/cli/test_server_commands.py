@@ -322,9 +322,7 @@ def test_without_httpx_it_says_what_to_install() -> None:
     done = subprocess.run(line, capture_output=True, text=True, check=False)
 
     assert done.returncode == 3
-    assert done.stderr == (
-        "error: calling a server needs httpx, which is not installed\n  pip install httpx\n"
-    )
+    assert done.stderr == ("error: calling a server needs httpx, which is not installed\n  pip install httpx\n")
 
 
 def test_completion_is_installed_for_the_shell_at_hand(command: "Command") -> None:

@@ -4,10 +4,11 @@ Nothing here raises for a mistake: every object keeps what is wrong with it in `
 `conduit_py.graph.compile_pipeline` reports all of them together before anything starts.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from conduit_py import sdk
 from conduit_py.backoff import Recovery, Retry
@@ -26,6 +27,16 @@ After: TypeAlias = str | Sequence[str] | None
 DeadLetterCallable: TypeAlias = "Callable[[DeadLetter], Awaitable[None] | None]"
 DeadLetterHandler: TypeAlias = "Literal['stop', 'drop'] | sdk.Destination[Any] | DeadLetterCallable"
 ProcessorLike: TypeAlias = "Processor | sdk.Processor[Any] | Callable[..., Any]"
+
+
+def _answers_at_once(when: Callable[..., Any]) -> Callable[..., Any]:
+    # The coroutine that an async one returns would count as true.
+    if inspect.iscoroutinefunction(when):
+        raise ValueError("must answer at once: write a plain function, not an async one")
+    return when
+
+
+When = Annotated[Callable[..., Any], AfterValidator(_answers_at_once)]
 
 
 class SourceSettings(Options):
@@ -72,7 +83,7 @@ class DestinationSettings(Options):
 
     id: Id
     retry: Retry | None = None
-    when: Callable[..., Any] | None = None
+    when: When | None = None
 
 
 class Destination:
@@ -106,7 +117,7 @@ class ProcessorSettings(Options):
 
     id: Id
     workers: int = Field(default=1, ge=1, le=1000, description="how many records are processed at once, order kept")
-    when: Callable[..., Any] | None = None
+    when: When | None = None
     retry: Retry | None = None
 
 

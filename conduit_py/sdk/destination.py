@@ -46,8 +46,9 @@ class Destination(Connector[OptionsT], ABC):
     """Writes records in the order given and says which are durably handled.
 
     Calls come in this order, one at a time: `open`, then `write` and `flush`, then `teardown`. Only
-    `answers` runs beside the others. An exception from `write` means that nothing is known about
-    the batch: the whole batch is written again, now if the node has a retry policy, else after a restart.
+    `answers` runs beside the others, a sync one in a thread of its own. An exception from `write` means
+    that nothing is known about the batch: the whole batch is written again, now if the node has a retry
+    policy, else after a restart.
     """
 
     acks: ClassVar[AckMode] = AckMode.WRITE

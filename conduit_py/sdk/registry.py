@@ -50,6 +50,6 @@ def name_of(kind: Kind, plugin: type[Plugin[Any]]) -> str:
     for name, entry in installed(kind).items():
         module, _, attribute = entry.value.partition(":")
         # A package may re-export a class from the module it is written in.
-        if entry.value == target or (plugin.__module__.startswith(module) and attribute == plugin.__qualname__):
+        if entry.value == target or (plugin.__module__.startswith(f"{module}.") and attribute == plugin.__qualname__):
             return name
     return ""

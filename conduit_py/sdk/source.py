@@ -32,7 +32,8 @@ class Source(Connector[OptionsT], ABC):
     """Reads records in a stable order and can say where it is.
 
     Calls come in this order, never two of `open`, `read` and `teardown` at once:
-    `open`, `read` again and again, `stop`, `teardown`. `ack` may be called while `read` waits.
+    `open`, `read` again and again, `stop`, `teardown`. `ack` may be called while `read`
+    waits; a sync `ack` has a thread of its own for that.
     """
 
     resumable: ClassVar[bool] = True

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_py import DeadLetters, Destination, Pipeline, Processor, Retry, Source
+from conduit_py import DeadLetters, Destination, Pipeline, Processor, Record, Retry, Source
 from conduit_py.errors import PipelineInvalid
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
@@ -305,3 +305,17 @@ def test_any_graph_that_is_accepted_is_sound(data: st.DataObject) -> None:
         assert max(paths.values()) == 1
         assert any(paths[id] for id in ("x", "y"))
         assert graph.votes(start) == sum(1 << bit for bit, id in enumerate(("x", "y")) if paths[id])
+
+
+def test_a_condition_that_is_async_would_always_be_true_and_is_refused() -> None:
+    async def later(record: Record) -> bool:
+        return False
+
+    source = Source("source", ScriptedSource())
+    to = Destination("to", ScriptedDestination(), when=later)  # type: ignore[arg-type]
+    with pytest.raises(PipelineInvalid) as invalid:
+        compile_pipeline(Pipeline("p", sources=[source], destinations=[to]))
+
+    [problem] = invalid.value.problems
+    assert problem.path == "destinations.to.when"
+    assert "must answer at once" in problem.message

@@ -5,17 +5,16 @@ Nothing here raises for a mistake: every object keeps what is wrong with it in `
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from conduit_py import sdk
 from conduit_py.backoff import Recovery, Retry
+from conduit_py.definition import connector_in, listed, problems_of, processor_in, said
 from conduit_py.errors import Problem
-from conduit_py.sdk import registry
-from conduit_py.sdk.options import Options, Place, at, check_options, did_you_mean, place_of_call
-from conduit_py.sdk.plugin import Plugin
+from conduit_py.sdk.options import Options, at, check_options, did_you_mean, place_of_call
 from conduit_py.sdk.processor import Condition, FunctionProcessor
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ class Source:
         self.id = str(id)
         checked, problems = check_options(SourceSettings, dict(id=id, batch_size=batch_size, window=window), self.place)
         self.settings = checked if isinstance(checked, SourceSettings) else SourceSettings.model_construct(id=self.id)
-        self.connector, more = _connector("source", sdk.Source, connector, settings, self.place)
-        items, amiss = _listed("processors", processors, self.place)
+        self.connector, more = connector_in("source", sdk.Source, connector, settings, self.place)
+        items, amiss = listed("processors", processors, self.place)
         self.processors = [as_processor(item) for item in items]
         self.problems = problems + more + amiss
 
@@ -106,8 +105,8 @@ class Destination:
         self.retry = retry or Retry(attempts=1)
         self.when = when
         self.after = _ids(after)
-        self.connector, more = _connector("destination", sdk.Destination, connector, settings, self.place)
-        items, amiss = _listed("processors", processors, self.place)
+        self.connector, more = connector_in("destination", sdk.Destination, connector, settings, self.place)
+        items, amiss = listed("processors", processors, self.place)
         self.processors = [as_processor(item) for item in items]
         self.problems = problems + more + amiss
 
@@ -139,7 +138,7 @@ class Processor:
         self.place = place_of_call()
         self.id = str(id)
         self.named = named
-        plugin, more = _processor(processor, settings, self.place)
+        plugin, more = processor_in(processor, settings, self.place)
         self.processor = plugin
         own = plugin if isinstance(plugin, FunctionProcessor) else None
         self.workers = workers if workers is not None else own.workers if own else 1
@@ -182,12 +181,12 @@ class DeadLetters:
         checked, self.problems = check_options(DeadLetterSettings, values, self.place)
         self.settings = checked if isinstance(checked, DeadLetterSettings) else DeadLetterSettings()
         if isinstance(handler, sdk.Destination):
-            found = _problems_of(handler, "", self.place or (None, None))
+            found = problems_of(handler, "", self.place or (None, None))
             self.problems += [at(problem, "handler") for problem in found]
         elif handler not in ("stop", "drop") and not callable(handler):
             what = 'must be "stop", "drop", a destination connector or a callable'
             spot = self.place or (None, None)
-            self.problems.append(Problem("handler", f"{what}, not {_said(handler)}", _spelling(handler), *spot))
+            self.problems.append(Problem("handler", f"{what}, not {said(handler)}", _spelling(handler), *spot))
 
 
 class PipelineSettings(Options):
@@ -233,7 +232,7 @@ class Pipeline:
         self.dead_letters = dead_letters if isinstance(dead_letters, DeadLetters) else DeadLetters()
         if dead_letters is not None and not isinstance(dead_letters, DeadLetters):
             hint = f"write DeadLetters({dead_letters!r})" if isinstance(dead_letters, str) else "write DeadLetters(…)"
-            what = f"must be DeadLetters, not {_said(dead_letters)}"
+            what = f"must be DeadLetters, not {said(dead_letters)}"
             self.problems.append(Problem("dead_letters", what, hint, *(self.place or (None, None))))
 
     @property
@@ -241,7 +240,7 @@ class Pipeline:
         return self.settings.delivery
 
     def _listed(self, name: str, given: Any) -> list[Any]:
-        items, problems = _listed(name, given, self.place)
+        items, problems = listed(name, given, self.place)
         self.problems += problems
         return items
 
@@ -264,79 +263,6 @@ def as_processor(item: ProcessorLike) -> Processor:
         return item
     name = item.name if isinstance(item, FunctionProcessor) else getattr(item, "__name__", type(item).__name__)
     return Processor(name.strip("<>"), item, named=False)
-
-
-def _listed(name: str, given: Any, place: Place | None) -> tuple[list[Any], list[Problem]]:
-    """What stands in a list. A thing by itself counts as a list of it, so that its own mistakes are found too."""
-    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
-        return list(given), []
-    what = f"must be a list, not {_said(given)}"
-    return [given], [Problem(name, what, f"write {name}=[…]", *(place or (None, None)))]
-
-
-def _connector(
-    kind: Literal["source", "destination"],
-    base: type[Any],
-    connector: object,
-    settings: Mapping[str, Any] | None,
-    place: Place | None,
-) -> tuple[Any, list[Problem]]:
-    spot = place or (None, None)
-    if isinstance(connector, str):
-        connector, problems = _by_name(kind, "connector", connector, settings, place)
-        if problems:
-            return None, problems
-    elif settings is not None:
-        return connector, [Problem("settings", "go with a connector's name; this one has its own options", None, *spot)]
-    if not isinstance(connector, base):
-        what = f"must be a {kind} connector, not {_said(connector)}"
-        return None, [Problem("connector", what, f"connectors derive from conduit_py.sdk.{base.__name__}", *spot)]
-    return connector, _problems_of(connector, "connector", spot)
-
-
-def _problems_of(plugin: Plugin[Any], path: str, spot: tuple[str | None, int | None]) -> list[Problem]:
-    if hasattr(plugin, "problems"):
-        return list(plugin.problems)
-    hint = "call super().__init__(**options), or declare options and leave __init__ out"
-    return [Problem(path, f"{type(plugin).__qualname__}.__init__ does not pass its options on", hint, *spot)]
-
-
-def _processor(
-    item: object, settings: Mapping[str, Any] | None, place: Place | None
-) -> tuple[sdk.Processor[Any] | None, list[Problem]]:
-    spot = place or (None, None)
-    if isinstance(item, str):
-        item, problems = _by_name("processor", "processor", item, settings, place)
-        if problems:
-            return None, problems
-    if isinstance(item, type):
-        hint = f"write {item.__name__}(…) with its options"
-        return None, [Problem("processor", f"is the class {item.__name__}, not a processor", hint, *spot)]
-    if callable(item) and not isinstance(item, sdk.Processor):
-        item = FunctionProcessor(item)
-    if isinstance(item, sdk.Processor):
-        return item, _problems_of(item, "processor", spot)
-    return None, [Problem("processor", f"must be a function or a processor, not {_said(item)}", None, *spot)]
-
-
-def _by_name(
-    kind: registry.Kind, path: str, name: str, settings: Mapping[str, Any] | None, place: Place | None
-) -> tuple[object, list[Problem]]:
-    """The plugin with this name. One that is installed but cannot be imported raises: the definition is right."""
-    try:
-        return registry.find(kind, name)(**(settings or {})), []
-    except registry.UnknownPlugin as unknown:
-        return None, [Problem(path, unknown.message, unknown.suggestion, *(place or (None, None)))]
-
-
-def _said(value: object) -> str:
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    for kind, name in ((sdk.Source, "source"), (sdk.Destination, "destination")):
-        if isinstance(value, kind):
-            return f"a {name} connector"
-    # All that most objects say of themselves is their address.
-    return repr(value) if type(value).__repr__ is not object.__repr__ else f"a {type(value).__qualname__}"
 
 
 def _spelling(handler: object) -> str | None:

@@ -37,7 +37,13 @@ def place_of_call() -> Place | None:
 
 
 _CONSTRUCTION = {"__init__", "__call__"}
-_DECLARING = {"conduit_py.pipeline", "conduit_py.sdk.options", "conduit_py.sdk.plugin", "conduit_py.sdk.processor"}
+_DECLARING = {
+    "conduit_py.definition",
+    "conduit_py.pipeline",
+    "conduit_py.sdk.options",
+    "conduit_py.sdk.plugin",
+    "conduit_py.sdk.processor",
+}
 """The modules that make objects on behalf of the user: a plugin by its name, a processor of a bare function."""
 
 

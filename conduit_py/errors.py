@@ -13,6 +13,7 @@ ConduitError
         ├── ContractBroken a connector or processor broke a rule of its own contract
         ├── NackNotAllowed the dead-letter policy does not take this nack
         ├── DeadLetterFailed a dead letter could not be stored
+        ├── Fenced         a newer run of the same pipeline took over
         └── StopTimedOut   a graceful stop did not end within its deadline
 """
 
@@ -169,6 +170,12 @@ class DeadLetterFailed(FatalError):
     """The dead-letter handler failed, so its message was not acked."""
 
     code = "dead_letter.failed"
+
+
+class Fenced(FatalError):
+    """A newer claim of the same owner exists, so nothing of this one can be committed any more."""
+
+    code = "run.fenced"
 
 
 class StopTimedOut(FatalError):

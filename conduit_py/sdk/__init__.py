@@ -2,12 +2,13 @@
 
 from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
-from conduit_py.errors import FatalError, RecordRefused, TransientError
+from conduit_py.errors import FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
 from conduit_py.sdk.destination import AckMode, Answer, Destination, Level
 from conduit_py.sdk.options import Options
 from conduit_py.sdk.processor import Processor, Result, processor
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Source
+from conduit_py.sdk.transactional import StagedDestination, TransactionalDestination
 
 __all__ = [
     "AckMode",
@@ -19,6 +20,7 @@ __all__ = [
     "FatalError",
     "Fate",
     "FateHandler",
+    "Fenced",
     "Level",
     "MessageId",
     "NothingYet",
@@ -31,7 +33,9 @@ __all__ = [
     "RecordRefused",
     "Result",
     "Source",
+    "StagedDestination",
     "Structured",
+    "TransactionalDestination",
     "TransientError",
     "decode_json",
     "encode_json",

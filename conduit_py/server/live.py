@@ -1,21 +1,24 @@
-"""Live over HTTP: the whole fleet twice a second, as server-sent events."""
+"""Live over HTTP: the whole fleet or one pipeline twice a second, as server-sent events."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
 from typing import Annotated
 
 import trio
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Query
 from fastapi.requests import HTTPConnection
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from conduit_py.errors import FleetError
+from conduit_py.errors import FleetError, PipelineUnknown
+from conduit_py.pipeline import Id
 from conduit_py.server.pipelines import pipeline_views
 from conduit_py.server.problems import documented
 from conduit_py.server.service import Here, Service
-from conduit_py.server.views import PipelineView, View
+from conduit_py.server.views import PipelineDetailsView, PipelineView, View, pipeline_details_view
 
 router = APIRouter(prefix="/api/v1/live", tags=["live"])
 
@@ -23,6 +26,8 @@ INTERVAL_SECONDS = 0.5
 SEND_SECONDS = 10.0
 """How long a client may leave an event unread before it is dropped."""
 CLIENTS_MAX = 100
+FLEET_EVERY = 4
+"""Who watches one pipeline sees the others with every so many of its events."""
 
 
 class LiveFull(FleetError):
@@ -38,13 +43,36 @@ class FleetEvent(View):
     pipelines: list[PipelineView]
 
 
+class PipelineEvent(View):
+    """The data of an event `pipeline`."""
+
+    at: float
+    pipeline: PipelineDetailsView
+
+
+@dataclass(frozen=True)
+class Newest:
+    """An event as it is sent, and when it was made."""
+
+    event: bytes
+    made_at: float
+
+    @classmethod
+    def of(cls, name: str, data: View) -> "Newest":
+        return cls(f"event: {name}\ndata: {data.model_dump_json()}\n\n".encode(), trio.current_time())
+
+    @property
+    def fresh(self) -> bool:
+        return trio.current_time() - self.made_at < INTERVAL_SECONDS
+
+
 class Live:
-    """The newest event, made at most once an interval however many clients watch. Nothing is queued for any."""
+    """The newest events, each made at most once an interval however many clients watch. Nothing is queued for any."""
 
     def __init__(self) -> None:
         self._clients = 0
-        self._made_at = float("-inf")
-        self._event = b""
+        self._fleet: Newest | None = None
+        self._pipelines: dict[str, Newest] = {}
 
     @contextmanager
     def client(self) -> Iterator[None]:
@@ -58,12 +86,20 @@ class Live:
     def full(self) -> bool:
         return self._clients >= CLIENTS_MAX
 
-    def event(self, service: Service) -> bytes:
-        now = trio.current_time()
-        if now - self._made_at >= INTERVAL_SECONDS:
-            data = FleetEvent(at=time.time(), pipelines=pipeline_views(service)).model_dump_json()
-            self._made_at, self._event = now, f"event: fleet\ndata: {data}\n\n".encode()
-        return self._event
+    def fleet(self, service: Service) -> bytes:
+        """Every pipeline at a glance."""
+        if self._fleet is None or not self._fleet.fresh:
+            self._fleet = Newest.of("fleet", FleetEvent(at=time.time(), pipelines=pipeline_views(service)))
+        return self._fleet.event
+
+    def pipeline(self, service: Service, id: str) -> bytes:
+        """One pipeline with its nodes. Raises PipelineUnknown, also for one that is no more."""
+        member, newest = service.fleet[id], self._pipelines.get(id)
+        if newest is None or not newest.fresh:
+            self._pipelines = {each: newest for each, newest in self._pipelines.items() if newest.fresh}
+            view = pipeline_details_view(member, service.redaction)
+            newest = self._pipelines[id] = Newest.of("pipeline", PipelineEvent(at=time.time(), pipeline=view))
+        return newest.event
 
 
 class LiveResponse(StreamingResponse):
@@ -71,8 +107,8 @@ class LiveResponse(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, live: Live, service: Service) -> None:
-        super().__init__(_events(live, service))
+    def __init__(self, live: Live, events: AsyncIterator[bytes]) -> None:
+        super().__init__(events)
         self._live = live
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,22 +135,46 @@ async def _live_of(connection: HTTPConnection) -> Live:
     response_class=StreamingResponse,
     response_model=None,
     responses={
-        **documented(409),
+        **documented(404, 409),
         200: {
-            "description": "server-sent events `fleet`, at most two a second, whose data is a FleetEvent",
+            "description": "server-sent events `fleet`, at most two a second, whose data is a FleetEvent; with "
+            "`pipeline` those come every two seconds, and between them `pipeline` events with its nodes",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         },
     },
 )
-async def watch_fleet(service: Here, live: Annotated[Live, Depends(_live_of)]) -> LiveResponse:
+async def watch_fleet(
+    service: Here,
+    live: Annotated[Live, Depends(_live_of)],
+    pipeline: Annotated[Id | None, Query(description="the pipeline whose nodes are wanted too")] = None,
+) -> LiveResponse:
     """Every pipeline at a glance, again and again, until the client leaves or the server stops."""
     if live.full:
         raise LiveFull(f"{CLIENTS_MAX} clients watch already", suggestion="close a page, or ask for /api/v1/pipelines")
-    return LiveResponse(live, service)
+    if pipeline is None:
+        return LiveResponse(live, _fleet_events(live, service))
+    live.pipeline(service, pipeline)  # so that an unknown one is refused before anything is sent
+    return LiveResponse(live, _pipeline_events(live, service, pipeline))
 
 
-async def _events(live: Live, service: Service) -> AsyncIterator[bytes]:
-    while not service.closing.is_set():
-        yield live.event(service)
+async def _fleet_events(live: Live, service: Service) -> AsyncIterator[bytes]:
+    async for _ in _ticks(service):
+        yield live.fleet(service)
+
+
+async def _pipeline_events(live: Live, service: Service, id: str) -> AsyncIterator[bytes]:
+    async for tick in _ticks(service):
+        try:
+            event = live.pipeline(service, id)
+        except PipelineUnknown:
+            return  # it was removed; who asks again is told so
+        yield event + live.fleet(service) if tick % FLEET_EVERY == 0 else event
+
+
+async def _ticks(service: Service) -> AsyncIterator[int]:
+    for tick in count():
+        if service.closing.is_set():
+            return
+        yield tick
         with trio.move_on_after(INTERVAL_SECONDS):
             await service.closing.wait()

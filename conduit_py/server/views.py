@@ -10,13 +10,23 @@ from conduit_py.pipeline import DeadLetters, Delivery
 from conduit_py.sdk import Destination
 from conduit_py.server.redaction import Redaction
 from conduit_py.status import Status, Stopper
+from conduit_py.stream.histogram import Histogram
 from conduit_py.stream.meter import Meter, NodeKind, Progress
+from conduit_py.stream.outlet import CHANNEL_SIZE
 
 
 class View(BaseModel):
     """Base of everything that is shown."""
 
     model_config = ConfigDict(frozen=True)
+
+
+class HistogramView(View):
+    """How durations are spread: `counts[i]` were at most `bounds[i]` seconds, the last one above every bound."""
+
+    bounds: list[float]
+    counts: list[int]
+    total: float
 
 
 class ErrorView(View):
@@ -39,6 +49,8 @@ class ProgressView(View):
     dead_letters: int
     in_flight: int
     blocked_on: str | None = Field(description="what holds the pipeline up, as node: reason")
+    recoveries: int = Field(description="how often it was started again after an error")
+    stalled_seconds: float = Field(description="for how long some source has had records to settle and settled none")
 
 
 class PipelineView(View):
@@ -75,7 +87,12 @@ class NodeView(View):
     retries: int
     in_flight: int
     window: int
+    queued: int = Field(description="batches that wait in the channel before it, of at most queue_size")
+    queue_size: int
+    oldest_seconds: float = Field(description="how long ago a source read the oldest record that is not settled")
     waiting_on: str | None
+    calls: HistogramView = Field(description="how long its calls took: for a batch, a write, a dead letter")
+    settling: HistogramView = Field(description="how long the records of a source took from read to acked")
 
 
 class DeadLettersView(View):
@@ -164,10 +181,16 @@ def _glance(member: Member, progress: Progress | None, redaction: Redaction) -> 
 def _node_view(node: Node, meter: Meter | None) -> NodeView:
     meter = meter or Meter(node.id, node.kind)
     counters = {name: getattr(meter, name) for name in NodeView.model_fields if hasattr(meter, name)}
+    histograms = {name: _histogram_view(getattr(meter, name)) for name in ("calls", "settling")}
     return NodeView(
-        **{**counters, "id": node.id, "kind": node.kind, "label": node.label, "inputs": node.inputs},
+        **{**counters, **histograms, "id": node.id, "kind": node.kind, "label": node.label, "inputs": node.inputs},
         outputs=node.outputs,
+        queue_size=CHANNEL_SIZE,
     )
+
+
+def _histogram_view(histogram: Histogram) -> HistogramView:
+    return HistogramView(bounds=list(histogram.bounds), counts=histogram.counts, total=histogram.total)
 
 
 def _dead_letters_view(dead_letters: DeadLetters, records: int) -> DeadLettersView:

@@ -34,17 +34,21 @@ SCOPE: Scope = {
 class Client:
     """Watches a site and keeps what it is sent and when; `take` may take its time."""
 
-    def __init__(self, site: "Site", take: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint) -> None:
+    def __init__(
+        self, site: "Site", take: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint, query: bytes = b""
+    ) -> None:
         self._site = site
+        self._query = query
         self._take = take
         self._asked = False
         self.left = trio.Event()
         self.status = 0
         self.events: list[tuple[float, dict[str, Any]]] = []
+        self.pipelines: list[tuple[float, dict[str, Any]]] = []
         self.ended_at: float | None = None
 
     async def watch(self) -> None:
-        await self._site.app(dict(SCOPE), self._receive, self._send)
+        await self._site.app({**SCOPE, "query_string": self._query}, self._receive, self._send)
         self.ended_at = trio.current_time()
 
     async def _receive(self) -> Message:
@@ -57,10 +61,12 @@ class Client:
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-        elif message.get("body", b"").startswith(b"event: fleet\ndata: "):
+        elif message.get("body", b"").startswith(b"event: "):
             await self._take()
-            data = json.loads(message["body"].removeprefix(b"event: fleet\ndata: "))
-            self.events.append((trio.current_time(), data))
+            for event in message["body"].removesuffix(b"\n\n").split(b"\n\n"):
+                name, _, data = event.removeprefix(b"event: ").partition(b"\ndata: ")
+                kept = {b"fleet": self.events, b"pipeline": self.pipelines}[name]
+                kept.append((trio.current_time(), json.loads(data)))
 
 
 async def test_at_most_two_events_a_second_until_the_server_ends(
@@ -129,3 +135,41 @@ async def test_one_client_too_many_is_refused_until_another_leaves(
         site.service.closing.set()
 
     assert all(client.ended_at is not None for client in clients)
+
+
+async def test_one_pipeline_comes_with_its_nodes_and_the_others_less_often(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site("a", "b") as site, trio.open_nursery() as nursery:
+        client = Client(site, query=b"pipeline=a")
+        site.service.fleet.start("a")
+        nursery.start_soon(client.watch)
+        await trio.sleep(10.2)
+        site.service.closing.set()
+
+    assert 20 <= len(client.pipelines) <= 21
+    assert 5 <= len(client.events) <= 6
+    assert [each["id"] for each in client.events[-1][1]["pipelines"]] == ["a", "b"]
+    shown = client.pipelines[-1][1]["pipeline"]
+    assert shown["id"] == "a"
+    assert [(node["id"], node["records"], node["acked"]) for node in shown["nodes"]] == [
+        ("source", 10, 10),
+        ("to", 10, 0),
+    ]
+    assert sum(shown["nodes"][0]["settling"]["counts"]) == 10
+
+
+async def test_a_pipeline_that_is_not_there_is_refused_and_one_that_is_removed_ends_its_stream(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site("a", "b") as site, trio.open_nursery() as nursery:
+        answer = await site.client.get("/api/v1/live", params={"pipeline": "c"})
+        client = Client(site, query=b"pipeline=a")
+        nursery.start_soon(client.watch)
+        await trio.sleep(3.2)
+        await site.service.fleet.remove("a")
+        await trio.sleep(3)
+
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "pipeline.unknown"
+    assert client.ended_at == pytest.approx(3.5)

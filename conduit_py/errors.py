@@ -8,12 +8,15 @@ ConduitError
 └── RunError               the run stops
     ├── TransientError     starting again may help: the lifecycle does so with back-off
     │   ├── NodeFailed     a connector or processor raised something it did not classify
-    │   └── StateFailed    the state store could not make progress durable
+    │   ├── StateFailed    the state store could not make progress durable
+    │   ├── Repeated       a transaction holds a key that was recorded as seen already
+    │   └── StaleToken     leased work of a transaction went to somebody else
     └── FatalError         starting again would fail the same way: the pipeline stays stopped
         ├── ContractBroken a connector or processor broke a rule of its own contract
         ├── NackNotAllowed the dead-letter policy does not take this nack
         ├── DeadLetterFailed a dead letter could not be stored
         ├── Fenced         a newer run of the same pipeline took over
+        ├── OutOfStep      a transaction's number does not follow the last one
         └── StopTimedOut   a graceful stop did not end within its deadline
 """
 
@@ -144,6 +147,28 @@ class StateFailed(TransientError):
     code = "state.failed"
 
 
+class Repeated(TransientError):
+    """A transaction was refused whole, because one of its keys was recorded as seen before it."""
+
+    code = "transaction.repeated"
+
+    def __init__(self, scope: str, key: bytes) -> None:
+        super().__init__(f"key {key.hex()} of scope {scope!r} was recorded as seen already; nothing was committed")
+        self.scope = scope
+        self.key = key
+
+
+class StaleToken(TransientError):
+    """A transaction was refused whole, because leased work that it finished is no longer its own."""
+
+    code = "transaction.stale_token"
+
+    def __init__(self, scope: str, shard: str, reason: str) -> None:
+        super().__init__(f"shard {shard!r} of {scope!r} {reason}; nothing was committed")
+        self.scope = scope
+        self.shard = shard
+
+
 class FatalError(RunError):
     """Starting again would fail in the same way. Connectors may raise it."""
 
@@ -176,6 +201,21 @@ class Fenced(FatalError):
     """A newer claim of the same owner exists, so nothing of this one can be committed any more."""
 
     code = "run.fenced"
+
+
+class OutOfStep(FatalError):
+    """A transaction's number does not follow the last one: two databases of a pipeline do not fit together."""
+
+    code = "claim.out_of_step"
+
+    def __init__(self, owner: str, number: int, committed: int) -> None:
+        super().__init__(
+            f"transaction {number} of {owner!r} cannot be committed: the last one was {committed}",
+            suggestion="if a database was put back from a copy, put back the state of the same moment",
+        )
+        self.owner = owner
+        self.number = number
+        self.committed = committed
 
 
 class StopTimedOut(FatalError):

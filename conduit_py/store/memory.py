@@ -1,9 +1,16 @@
 """MemoryStore: a store that lasts as long as the process, for tests, simulation and throw-away runs."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import trio
 
 from conduit_py.errors import StateFailed
+from conduit_py.store.memory_tables import MemoryTables
 from conduit_py.store.store import Kind, Row, Store
+from conduit_py.store.tables import Tables
+
+T = TypeVar("T")
 
 
 class MemoryStore(Store):
@@ -20,7 +27,16 @@ class MemoryStore(Store):
         self.writes = 0
         self.saved: list[tuple[str, dict[str, bytes]]] = []
         self._rows: dict[tuple[str, Kind, str], bytes] = {}
+        self._tables = MemoryTables(trio.current_time)
         self._closed = False
+
+    async def transact(self, work: Callable[[Tables], T]) -> T:
+        await self._enter_write()
+        return work(self._tables)
+
+    async def look(self, work: Callable[[Tables], T]) -> T:
+        await self._enter()
+        return work(self._tables)
 
     async def pipelines(self) -> list[str]:
         await self._enter()

@@ -1,12 +1,18 @@
 """SqliteStore: the default store, one SQLite file in a directory that one process owns."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
+from conduit_py.errors import StateFailed
 from conduit_py.store.database import Database
 from conduit_py.store.store import Kind, Row, Store
+from conduit_py.store.tables import Tables
 from conduit_py.store.writer import Writer
+
+T = TypeVar("T")
 
 
 class SqliteStore(Store):
@@ -33,6 +39,12 @@ class SqliteStore(Store):
     def commits(self) -> int:
         """How many transactions became durable since the store was opened."""
         return self._writer.commits
+
+    async def transact(self, work: Callable[[Tables], T]) -> T:
+        raise StateFailed("the SQLite store takes no transactions yet")
+
+    async def look(self, work: Callable[[Tables], T]) -> T:
+        raise StateFailed("the SQLite store takes no transactions yet")
 
     async def pipelines(self) -> list[str]:
         rows = await self._writer.read("SELECT DISTINCT pipeline FROM entries ORDER BY pipeline")

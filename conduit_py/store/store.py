@@ -1,7 +1,7 @@
 """Store: what is remembered of every pipeline between runs, and what may be relied on about it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -10,7 +10,13 @@ import trio
 
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.status import PipelineState
+from conduit_py.store.claim import Claim, Claimed
+from conduit_py.store.outbox import Outbox
+from conduit_py.store.seen import Seen
+from conduit_py.store.shards import Shards
+from conduit_py.store.tables import Tables
 
+T = TypeVar("T")
 Kind: TypeAlias = Literal["position", "state", "connector"]
 
 
@@ -87,6 +93,44 @@ class Store(ABC):
         """Forget one connector. To forget what is unknown does nothing."""
         await self._forget(pipeline, "connector", node)
 
+    async def claim(self, owner: str) -> Claim:
+        """Take over an owner: whoever claimed it before can commit no more from the moment this returns."""
+        return Claim(owner, await self.transact(lambda tables: tables.claim(owner)), self)
+
+    async def claimed(self, owner: str) -> Claimed | None:
+        """How far an owner has come, without fencing it; None when nobody ever claimed it."""
+        return await self.look(lambda tables: tables.claimed(owner))
+
+    async def reset_claim(self, owner: str) -> None:
+        """Have an owner start from the beginning, without checkpoint and state; whoever claimed it is fenced."""
+        await self.transact(lambda tables: tables.reset(owner))
+
+    @property
+    def outbox(self) -> Outbox:
+        """The intents of committed transactions that wait to be carried out."""
+        return Outbox(self)
+
+    @property
+    def seen(self) -> Seen:
+        """The keys that were recorded as seen."""
+        return Seen(self)
+
+    @property
+    def shards(self) -> Shards:
+        """Pieces of leased work: whose they are and how far they have come."""
+        return Shards(self)
+
+    @abstractmethod
+    async def transact(self, work: Callable[[Tables], T]) -> T:
+        """Run `work` in one transaction, durable on return; one of our errors undoes it and is raised.
+
+        `work` may run in another thread, and again after a failure: it must touch nothing but the tables.
+        """
+
+    @abstractmethod
+    async def look(self, work: Callable[[Tables], T]) -> T:
+        """Run `work`, which only reads, on what is durable. It may run in another thread."""
+
     @abstractmethod
     async def pipelines(self) -> list[str]:
         """Every pipeline of which anything is remembered, sorted."""
@@ -118,7 +162,6 @@ class Store(ABC):
 
 _STATE = msgspec.json.Decoder(PipelineState)
 _ENTRY = msgspec.json.Decoder(ConnectorEntry)
-T = TypeVar("T")
 
 
 def _decode(decoder: "msgspec.json.Decoder[T]", value: bytes, what: str) -> T:

@@ -1,0 +1,108 @@
+"""Claim: the right to commit for one owner, and everything that one transaction makes durable."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from conduit_py.store.tables import Access
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """Something to do after the commit: the forwarder hands `body` to `target`, which knows it again by `key`."""
+
+    target: str
+    key: bytes
+    body: bytes
+
+
+class ShardChange(msgspec.Struct, frozen=True):
+    """Progress in one piece of leased work, refused unless the piece still carries `token`.
+
+    Positions are compared byte by byte, so numbers need a fixed width; b"" is the beginning. `start` may
+    not lie before what is already recorded. `done` closes the piece: it takes no further change.
+    """
+
+    scope: str
+    shard: str
+    token: str
+    start: bytes
+    end: bytes
+    done: bool = False
+
+
+class Changes(msgspec.Struct):
+    """Everything one transaction makes durable, all of it or nothing.
+
+    It can be written as MessagePack, because a destination that carries the commit keeps it with its data.
+    """
+
+    number: int
+    """One more than `Claim.committed`."""
+    checkpoint: bytes
+    puts: dict[bytes, bytes | None] = {}
+    """State of the owner; None deletes."""
+    once: list[tuple[str, bytes]] = []
+    """(scope, key) recorded as seen. One that is there already, or here twice, refuses the transaction."""
+    intents: list[Intent] = []
+    """Rows of the outbox, in the order in which each target is to get them."""
+    shards: list[ShardChange] = []
+
+    def encode(self) -> bytes:
+        return _ENCODER.encode(self)
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> "Changes":
+        return _DECODER.decode(encoded)
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """What is durable of a claim: the newest fence, and the last transaction of its owner."""
+
+    fence: int
+    committed: int = 0
+    checkpoint: bytes | None = None
+
+
+class Claim:
+    """Held until somebody claims the same owner again: from then on every commit here raises Fenced.
+
+    `fence` grows with every claim of the owner, across restarts. `committed` is the number of the last
+    transaction, 0 before the first, and `checkpoint` what it recorded.
+    """
+
+    def __init__(self, owner: str, claimed: Claimed, access: "Access") -> None:
+        self.owner = owner
+        self.fence = claimed.fence
+        self.committed = claimed.committed
+        self.checkpoint = claimed.checkpoint
+        self._access = access
+
+    async def get(self, key: bytes) -> bytes | None:
+        """The durable state of this owner under `key`."""
+        return await self._access.look(lambda tables: tables.get(self.owner, key))
+
+    async def scan(self, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """The durable state of this owner under every key that begins with `prefix`, sorted by key."""
+        return await self._access.look(lambda tables: tables.scan(self.owner, prefix))
+
+    async def seen(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
+        """Which of the keys are durably recorded in the scope, by this owner or another."""
+        return await self._access.look(lambda tables: tables.known(scope, keys))
+
+    async def commit(self, changes: Changes) -> None:
+        """Make the changes durable; they are when this returns, and nothing of them is when it is refused.
+
+        Raises Fenced when a newer claim exists, Repeated when a key of `once` is there already, StaleToken
+        when leased work went to somebody else, and OutOfStep when the number is not the next one. The
+        transaction that was committed last may be committed again, which changes nothing: so a commit
+        that another database carried is adopted, whether or not it was before.
+        """
+        await self._access.transact(lambda tables: tables.commit(self.owner, self.fence, changes))
+        self.committed = changes.number
+        self.checkpoint = changes.checkpoint
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Changes)

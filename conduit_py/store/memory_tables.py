@@ -1,0 +1,169 @@
+"""MemoryTables: the tables of a store that lasts as long as the process."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from conduit_py.errors import OutOfStep, Repeated
+from conduit_py.store.claim import Changes, Claimed, ShardChange
+from conduit_py.store.tables import Pending, Shard, Tables, advanced, fenced
+
+
+class MemoryTables(Tables):
+    """Plain dictionaries. A method checks everything before it changes anything, so nothing has to be undone."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._owners: dict[str, _Owner] = {}
+        self._seen: dict[str, dict[bytes, float]] = {}
+        self._outbox: dict[str, _Target] = {}
+        self._numbered = 0
+        self._shards: dict[str, dict[str, Shard]] = {}
+
+    def claim(self, owner: str) -> Claimed:
+        row = self._owners.setdefault(owner, _Owner(Claimed(fence=0)))
+        row.claimed = Claimed(row.claimed.fence + 1, row.claimed.committed, row.claimed.checkpoint)
+        return row.claimed
+
+    def claimed(self, owner: str) -> Claimed | None:
+        row = self._owners.get(owner)
+        return row.claimed if row else None
+
+    def commit(self, owner: str, fence: int, changes: Changes) -> None:
+        row = self._owners[owner]
+        if row.claimed.fence != fence:
+            raise fenced(owner, fence, row.claimed.fence)
+        if (row.claimed.committed, row.claimed.checkpoint) == (changes.number, changes.checkpoint):
+            return
+        if changes.number != row.claimed.committed + 1:
+            raise OutOfStep(owner, changes.number, row.claimed.committed)
+        self._refuse_repeats(changes)
+        shards = self._advanced(changes.shards)
+
+        row.claimed = Claimed(fence, changes.number, changes.checkpoint)
+        row.put(changes.puts)
+        for scope, key in changes.once:
+            self._seen.setdefault(scope, {})[key] = self._clock()
+        for intent in changes.intents:
+            self._numbered += 1
+            pending = Pending(self._numbered, owner, intent.target, intent.key, intent.body)
+            self._outbox.setdefault(intent.target, _Target()).pending[pending.number] = pending
+        for (scope, name), shard in shards.items():
+            self._shards[scope][name] = shard
+
+    def _refuse_repeats(self, changes: Changes) -> None:
+        new: set[tuple[str, bytes]] = set()
+        for scope, key in changes.once:
+            if (scope, key) in new or key in self._seen.get(scope, {}):
+                raise Repeated(scope, key)
+            new.add((scope, key))
+
+    def _advanced(self, changes: list[ShardChange]) -> dict[tuple[str, str], Shard]:
+        """The shards as they stand after the changes, one after the other, of which none is refused."""
+        after: dict[tuple[str, str], Shard] = {}
+        for change in changes:
+            place = change.scope, change.shard
+            before = after.get(place) or self._shards.get(change.scope, {}).get(change.shard)
+            after[place] = advanced(change, before, self._clock())
+        return after
+
+    def reset(self, owner: str) -> None:
+        if row := self._owners.get(owner):
+            row.claimed = Claimed(row.claimed.fence + 1, row.claimed.committed)
+            row.state.clear()
+
+    def get(self, owner: str, key: bytes) -> bytes | None:
+        row = self._owners.get(owner)
+        return row.state.get(key) if row else None
+
+    def scan(self, owner: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        row = self._owners.get(owner)
+        return sorted((key, value) for key, value in row.state.items() if key.startswith(prefix)) if row else []
+
+    def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
+        return self._seen.get(scope, {}).keys() & set(keys)
+
+    def remember(self, scope: str, keys: Collection[bytes]) -> set[bytes]:
+        seen = self._seen.setdefault(scope, {})
+        repeated = seen.keys() & set(keys)
+        seen.update((key, self._clock()) for key in keys if key not in repeated)
+        return repeated
+
+    def forget(self, scope: str, age_seconds: float, limit: int) -> int:
+        seen = self._seen.get(scope, {})
+        before = self._clock() - age_seconds
+        old = sorted((at, key) for key, at in seen.items() if at < before)[:limit]
+        for _, key in old:
+            del seen[key]
+        return len(old)
+
+    def targets(self) -> list[str]:
+        return sorted(target for target, row in self._outbox.items() if row.pending)
+
+    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[Pending] | None:
+        row = self._outbox.setdefault(target, _Target())
+        if row.holder != holder and row.until > self._clock():
+            return None
+        row.holder, row.until = holder, self._clock() + seconds
+        return [row.pending[number] for number in sorted(row.pending)[:limit]]
+
+    def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
+        row = self._outbox.get(target)
+        if row is None or row.holder != holder:
+            return False
+        for number in numbers:
+            row.pending.pop(number, None)
+        return True
+
+    def release(self, target: str, holder: str) -> None:
+        row = self._outbox.get(target)
+        if row is not None and row.holder == holder:
+            row.holder, row.until = None, 0.0
+
+    def shards(self, scope: str) -> list[Shard]:
+        return [shard for _, shard in sorted(self._shards.get(scope, {}).items())]
+
+    def open_shards(self, scope: str, names: Sequence[str], token: str) -> list[Shard]:
+        shards = self._shards.setdefault(scope, {})
+        return [shards.setdefault(name, Shard(name, token, updated=self._clock())) for name in names]
+
+    def acquire_shards(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> list[Shard]:
+        shards = self._shards.setdefault(scope, {})
+        acquired = []
+        for name in names:
+            shard = shards.get(name)
+            if shard is not None and not shard.done and shard.updated <= self._clock() - idle_seconds:
+                shards[name] = Shard(name, token, shard.position, updated=self._clock())
+                acquired.append(shards[name])
+        return acquired
+
+    def prune_shards(self, scope: str, age_seconds: float, count_max: int, grace_seconds: float) -> int:
+        shards = self._shards.setdefault(scope, {})
+        now = self._clock()
+        oldest_first = sorted(shards.values(), key=lambda shard: (shard.updated, shard.shard))
+        young = [shard for shard in oldest_first if shard.updated >= now - age_seconds]
+        kept = {shard.shard for shard in young[max(len(young) - count_max, 0) :]}
+        kept |= {name for name, shard in shards.items() if not shard.done and shard.updated >= now - grace_seconds}
+        doomed = shards.keys() - kept
+        for name in doomed:
+            del shards[name]
+        return len(doomed)
+
+
+@dataclass
+class _Owner:
+    claimed: Claimed
+    state: dict[bytes, bytes] = field(default_factory=dict)
+
+    def put(self, puts: dict[bytes, bytes | None]) -> None:
+        for key, value in puts.items():
+            if value is None:
+                self.state.pop(key, None)
+            else:
+                self.state[key] = value
+
+
+@dataclass
+class _Target:
+    pending: dict[int, Pending] = field(default_factory=dict)
+    holder: str | None = None
+    until: float = 0.0

@@ -1,0 +1,153 @@
+"""Tables: what a store keeps for transactions, and the rules by which it changes. No await, no I/O of its own."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from conduit_py.errors import Fenced, StaleToken
+from conduit_py.store.claim import Changes, Claimed, ShardChange
+
+T = TypeVar("T")
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """One piece of leased work: who may report progress on it, and how far it has come."""
+
+    shard: str
+    token: str
+    position: bytes = b""
+    done: bool = False
+    updated: float = 0.0
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """An intent that waits in the outbox."""
+
+    number: int
+    """Grows with every intent of a target."""
+    owner: str
+    target: str
+    key: bytes
+    body: bytes
+
+
+class Tables(ABC):
+    """The rules, the same for every store. Each method is one step of a transaction that the store runs.
+
+    A method that raises one of our errors leaves the transaction unusable: the store undoes it whole.
+    Times are seconds by the clock of the store, the same for all processes that share it.
+    """
+
+    @abstractmethod
+    def claim(self, owner: str) -> Claimed:
+        """Raise the fence of the owner by one, so that nobody who claimed it before can commit."""
+
+    @abstractmethod
+    def claimed(self, owner: str) -> Claimed | None:
+        """The claim as it stands, which stays as it is; None when there never was one."""
+
+    @abstractmethod
+    def commit(self, owner: str, fence: int, changes: Changes) -> None:
+        """Apply the changes of one transaction, as `Claim.commit` promises."""
+
+    @abstractmethod
+    def reset(self, owner: str) -> None:
+        """Have the owner start from the beginning: no checkpoint, no state, and whoever claimed it is fenced.
+
+        The fence and the number of the last transaction stay: they must grow for ever.
+        """
+
+    @abstractmethod
+    def get(self, owner: str, key: bytes) -> bytes | None: ...
+
+    @abstractmethod
+    def scan(self, owner: str, prefix: bytes) -> list[tuple[bytes, bytes]]: ...
+
+    @abstractmethod
+    def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
+        """Which of the keys are recorded in the scope."""
+
+    @abstractmethod
+    def remember(self, scope: str, keys: Collection[bytes]) -> set[bytes]:
+        """Record the keys; returns those that were recorded already."""
+
+    @abstractmethod
+    def forget(self, scope: str, age_seconds: float, limit: int) -> int:
+        """Forget at most `limit` of the keys recorded longer ago than that, oldest first; returns how many."""
+
+    @abstractmethod
+    def targets(self) -> list[str]:
+        """The targets for which intents wait, sorted."""
+
+    @abstractmethod
+    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[Pending] | None:
+        """The oldest intents of a target, which is the holder's alone for that long; None if it is another's.
+
+        The lease is of the whole target, because two holders could not keep its order. To lease again is
+        to extend.
+        """
+
+    @abstractmethod
+    def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
+        """Remove intents that reached the target; False, with nothing removed, if the lease is another's now."""
+
+    @abstractmethod
+    def release(self, target: str, holder: str) -> None:
+        """Let another holder have the target at once. To release what is not held does nothing."""
+
+    @abstractmethod
+    def shards(self, scope: str) -> list[Shard]:
+        """Every shard of a scope, sorted by name."""
+
+    @abstractmethod
+    def open_shards(self, scope: str, names: Sequence[str], token: str) -> list[Shard]:
+        """Create those that are missing with this token, leave the others, return all in the order asked."""
+
+    @abstractmethod
+    def acquire_shards(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> list[Shard]:
+        """Put this token on those whose last change is at least that long ago, and return them as they are now.
+
+        Shards that are missing or done are left out. Whoever held one before fails at its next commit.
+        """
+
+    @abstractmethod
+    def prune_shards(self, scope: str, age_seconds: float, count_max: int, grace_seconds: float) -> int:
+        """Forget shards older than that, then the oldest beyond `count_max`; returns how many.
+
+        An unfinished one is kept while its last change is younger than the grace, whatever the rest says.
+        """
+
+
+class Access(Protocol):
+    """How the parts of a store reach its tables."""
+
+    async def transact(self, work: Callable[[Tables], T]) -> T:
+        """Run `work` in one transaction, durable on return; one of our errors undoes it and is raised."""
+        ...
+
+    async def look(self, work: Callable[[Tables], T]) -> T:
+        """Run `work`, which only reads, on what is durable."""
+        ...
+
+
+def advanced(change: ShardChange, before: Shard | None, now: float) -> Shard:
+    """The shard after the change, or StaleToken saying why there is none."""
+    if before is None:
+        raise StaleToken(change.scope, change.shard, "is not known any more")
+    if before.token != change.token:
+        raise StaleToken(change.scope, change.shard, f"was acquired by {before.token!r}")
+    if before.done:
+        raise StaleToken(change.scope, change.shard, "is finished already")
+    if change.start < before.position:
+        raise StaleToken(change.scope, change.shard, f"has come to {before.position!r}, past {change.start!r}")
+    return Shard(change.shard, change.token, change.end, change.done, now)
+
+
+def fenced(owner: str, fence: int, newer: int) -> Fenced:
+    """What whoever claimed `owner` earlier is told when it commits."""
+    return Fenced(
+        f"{owner!r} was claimed again (fence {newer}) after this claim (fence {fence}); nothing was committed",
+        suggestion="run a pipeline in one place at a time",
+    )

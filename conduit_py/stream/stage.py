@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from operator import is_not, not_
 from typing import NamedTuple
@@ -11,15 +11,16 @@ import trio
 
 from conduit_py.batch import Batch, Piece
 from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.errors import ContractBroken, RecordRefused, RunError
+from conduit_py.errors import ContractBroken, RunError
 from conduit_py.pipeline import Processor
 from conduit_py.record import Record
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
-from conduit_py.stream.lane import Lane
+from conduit_py.stream.crew import Crew, GivenUp, close_all
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.outlet import Outlet
+from conduit_py.stream.tap import TapPoint
 
 log = logging.getLogger("conduit_py")
 
@@ -44,8 +45,8 @@ async def run_processors(inbox: trio.MemoryReceiveChannel[Batch], stages: list["
 class Stage:
     """Applies a processor to batches in order and tells the ledger about every message that ends here.
 
-    With several workers a batch is cut into as many pieces, which are put together again in order
-    (invariant 1).
+    The processor may be exchanged while batches come: `begin` says from which messages on another crew
+    works, and the crews before it go on with earlier ones until they are retired.
     """
 
     def __init__(
@@ -56,46 +57,53 @@ class Stage:
         ledgers: Mapping[str, Ledger],
         meter: Meter,
         rng: random.Random,
+        point: TapPoint,
     ) -> None:
-        assert declared.processor is not None
         self._node = node
-        self._when = declared.when
-        self._retry = declared.retry
         self._voters = voters
         self._ledgers = ledgers
         self._meter = meter
         self._rng = rng
-        several = declared.workers > 1
-        self._lanes = [
-            Lane(node, declared.processor.fresh(), always_in_thread=several) for _ in range(declared.workers)
-        ]
-        self._opened: list[Lane] = []
+        self._point = point
+        self._shifts = [_Shift({}, self.crew(declared))]
+
+    def crew(self, declared: Processor) -> Crew:
+        """Workers for this node, not yet opened."""
+        return Crew(self._node, declared, self._meter, self._rng)
 
     async def open(self) -> None:
-        for lane in self._lanes:
-            self._opened.append(lane)
-            await lane.open()
+        for shift in self._shifts:
+            await shift.crew.open()
 
     async def close(self) -> None:
-        """Close every worker that was opened, at once, so that none is held up by the others; raise the first error."""
-        errors: list[RunError] = []
+        """Close every crew that was opened; raise the first error."""
+        await close_all([shift.crew for shift in self._shifts])
 
-        async def close(lane: Lane) -> None:
-            try:
-                await lane.close()
-            except RunError as error:
-                errors.append(error)
+    def replace(self, declared: Processor) -> None:
+        """Work by another definition from the start; only before `open`."""
+        self._shifts = [_Shift({}, self.crew(declared))]
 
-        async with trio.open_nursery() as nursery:
-            for lane in self._opened:
-                nursery.start_soon(close, lane)
-        if errors:
-            raise errors[0]
+    def begin(self, crew: Crew, since: Mapping[str, int]) -> None:
+        """Have an opened crew work on the messages of each source that have these sequences, and later ones."""
+        self._shifts.append(_Shift(since, crew))
+
+    def retire(self, successor: Crew) -> list[Crew]:
+        """Let go of the crews before this one, which must have nothing left to do; they are the caller's to close."""
+        start = next((index for index, shift in enumerate(self._shifts) if shift.crew is successor), 0)
+        retired, self._shifts = self._shifts[:start], self._shifts[start:]
+        return [shift.crew for shift in retired]
+
+    def _crew_for(self, batch: Batch) -> Crew:
+        for shift in reversed(self._shifts):
+            if batch.span.first >= shift.since.get(batch.source, 0):
+                return shift.crew
+        raise AssertionError(f"{self._node}: nobody works on message {batch.span.first} of {batch.source}")
 
     async def apply(self, batch: Batch) -> Batch:
         """The batch that leaves this node: every message in it keeps its identity."""
+        crew = self._shifts[0].crew if len(self._shifts) == 1 else self._crew_for(batch)
         with self._meter.waiting("processor"):
-            results, given_up = await self._results(batch)
+            results, given_up = await (self._seen(crew, batch) if self._point.taps else crew.results(batch))
         self._meter.records += len(batch)
         self._meter.batches += 1
         self._meter.batch_sizes.observe(len(batch))
@@ -105,6 +113,16 @@ class Stage:
         if set(map(type, results)) <= _KEPT_OR_FILTERED:
             return self._filtered(batch, results)  # type: ignore[arg-type]
         return _Sorting(self, batch, results, given_up).outcome()
+
+    async def _seen(self, crew: Crew, batch: Batch) -> tuple[list[Result], dict[int, GivenUp]]:
+        look = self._point.look(batch)
+        try:
+            results, given_up = await crew.results(batch)
+        except RunError as error:
+            look.failed(error)
+            raise
+        look.results(results)
+        return results, given_up
 
     def _filtered(self, batch: Batch, results: Sequence[Record | None]) -> Batch:
         """The common case of a filter, without a step of Python for every record: records are true, None is not."""
@@ -118,58 +136,6 @@ class Stage:
         self.filter(batch, list(compress(batch.sequences, map(not_, results))))
         return Batch(batch.span, records, list(compress(batch.sequences, results)), pieces)
 
-    async def _results(self, batch: Batch) -> tuple[list[Result], dict[int, "_GivenUp"]]:
-        """One result per record. Records for which the condition is false are their own result."""
-        if self._when is None:
-            return await self._tried(batch)
-        chosen, results = _chosen(self._when, batch.records)
-        if not chosen:
-            return results, {}
-        answers, given_up = await self._tried(batch.select(chosen))
-        for index, answer in zip(chosen, answers, strict=True):
-            results[index] = answer
-        return results, {chosen[index]: each for index, each in given_up.items()}
-
-    async def _tried(self, batch: Batch) -> tuple[list[Result], dict[int, "_GivenUp"]]:
-        """The results after as many attempts as the retry policy allows, and what is known of those that failed."""
-        if self._retry.attempts == 1:
-            return await self._timed(batch), {}
-        # A failed attempt may have changed its record; every attempt starts from the record as it came.
-        pristine = [record.copy() for record in batch.records]
-        results = await self._timed(batch)
-        attempts = dict.fromkeys(range(len(batch)), 1)
-        for attempt in range(1, self._retry.attempts):
-            failed = [index for index, result in enumerate(results) if _worth_retrying(result)]
-            if not failed:
-                break
-            self._meter.retries += 1
-            with self._meter.waiting("back-off"):
-                await trio.sleep(self._retry.delay(attempt, self._rng))
-            for index, result in zip(failed, await self._timed(_again(batch, failed, pristine)), strict=True):
-                results[index] = result
-                attempts[index] = attempt + 1
-        errors = [index for index, result in enumerate(results) if isinstance(result, Exception)]
-        return results, {index: _GivenUp(attempts[index], pristine[index]) for index in errors}
-
-    async def _timed(self, batch: Batch) -> list[Result]:
-        with self._meter.timing(self._meter.calls):
-            return await self._run(batch)
-
-    async def _run(self, batch: Batch) -> list[Result]:
-        if len(self._lanes) == 1:
-            return await self._lanes[0].run(batch)
-        size = -(-len(batch) // len(self._lanes))
-        parts = [range(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
-        results: list[list[Result]] = [[] for _ in parts]
-
-        async def work(number: int) -> None:
-            results[number] = await self._lanes[number].run(batch.select(parts[number]))
-
-        async with trio.open_nursery() as nursery:
-            for number in range(len(parts)):
-                nursery.start_soon(work, number)
-        return [result for part in results for result in part]
-
     def filter(self, batch: Batch, sequences: list[int]) -> None:
         self._meter.filtered += len(sequences)
         self._ledgers[batch.source].ack_some(batch.span, sequences, self._voters)
@@ -177,7 +143,7 @@ class Stage:
     def split(self, batch: Batch, sequence: int, extra: int) -> None:
         self._ledgers[batch.source].split(batch.span, sequence, extra, self._voters)
 
-    def refuse(self, batch: Batch, index: int, error: Exception, given_up: "_GivenUp") -> None:
+    def refuse(self, batch: Batch, index: int, error: Exception, given_up: GivenUp) -> None:
         self._meter.refused += 1
         log.debug("%s refuses a record", self._node, exc_info=error)
         failure = Failure(self._node, refusal_text(error), given_up.attempts)
@@ -192,17 +158,17 @@ class Stage:
 _KEPT_OR_FILTERED = {Record, type(None)}
 
 
-class _GivenUp(NamedTuple):
-    """How often a record was tried in vain, and the record as it came to this node."""
+class _Shift(NamedTuple):
+    """A crew, and by source the first message it works on; none is given for those it works on from the start."""
 
-    attempts: int
-    record: Record
+    since: Mapping[str, int]
+    crew: Crew
 
 
 class _Sorting:
     """Sorts the results for one batch into what goes on and what ends here."""
 
-    def __init__(self, stage: Stage, batch: Batch, results: list[Result], given_up: Mapping[int, _GivenUp]) -> None:
+    def __init__(self, stage: Stage, batch: Batch, results: list[Result], given_up: Mapping[int, GivenUp]) -> None:
         self._stage = stage
         self._batch = batch
         self._results = results
@@ -224,7 +190,7 @@ class _Sorting:
             elif result is None:
                 filtered.append(sequences[index])
             elif isinstance(result, Exception):
-                once = _GivenUp(1, self._batch.records[index])
+                once = GivenUp(1, self._batch.records[index])
                 self._stage.refuse(self._batch, index, result, self._given_up.get(index, once))
             elif isinstance(result, list):
                 self._split(index, result, filtered)
@@ -262,25 +228,3 @@ class _Sorting:
             self._keep(index, piece.copy() if id(piece) in seen else piece)
             self._pieces[-1] = (*parent, number)
             seen.add(id(piece))
-
-
-def _chosen(when: Callable[[Record], bool], records: list[Record]) -> tuple[list[int], list[Result]]:
-    """The indices for which the condition is true, and the results of the others."""
-    results: list[Result] = list(records)
-    chosen = []
-    for index, record in enumerate(records):
-        try:
-            if when(record):
-                chosen.append(index)
-        except Exception as error:  # a border: the condition is the user's
-            results[index] = error
-    return chosen, results
-
-
-def _again(batch: Batch, indices: list[int], pristine: list[Record]) -> Batch:
-    chosen = batch.select(indices)
-    return Batch(batch.span, [pristine[index].copy() for index in indices], chosen.sequences, chosen.pieces)
-
-
-def _worth_retrying(result: Result) -> bool:
-    return isinstance(result, Exception) and not isinstance(result, RecordRefused)

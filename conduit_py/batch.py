@@ -1,10 +1,10 @@
 """Batch: the messages that cross a channel together, and the identities they keep for life."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from conduit_py.delivery_key import delivery_key
 from conduit_py.record import Record
 
 Piece: TypeAlias = tuple[int, ...]
@@ -126,9 +126,7 @@ class Batch:
             span.position(self.sequences[index]),
             ".".join(map(str, self.piece(index))).encode(),
         )
-        # Length prefixes keep ("ab", "c") and ("a", "bc") apart.
-        canonical = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-        return hashlib.blake2b(canonical, digest_size=16).digest()
+        return delivery_key(parts)
 
     def on_fate(self, index: int, handler: FateHandler) -> None:
         """Have `handler` told once how the message at `index` ends; the last registered hears first.

@@ -1,7 +1,7 @@
 """Fleet: many pipelines in one process, none of which can hold up another."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import trio
 
@@ -14,6 +14,7 @@ from conduit_py.pipeline import Pipeline
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress
+from conduit_py.stream.tap import Taps
 
 log = logging.getLogger("conduit_py")
 
@@ -29,6 +30,7 @@ class Member:
         self.ended = trio.Event()
         self.ended.set()
         self.supervisor: Supervisor | None = None
+        self.taps = Taps()
         self._known = state
 
     @property
@@ -100,7 +102,7 @@ class Fleet:
         if member.running:
             raise PipelineBusy(f"pipeline {id!r} is running already")
         recovery = member.pipeline.settings.recovery or self._recovery
-        member.supervisor = Supervisor(member.pipeline, self._store, recovery=recovery)
+        member.supervisor = Supervisor(member.pipeline, self._store, recovery=recovery, taps=member.taps)
         member.ended = trio.Event()
         self._nursery.start_soon(self._supervise, member, member.supervisor, name=f"pipeline {id}")
 
@@ -129,6 +131,22 @@ class Fleet:
         member.graph = graph
         if was_running:
             self.start(pipeline.id)
+
+    async def swap(self, pipeline: Pipeline, nodes: Collection[str]) -> None:
+        """Go on with another definition that differs in the processors of these nodes only, without stopping.
+
+        Raises the error of a processor that cannot be opened; then nothing has changed.
+        """
+        graph = compile_pipeline(pipeline)
+        member = self[pipeline.id]
+        while True:
+            supervisor = member.supervisor
+            if supervisor is not None and member.running:
+                await supervisor.swap(graph, nodes)
+            # It may have been started anew meanwhile, by the old definition.
+            if member.supervisor is supervisor:
+                member.graph = graph
+                return
 
     async def remove(self, id: str) -> None:
         """Drain a pipeline and let go of it; its positions stay in the store."""

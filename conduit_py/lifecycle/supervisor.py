@@ -14,6 +14,7 @@ from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Meter, Progress
 from conduit_py.stream.run import Ending, How, Run
+from conduit_py.stream.tap import Taps
 
 log = logging.getLogger("conduit_py")
 
@@ -29,12 +30,19 @@ class Supervisor:
     """
 
     def __init__(
-        self, pipeline: Pipeline, store: Store, *, recovery: Recovery | None = None, rng: random.Random | None = None
+        self,
+        pipeline: Pipeline,
+        store: Store,
+        *,
+        recovery: Recovery | None = None,
+        rng: random.Random | None = None,
+        taps: Taps | None = None,
     ) -> None:
         self._graph = compile_pipeline(pipeline)
         self._store = store
         self._recovery = recovery or pipeline.settings.recovery or NO_RECOVERY
         self._rng = rng or random.Random()
+        self._taps = taps or Taps()
         self._run: Run | None = None
         self._stop_requested = trio.Event()
         self._stopped_by: Stopper | None = None
@@ -88,7 +96,7 @@ class Supervisor:
             self._recoveries += 1
             self._earlier = self._totals()
         self._run_began_at = trio.current_time()
-        self._run = Run(self._graph, self._store, rng=self._rng)
+        self._run = Run(self._graph, self._store, rng=self._rng, taps=self._taps)
         unsaved = await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
         if unsaved is not None:
             return Ending(How.FAILED, unsaved)

@@ -12,6 +12,7 @@ from conduit_py.stream.calls import Calls
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.signal import Signal
+from conduit_py.stream.tap import TapPoint
 
 
 class AckReader:
@@ -22,12 +23,15 @@ class AckReader:
     has finished and none is outstanding.
     """
 
-    def __init__(self, node: str, calls: Calls, voter: int, ledgers: Mapping[str, Ledger], meter: Meter) -> None:
+    def __init__(
+        self, node: str, calls: Calls, voter: int, ledgers: Mapping[str, Ledger], meter: Meter, point: TapPoint
+    ) -> None:
         self._node = node
         self._calls = calls
         self._voter = voter
         self._ledgers = ledgers
         self._meter = meter
+        self._point = point
         self._outstanding: dict[MessageId, tuple[Batch, int]] = {}
         self._changed = Signal()
         self._finishing = False
@@ -71,11 +75,13 @@ class AckReader:
 
     def _hear(self, answer: Answer) -> None:
         batch, index = self._take(answer.message)
-        ledger = self._ledgers[batch.source]
+        ledger = self._ledgers[batch.span.source]
         if answer.refused is None:
             ledger.ack_some(batch.span, (batch.sequences[index],), self._voter)
             return
         self._meter.refused += 1
+        if self._point.taps:
+            self._point.refuse(batch, index, answer.refused)
         letter = DeadLetter.about(batch, index, batch.records[index], Failure(self._node, answer.refused))
         ledger.nack(batch.span, letter, self._voter)
 

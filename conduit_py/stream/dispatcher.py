@@ -12,6 +12,7 @@ from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.outlet import Outlet
 from conduit_py.stream.stage import Stage, run_stages
+from conduit_py.stream.tap import TapPoint
 
 
 class Dispatcher:
@@ -30,6 +31,7 @@ class Dispatcher:
         stages: list[Stage],
         outlet: Outlet,
         meter: Meter,
+        point: TapPoint,
         before_sending: Callable[[Span], Awaitable[None]] | None = None,
     ) -> None:
         self._node = node
@@ -39,6 +41,7 @@ class Dispatcher:
         self._stages = stages
         self._outlet = outlet
         self._meter = meter
+        self._point = point
         self._before_sending = before_sending
         self._last_position = b""
 
@@ -56,6 +59,8 @@ class Dispatcher:
         span = self._ledger.register(positions, read_at)
         reach("dispatcher.after_register")
         batch = Batch.whole(span, records)
+        if self._point.taps:
+            self._point.read(batch, refused)
         return self._without(batch, refused) if refused else batch
 
     def _check(self, positions: list[bytes]) -> None:

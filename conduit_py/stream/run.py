@@ -16,6 +16,7 @@ from conduit_py.store.store import Store
 from conduit_py.stream.border import border
 from conduit_py.stream.hooks import tell_changed, tell_deleted
 from conduit_py.stream.meter import Meter
+from conduit_py.stream.tap import Taps
 from conduit_py.stream.wiring import Task, Wiring
 
 log = logging.getLogger("conduit_py")
@@ -51,10 +52,12 @@ class Run:
     (invariant 9). Both may be called at any time, also before `execute`, and repeatedly.
     """
 
-    def __init__(self, graph: Graph, store: Store, *, rng: random.Random | None = None) -> None:
+    def __init__(
+        self, graph: Graph, store: Store, *, rng: random.Random | None = None, taps: Taps | None = None
+    ) -> None:
         self._graph = graph
         self._store = store
-        self._wiring = Wiring(graph, store, rng or random.Random())
+        self._wiring = Wiring(graph, store, rng or random.Random(), taps or Taps())
         self._scope = trio.CancelScope()
         self._closing = trio.CancelScope(shield=True)
         self._stop_requested = False

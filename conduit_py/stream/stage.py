@@ -95,7 +95,7 @@ class Stage:
 
     def _crew_for(self, batch: Batch) -> Crew:
         for shift in reversed(self._shifts):
-            if batch.span.first >= shift.since.get(batch.source, 0):
+            if batch.span.first >= shift.since.get(batch.span.source, 0):
                 return shift.crew
         raise AssertionError(f"{self._node}: nobody works on message {batch.span.first} of {batch.source}")
 
@@ -138,17 +138,17 @@ class Stage:
 
     def filter(self, batch: Batch, sequences: list[int]) -> None:
         self._meter.filtered += len(sequences)
-        self._ledgers[batch.source].ack_some(batch.span, sequences, self._voters)
+        self._ledgers[batch.span.source].ack_some(batch.span, sequences, self._voters)
 
     def split(self, batch: Batch, sequence: int, extra: int) -> None:
-        self._ledgers[batch.source].split(batch.span, sequence, extra, self._voters)
+        self._ledgers[batch.span.source].split(batch.span, sequence, extra, self._voters)
 
     def refuse(self, batch: Batch, index: int, error: Exception, given_up: GivenUp) -> None:
         self._meter.refused += 1
         log.debug("%s refuses a record", self._node, exc_info=error)
         failure = Failure(self._node, refusal_text(error), given_up.attempts)
         letter = DeadLetter.about(batch, index, given_up.record, failure)
-        self._ledgers[batch.source].nack(batch.span, letter, self._voters)
+        self._ledgers[batch.span.source].nack(batch.span, letter, self._voters)
 
     def wrong_result(self, result: object) -> ContractBroken:
         kind = type(result).__name__

@@ -25,6 +25,7 @@ from conduit_py.stream.reader import Reader
 from conduit_py.stream.settler import Settler
 from conduit_py.stream.signal import Signal
 from conduit_py.stream.stage import Stage, run_processors
+from conduit_py.stream.tap import Taps
 from conduit_py.stream.writer import Writer
 
 
@@ -43,10 +44,11 @@ class Wiring:
     settler, every destination a writer (and an ack reader), and adjacent processors share one task.
     """
 
-    def __init__(self, graph: Graph, store: Store, rng: random.Random) -> None:
+    def __init__(self, graph: Graph, store: Store, rng: random.Random, taps: Taps) -> None:
         self._graph = graph
         self._store = store
         self._rng = rng
+        self._taps = taps
         self.meters: dict[str, Meter] = {node.id: Meter(node.id, node.kind) for node in graph.nodes.values()}
         self.meters[DEAD_LETTERS] = Meter(DEAD_LETTERS, "dead_letters")
         self.ledgers: dict[str, Ledger] = {}
@@ -108,8 +110,9 @@ class Wiring:
             if isinstance(node.declared, Processor):
                 voters = self._graph.votes(node.id)
                 self.stages[node.id] = Stage(
-                    node.id, node.declared, voters, self.ledgers, self.meters[node.id], self._rng
-                )
+                    node.id, node.declared, voters, self.ledgers, self.meters[node.id], self._rng,
+                    self._taps.point(node.id),
+                )  # fmt: skip
 
     def _add_source(self, node: Node) -> None:
         declared = node.declared
@@ -136,8 +139,9 @@ class Wiring:
         reader = Reader(node.id, source, calls, ledger, intake, wake, meter)
         stages, outlet = self._chain(node)
         dispatcher = Dispatcher(
-            node.id, intake, ledger, voters, stages, outlet, meter, settler.commit_first if at_most_once else None
-        )
+            node.id, intake, ledger, voters, stages, outlet, meter, self._taps.point(node.id),
+            before_sending=settler.commit_first if at_most_once else None,
+        )  # fmt: skip
 
         async def dispatch() -> None:
             await dispatcher.run()
@@ -156,15 +160,15 @@ class Wiring:
         declared = node.declared
         assert isinstance(declared, Destination)
         assert declared.connector is not None
-        meter, voter = self.meters[node.id], self._graph.votes(node.id)
+        meter, voter, point = self.meters[node.id], self._graph.votes(node.id), self._taps.point(node.id)
         connector = declared.connector.fresh()
         calls = self.destination_calls[node.id] = Calls(node.id, connector)
         ack_reader = None
         if connector.acks is AckMode.LATER:
             answer_calls = self.answer_calls[node.id] = Calls(f"{node.id}-answers", connector)
-            ack_reader = AckReader(node.id, answer_calls, voter, self.ledgers, meter)
+            ack_reader = AckReader(node.id, answer_calls, voter, self.ledgers, meter, point)
             self.tasks.append(Task(node.id, ack_reader.run))
-        writer = Writer(node.id, declared, calls, voter, self.ledgers, ack_reader, meter, self._rng)
+        writer = Writer(node.id, declared, calls, voter, self.ledgers, ack_reader, meter, self._rng, point)
         inbox = self._channels[node.id][1]
         self.tasks.append(Task(node.id, lambda: writer.run(inbox)))
 

@@ -8,7 +8,7 @@ import trio
 
 from conduit_py.batch import Batch, Span
 from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.errors import RecordRefused, TransientError
+from conduit_py.errors import RecordRefused, RunError, TransientError
 from conduit_py.killpoint import reach
 from conduit_py.pipeline import Destination
 from conduit_py.sdk.destination import AckMode, refusal_text
@@ -19,6 +19,7 @@ from conduit_py.stream.calls import Calls
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.signal import Pace
+from conduit_py.stream.tap import Look, TapPoint
 
 FLUSH_SECONDS = 0.005
 FLUSH_RECORDS_MAX = 8192
@@ -41,6 +42,7 @@ class Writer:
         ack_reader: AckReader | None,
         meter: Meter,
         rng: random.Random,
+        point: TapPoint,
     ) -> None:
         self._node = node
         self._when = declared.when
@@ -54,6 +56,8 @@ class Writer:
         self._ack_reader = ack_reader
         self._meter = meter
         self._rng = rng
+        self._point = point
+        self._look: Look | None = None
         self._pace = Pace(FLUSH_SECONDS)
         self._unflushed: list[tuple[Span, Sequence[int]]] = []
         self._unflushed_count = 0
@@ -83,7 +87,22 @@ class Writer:
             return None
 
     async def _write(self, batch: Batch) -> None:
-        ledger = self._ledgers[batch.source]
+        if not self._point.taps:
+            await self._write_unseen(batch)
+            return
+        self._look = self._point.look(batch)
+        try:
+            await self._write_unseen(batch)
+        except RunError as error:
+            self._look.failed(error)
+            raise
+        else:
+            self._look.written()
+        finally:
+            self._look = None
+
+    async def _write_unseen(self, batch: Batch) -> None:
+        ledger = self._ledgers[batch.span.source]
         if self._when is not None:
             batch = self._matching(batch, ledger)
         if not batch.records:
@@ -98,6 +117,8 @@ class Writer:
         self._meter.batch_sizes.observe(given)
         if refused:
             batch = self._without(batch, refused, ledger)
+        if self._look is not None:
+            self._look.written()
         if self._flushes:
             await self._remember(batch)
         elif self._ack_reader is None:
@@ -143,6 +164,8 @@ class Writer:
         self._refuse(batch, failed, ledger)
         if elsewhere:
             self._meter.filtered += len(elsewhere)
+            if self._look is not None:
+                self._look.filtered(batch, elsewhere)
             ledger.ack(batch.select(elsewhere), self._voter)
         return batch.select(here)
 
@@ -155,6 +178,8 @@ class Writer:
     def _refuse(self, batch: Batch, refused: Mapping[int, Failure], ledger: Ledger) -> None:
         self._meter.refused += len(refused)
         for index, failure in refused.items():
+            if self._look is not None:
+                self._look.refused(batch, index, failure.error)
             letter = DeadLetter.about(batch, index, batch.records[index], failure)
             ledger.nack(batch.span, letter, self._voter)
 

@@ -1,0 +1,158 @@
+"""Exhibit: a record as it is shown to somebody: in its JSON form, cut to a size, without secrets."""
+
+import base64
+import math
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from conduit_py.record import Data, Record, Structured
+
+Redact: TypeAlias = Callable[[str], str]
+
+DEPTH_MAX = 32
+INTEGER_BITS_MAX = 4096
+MARGIN = 16 * 1024
+"""How much of a text beyond what is shown is searched for secrets, so that none is shown up to where it was cut."""
+_WRITTEN_AS_TEXT = (Decimal, datetime, date, time, timedelta, UUID, Enum)
+
+
+class Exhibit(msgspec.Struct):
+    """What is shown of a record; it shares nothing mutable with it."""
+
+    value: Structured
+    cut: list[str]
+    """The paths of what is not shown whole."""
+    long: list[str | bytes]
+    """Each text that was cut, whole: two exhibits can be compared beyond what they show."""
+
+    def same_as(self, other: "Exhibit") -> bool:
+        return self.value == other.value and self.long == other.long
+
+
+def exhibit(record: Record, size_max: int, redact: Redact) -> Exhibit:
+    """Show about `size_max` characters of a record at most, whatever it holds.
+
+    What JSON cannot carry is shown as text. The time it takes depends on `size_max`, not on the record.
+    """
+    showing = _Showing(size_max, redact)
+    value = {
+        "position": showing.raw(record.position, "position"),
+        "operation": str(record.operation),
+        "metadata": showing.value(record.metadata, "metadata", 0),
+        "key": showing.data(record.key, "key"),
+        "payload": {
+            "before": showing.data(record.payload.before, "payload.before"),
+            "after": showing.data(record.payload.after, "payload.after"),
+        },
+    }
+    return Exhibit(value, showing.cut, showing.long)
+
+
+class _Showing:
+    """Shows one value after another until the room is used up."""
+
+    def __init__(self, room: int, redact: Redact) -> None:
+        self._room = room
+        self._redact = redact
+        self.cut: list[str] = []
+        self.long: list[str | bytes] = []
+
+    def data(self, data: Data, path: str) -> Any:
+        return self.raw(data, path) if isinstance(data, bytes) else self.value(data, path, 0)
+
+    def raw(self, raw: bytes, path: str) -> str:
+        """Bytes in base64, searched for secrets before: encoded nobody would find them."""
+        room = max(self._room * 3 // 4, 0)
+        # Every byte is a character in this encoding, so that nothing else changes.
+        text = raw[: room + MARGIN].decode("latin-1")
+        redacted = self._bytewise(text)
+        if len(redacted) > room or len(raw) > len(text):
+            self._note_cut(raw, path)
+        shown = base64.b64encode(redacted[:room]).decode("ascii")
+        self._room -= len(shown)
+        return shown
+
+    def value(self, value: Any, path: str, depth: int) -> Any:
+        if value is None or isinstance(value, bool):
+            self._room -= 4
+            return value
+        if isinstance(value, str) and not isinstance(value, Enum):
+            return self._text(value, path)
+        if isinstance(value, int | float) and not isinstance(value, Enum):
+            return self._number(value, path)
+        if isinstance(value, bytes | bytearray | memoryview):
+            return self.raw(bytes(value), path)
+        if depth == DEPTH_MAX and isinstance(value, dict | list | tuple | set | frozenset):
+            self.cut.append(path)
+            return "…"
+        if isinstance(value, dict):
+            return self._object(value, path, depth)
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._list(value, path, depth)
+        return self._text(_written(value), path)
+
+    def _text(self, text: str, path: str) -> str:
+        room = max(self._room, 0)
+        near = text[: room + MARGIN]
+        redacted = self._redact(near)
+        if len(redacted) > room or len(near) < len(text):
+            self._note_cut(text, path)
+        shown = redacted[:room]
+        self._room -= len(shown) + 2
+        return shown
+
+    def _number(self, value: int | float, path: str) -> int | float | str:
+        if isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
+            self.cut.append(path)
+            return f"an integer of {value.bit_length()} bits"
+        text = repr(value)
+        self._room -= len(text)
+        redacted = self._redact(text)
+        if redacted != text:
+            return redacted
+        return text if isinstance(value, float) and not math.isfinite(value) else value
+
+    def _object(self, fields: dict[Any, Any], path: str, depth: int) -> Structured:
+        shown: Structured = {}
+        for key, item in fields.items():
+            if self._room <= 0:
+                self.cut.append(path)
+                break
+            name = self._text(key if isinstance(key, str) else repr(key), path)
+            shown[name] = self.value(item, f"{path}.{name}", depth + 1)
+        return shown
+
+    def _list(self, items: Iterable[Any], path: str, depth: int) -> list[Any]:
+        shown: list[Any] = []
+        for index, item in enumerate(items):
+            if self._room <= 0:
+                self.cut.append(path)
+                break
+            self._room -= 1
+            shown.append(self.value(item, f"{path}[{index}]", depth + 1))
+        return shown
+
+    def _note_cut(self, whole: str | bytes, path: str) -> None:
+        self.cut.append(path)
+        self.long.append(whole)
+
+    def _bytewise(self, text: str) -> bytes:
+        """The bytes that the text stands for, less the secrets in them, which are known as UTF-8."""
+        raw = text.encode("latin-1")
+        readable = raw.decode("utf-8", errors="surrogateescape")
+        return self._redact(readable).encode("utf-8", errors="surrogateescape")
+
+
+def _written(value: object) -> str:
+    if isinstance(value, _WRITTEN_AS_TEXT):
+        return str(msgspec.to_builtins(value))
+    try:
+        return repr(value)
+    except Exception:  # a border: the class is the user's
+        return f"<{type(value).__name__} without a repr>"

@@ -1,0 +1,285 @@
+"""Tap: looking at the records before and after a node while its pipeline runs, without the pipeline noticing."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+import trio
+
+from conduit_py.batch import Batch, MessageId
+from conduit_py.errors import RunError, describe
+from conduit_py.record import Record, Structured
+from conduit_py.sdk.destination import refusal_text
+from conduit_py.sdk.processor import Result
+from conduit_py.stream.exhibit import Exhibit, Redact, exhibit
+
+log = logging.getLogger("conduit_py")
+
+Outcome: TypeAlias = Literal["read", "passed", "changed", "filtered", "split", "written", "refused", "failed"]
+"""What a node made of a message. `failed`: the node itself did, which says nothing about the message."""
+
+RATE = 10
+BUFFER_SIZE = 100
+RECORD_SIZE_MAX = 16 * 1024
+PIECES_MAX = 20
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One message before and after a node. A source has no before; what ended at the node has no after."""
+
+    at: float
+    message: MessageId
+    position: bytes
+    before: Structured | None
+    after: list[Structured] | None
+    outcome: Outcome
+    error: str | None = None
+    pieces: int = 1
+    """How many records it became; of very many only the first are in `after`."""
+    cut: list[str] = []
+    """The paths of what is too long to be shown whole, such as before.payload.after.text."""
+    skipped: int = 0
+    """How many messages passed the node since the sample before and were not sampled."""
+
+
+class Tap:
+    """One who looks: takes at most `rate` samples a second, `limit` in all, and keeps few until they are read.
+
+    A reader that does not keep up loses samples, and hears how many. Nobody ever waits for it.
+    """
+
+    def __init__(self, *, rate: int = RATE, limit: int | None = None, redact: Redact = str) -> None:
+        self.dropped = 0
+        self._limit = limit
+        self._redact = redact
+        self._taken: deque[float] = deque(maxlen=rate)
+        self._skipped = 0
+        self._given = 0
+        self._send, self._receive = trio.open_memory_channel[Sample](BUFFER_SIZE)
+
+    @property
+    def spent(self) -> bool:
+        """Whether it has taken all the samples that it may."""
+        return self._limit is not None and self._given >= self._limit
+
+    async def receive(self) -> Sample:
+        """Wait for the next sample. Nothing is lost when the wait is cancelled."""
+        return await self._receive.receive()
+
+    def receive_nowait(self) -> Sample | None:
+        try:
+            return self._receive.receive_nowait()
+        except trio.WouldBlock:
+            return None
+
+    def choose(self, count: int) -> int:
+        """How many of the next `count` messages to sample now; the others count as skipped."""
+        now = trio.current_time()
+        while self._taken and self._taken[0] <= now - 1:
+            self._taken.popleft()
+        assert self._taken.maxlen is not None
+        chosen = min(count, self._taken.maxlen - len(self._taken))
+        if self._limit is not None:
+            chosen = min(chosen, self._limit - self._given)
+        self._taken.extend([now] * chosen)
+        self._skipped += count - chosen
+        return chosen
+
+    @property
+    def full(self) -> bool:
+        return self._send.statistics().current_buffer_used == BUFFER_SIZE
+
+    def show(self, record: Record) -> Exhibit:
+        return exhibit(record, RECORD_SIZE_MAX, self._redact)
+
+    def say(self, error: str) -> str:
+        return self._redact(error)
+
+    def give(self, sample: Sample) -> bool:
+        """Keep a sample for the reader; False if there is no room for it."""
+        if self.spent:
+            return True
+        try:
+            self._send.send_nowait(msgspec.structs.replace(sample, skipped=self._skipped))
+        except trio.WouldBlock:
+            self.dropped += 1
+            return False
+        self._skipped = 0
+        self._given += 1
+        return True
+
+
+class TapPoint:
+    """Where a node lets itself be looked at. While nobody does, `taps` is empty and the node need not call anything."""
+
+    __slots__ = ("dropped", "taps")
+
+    def __init__(self) -> None:
+        self.taps: list[Tap] = []
+        self.dropped = 0
+
+    def look(self, batch: Batch) -> "Look":
+        """Note what a batch holds before the node works on it."""
+        look = Look(self)
+        with _unnoticed():
+            for tap in self.taps:
+                look.add(tap, batch, self._chosen(tap, len(batch)))
+        return look
+
+    def read(self, batch: Batch, refused: Mapping[int, str]) -> None:
+        """A source has read a batch, some of which it could not understand."""
+        with _unnoticed():
+            for tap in self.taps:
+                for index in range(self._chosen(tap, len(batch))):
+                    shown = tap.show(batch.records[index])
+                    made = _Made("refused", error=refused[index]) if index in refused else _Made("read", [shown])
+                    self.give(tap, _Seen(batch, index, shown if index in refused else None), made)
+
+    def refuse(self, batch: Batch, index: int, error: str) -> None:
+        """A destination refuses a message that it had accepted before."""
+        with _unnoticed():
+            for tap in self.taps:
+                if self._chosen(tap, 1):
+                    seen = _Seen(batch, index, tap.show(batch.records[index]))
+                    self.give(tap, seen, _Made("refused", error=error))
+
+    def give(self, tap: Tap, seen: "_Seen", made: "_Made") -> None:
+        if not tap.give(_sample(tap, seen, made)):
+            self.dropped += 1
+
+    def _chosen(self, tap: Tap, count: int) -> int:
+        chosen = tap.choose(count)
+        if chosen and tap.full:
+            # To write down what nobody has room for would only cost time.
+            tap.dropped += chosen
+            self.dropped += chosen
+            return 0
+        return chosen
+
+
+class Taps:
+    """The taps of one pipeline. They stay while its runs come and go, and may be there before the first."""
+
+    def __init__(self) -> None:
+        self._points: dict[str, TapPoint] = {}
+
+    def point(self, node: str) -> TapPoint:
+        return self._points.setdefault(node, TapPoint())
+
+    @contextmanager
+    def attached(self, node: str, tap: Tap) -> Iterator[Tap]:
+        """Have a tap look at a node for as long as the block runs."""
+        taps = self.point(node).taps
+        taps.append(tap)
+        try:
+            yield tap
+        finally:
+            taps.remove(tap)
+
+
+class Look:
+    """The samples of one batch, from before a node works on it until it is known what became of them."""
+
+    def __init__(self, point: TapPoint) -> None:
+        self._point = point
+        self._seen: list[tuple[Tap, _Seen]] = []
+        self._ended: dict[MessageId, _Made] = {}
+
+    def add(self, tap: Tap, batch: Batch, chosen: int) -> None:
+        self._seen += [(tap, _Seen(batch, index, tap.show(batch.records[index]))) for index in range(chosen)]
+
+    def results(self, results: Sequence[Result]) -> None:
+        """What a processor made of each record of the batch, before anybody else has changed it."""
+        self._give(lambda tap, seen: _made(tap, seen, results[seen.index]))
+
+    def filtered(self, batch: Batch, indices: Sequence[int]) -> None:
+        self._ended.update((batch.id(index), _Made("filtered")) for index in indices)
+
+    def refused(self, batch: Batch, index: int, error: str) -> None:
+        self._ended[batch.id(index)] = _Made("refused", error=error)
+
+    def written(self) -> None:
+        """A destination has taken the batch, but for what was said to have ended before."""
+        self._give(lambda _, seen: self._ended.get(seen.batch.id(seen.index), _Made("written")))
+
+    def failed(self, error: Exception) -> None:
+        """The node failed, and with it the run."""
+        self._give(lambda _, seen: self._ended.get(seen.batch.id(seen.index), _Made("failed", error=describe(error))))
+
+    def _give(self, made: "Callable[[Tap, _Seen], _Made]") -> None:
+        with _unnoticed():
+            seen, self._seen = self._seen, []
+            for tap, each in seen:
+                self._point.give(tap, each, made(tap, each))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    batch: Batch
+    index: int
+    before: Exhibit | None
+
+
+class _Made(NamedTuple):
+    outcome: Outcome
+    after: Sequence[Exhibit] | None = None
+    error: str | None = None
+    pieces: int = 1
+
+
+def _made(tap: Tap, seen: _Seen, result: Result) -> _Made:
+    if isinstance(result, Record):
+        after = _after(tap, seen, result)
+        same = seen.before is not None and seen.before.same_as(after)
+        return _Made("passed" if same else "changed", [after])
+    if result is None or result == []:
+        return _Made("filtered")
+    if isinstance(result, list):
+        if len(result) == 1:
+            return _made(tap, seen, result[0])
+        return _Made("split", [_after(tap, seen, piece) for piece in result[:PIECES_MAX]], pieces=len(result))
+    if isinstance(result, RunError):
+        return _Made("failed", error=result.message)
+    if isinstance(result, Exception):
+        return _Made("refused", error=refusal_text(result))
+    return _Made("failed", error=f"returned {type(result).__name__}")
+
+
+def _after(tap: Tap, seen: _Seen, record: Record) -> Exhibit:
+    after = tap.show(record)
+    if not record.position and seen.before is not None:
+        # The runtime gives a record made anew the position of the one that it came from.
+        after.value["position"] = seen.before.value["position"]
+    return after
+
+
+def _sample(tap: Tap, seen: _Seen, made: _Made) -> Sample:
+    batch, index = seen.batch, seen.index
+    cut = [f"before.{path}" for path in seen.before.cut] if seen.before is not None else []
+    for number, after in enumerate(made.after or ()):
+        cut += [f"after[{number}].{path}" for path in after.cut]
+    return Sample(
+        at=time.time(),
+        message=batch.id(index),
+        position=batch.span.position(batch.sequences[index]),
+        before=seen.before.value if seen.before is not None else None,
+        after=[after.value for after in made.after] if made.after is not None else None,
+        outcome=made.outcome,
+        error=tap.say(made.error) if made.error is not None else None,
+        pieces=made.pieces,
+        cut=cut,
+    )
+
+
+@contextmanager
+def _unnoticed() -> Iterator[None]:
+    """A border: whatever cannot be shown, for example a value whose repr fails, must not touch the pipeline."""
+    try:
+        yield
+    except Exception:
+        log.debug("a tap could not show a record", exc_info=True)

@@ -1,0 +1,267 @@
+"""Taps: what they show of a node, how much, and that a pipeline never notices them."""
+
+from typing import Any
+
+import trio
+from trio.testing import MockClock
+
+from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, processor
+from conduit_py.backoff import Recovery
+from conduit_py.errors import FatalError
+from conduit_py.lifecycle.fleet import Fleet
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.sdk import AckMode
+from conduit_py.status import Status
+from conduit_py.store.memory import MemoryStore
+from conduit_py.stream.tap import BUFFER_SIZE, Sample, Tap, Taps
+from conduit_py.testing import Fail, Log, Refuse, ScriptedDestination, ScriptedSource
+
+
+@processor
+def answer(record: Record) -> Record | list[Record] | None:
+    """Keeps 0, filters 1, splits 2 in two, refuses 3, changes 4 in place, replaces 5."""
+    number = record.payload["n"]
+    if number == 1:
+        return None
+    if number == 2:
+        return [Record.of({"n": 2, "half": half}) for half in "ab"]
+    if number == 3:
+        raise ValueError("three is too many")
+    if number == 4:
+        record.payload["seen"] = True
+        record.payload["tags"].append("late")
+    return Record.of({"n": 50}) if number == 5 else record
+
+
+def records(count: int, **more: Any) -> list[Record]:
+    return [Record.of({"n": n, "tags": [], **more}, position=b"%d" % n) for n in range(count)]
+
+
+def made(log: Log, count: int = 6, *processors: Any, source: Any = None, to: Any = None, when: Any = None) -> Pipeline:
+    read = ScriptedSource(records=records(count), log=log, **(source or {}))
+    return Pipeline(
+        "p",
+        sources=[Source("source", read, batch_size=6)],
+        processors=processors,
+        destinations=[Destination("to", ScriptedDestination(log=log, **(to or {})), when=when)],
+        dead_letters=DeadLetters("drop"),
+    )
+
+
+async def tapped(pipeline: Pipeline, node: str, **settings: Any) -> tuple[Status, list[Sample]]:
+    """Run a pipeline with a tap on one node; how it ended and what the tap has kept."""
+    taps, tap = Taps(), Tap(**settings)
+    with taps.attached(node, tap):
+        state = await Supervisor(pipeline, MemoryStore(), taps=taps).run()
+    return state.status, kept(tap)
+
+
+def kept(tap: Tap) -> list[Sample]:
+    samples = []
+    while (sample := tap.receive_nowait()) is not None:
+        samples.append(sample)
+    return samples
+
+
+def after_of(sample: Sample) -> list[Any] | None:
+    return None if sample.after is None else [each["payload"]["after"] for each in sample.after]
+
+
+def before_of(sample: Sample) -> Any:
+    return None if sample.before is None else sample.before["payload"]["after"]
+
+
+async def test_a_processor_is_shown_before_and_after_with_the_outcome(autojump_clock: MockClock) -> None:
+    status, samples = await tapped(made(Log(), 6, answer), "answer")
+
+    assert status is Status.COMPLETED
+    assert [(sample.message.sequence, sample.position, sample.outcome) for sample in samples] == [
+        (0, b"0", "passed"),
+        (1, b"1", "filtered"),
+        (2, b"2", "split"),
+        (3, b"3", "refused"),
+        (4, b"4", "changed"),
+        (5, b"5", "changed"),
+    ]
+    assert [before_of(sample) for sample in samples] == [{"n": n, "tags": []} for n in range(6)]
+    assert [after_of(sample) for sample in samples] == [
+        [{"n": 0, "tags": []}],
+        None,
+        [{"n": 2, "half": "a"}, {"n": 2, "half": "b"}],
+        None,
+        [{"n": 4, "tags": ["late"], "seen": True}],
+        [{"n": 50}],
+    ]
+    assert [sample.pieces for sample in samples] == [1, 1, 2, 1, 1, 1]
+    assert [sample.error for sample in samples if sample.error] == ["ValueError: three is too many"]
+    assert samples[5].after is not None
+    assert samples[5].after[0]["position"] == "NQ=="
+
+
+async def test_a_source_is_shown_as_read_and_as_refused(autojump_clock: MockClock) -> None:
+    script = {1: Refuse("not JSON")}
+    status, samples = await tapped(made(Log(), 3, answer, source={"script": script}), "source")
+
+    assert status is Status.COMPLETED
+    assert [(sample.outcome, sample.error) for sample in samples] == [
+        ("read", None),
+        ("refused", "not JSON"),
+        ("read", None),
+    ]
+    assert [before_of(sample) is None for sample in samples] == [True, False, True]
+    # As it was read, whatever the processors after it have made of it since.
+    assert [after_of(sample) for sample in samples] == [[{"n": 0, "tags": []}], None, [{"n": 2, "tags": []}]]
+
+
+async def test_a_destination_is_shown_what_it_was_given_and_what_it_said(autojump_clock: MockClock) -> None:
+    def wanted(record: Record) -> bool:
+        return bool(1 // (record.payload["n"] - 4)) or record.payload["n"] < 2
+
+    script = {1: Refuse("no such customer")}
+    pipeline = made(Log(), 6, to={"script": script}, when=wanted)
+    _, samples = await tapped(pipeline, "to")
+
+    assert [(sample.message.sequence, sample.outcome, sample.error) for sample in samples] == [
+        (0, "written", None),
+        (1, "refused", "no such customer"),
+        (2, "written", None),
+        (3, "written", None),
+        (4, "refused", "ZeroDivisionError: integer division or modulo by zero"),
+        (5, "written", None),
+    ]
+    assert [before_of(sample)["n"] for sample in samples] == list(range(6))
+    assert all(sample.after is None for sample in samples)
+
+
+async def test_records_that_the_condition_of_a_destination_sends_elsewhere_are_filtered(
+    autojump_clock: MockClock,
+) -> None:
+    _, samples = await tapped(made(Log(), 4, when=lambda record: record.payload["n"] % 2), "to")
+
+    assert [sample.outcome for sample in samples] == ["filtered", "written", "filtered", "written"]
+
+
+async def test_a_refusal_that_comes_later_is_shown_when_it_comes(autojump_clock: MockClock) -> None:
+    to = {"acks": AckMode.LATER, "script": {1: Refuse("the disk is full")}}
+    _, samples = await tapped(made(Log(), 3, to=to), "to")
+
+    assert [(sample.message.sequence, sample.outcome, sample.error) for sample in samples] == [
+        (0, "written", None),
+        (1, "written", None),
+        (2, "written", None),
+        (1, "refused", "the disk is full"),
+    ]
+
+
+async def test_what_ends_a_run_is_shown_too(autojump_clock: MockClock) -> None:
+    @processor
+    def fatal(record: Record) -> Record:
+        raise FatalError("the licence has expired")
+
+    stopped, of_processor = await tapped(made(Log(), 2, fatal), "fatal")
+    script = {0: Fail("down", error=FatalError)}
+    failed, of_destination = await tapped(made(Log(), 2, to={"script": script}), "to")
+
+    assert (stopped, failed) == (Status.DEGRADED, Status.DEGRADED)
+    assert [(sample.outcome, sample.error) for sample in of_processor] == [("failed", "the licence has expired")] * 2
+    assert [(sample.outcome, sample.error) for sample in of_destination] == [("failed", "down")] * 2
+
+
+async def test_pieces_are_told_apart_downstream(autojump_clock: MockClock) -> None:
+    _, samples = await tapped(made(Log(), 3, answer), "to")
+
+    assert [(sample.message.sequence, sample.message.piece) for sample in samples] == [(0, ()), (2, (0,)), (2, (1,))]
+
+
+async def test_no_more_than_the_rate_is_taken_and_the_rest_counted(autojump_clock: MockClock) -> None:
+    slow = processor(name="slow")(_pause)
+    pipeline = made(Log(), 200, slow, source={"chunks": [1]})
+    taps, tap = Taps(), Tap(rate=4)
+    seen: list[tuple[float, Sample]] = []
+
+    async def read() -> None:
+        while True:
+            sample = await tap.receive()
+            seen.append((trio.current_time(), sample))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        with taps.attached("slow", tap):
+            await Supervisor(pipeline, MemoryStore(), taps=taps).run()
+        nursery.cancel_scope.cancel()
+
+    times = [time for time, _ in seen]
+    assert 36 <= len(times) <= 44
+    assert all(later - earlier >= 1 for earlier, later in zip(times, times[4:], strict=False))
+    assert sum(1 + sample.skipped for _, sample in seen) <= 200
+    assert sum(1 + sample.skipped for _, sample in seen) > 170
+    assert tap.dropped == 0
+
+
+async def _pause(record: Record) -> Record:
+    """Lets 20 records a second pass."""
+    await trio.sleep(0.05)
+    return record
+
+
+async def test_a_tap_that_nobody_reads_keeps_few_and_counts_the_rest(autojump_clock: MockClock) -> None:
+    taps, tap, log = Taps(), Tap(rate=1000), Log()
+    with taps.attached("to", tap):
+        state = await Supervisor(made(log, 600), MemoryStore(), taps=taps).run()
+
+    assert state.status is Status.COMPLETED
+    assert len(log.acked["source"]) == 600
+    assert len(kept(tap)) == BUFFER_SIZE
+    assert tap.dropped == taps.point("to").dropped == 600 - BUFFER_SIZE
+
+
+async def test_a_tap_takes_no_more_than_its_limit(autojump_clock: MockClock) -> None:
+    _, samples = await tapped(made(Log(), 60), "to", rate=1000, limit=7)
+
+    assert [sample.message.sequence for sample in samples] == list(range(7))
+
+
+async def test_a_tap_outlives_runs_and_is_attached_before_the_first(autojump_clock: MockClock) -> None:
+    log, tap = Log(), Tap(rate=100)
+    script = {3: Fail("link down")}
+    async with trio.open_nursery() as nursery:
+        fleet = Fleet(MemoryStore(), nursery, recovery=Recovery(delay_seconds=1, delay_max_seconds=1))
+        member = await fleet.add(made(log, 6, to={"script": script}))
+        with member.taps.attached("source", tap):
+            fleet.start("p")
+            await member.ended.wait()
+
+    progress = member.progress()
+    assert progress is not None
+    assert progress.recoveries == 1
+    assert [sample.position for sample in kept(tap)] == [b"%d" % n for n in range(6)] * 2
+
+
+async def test_one_that_left_sees_nothing_more(autojump_clock: MockClock) -> None:
+    taps, left, stays = Taps(), Tap(), Tap()
+    with taps.attached("to", stays):
+        with taps.attached("to", left):
+            pass
+        await Supervisor(made(Log(), 3), MemoryStore(), taps=taps).run()
+
+    assert (len(kept(left)), len(kept(stays))) == (0, 3)
+    assert taps.point("to").taps == []
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+async def test_a_value_that_cannot_be_shown_is_no_concern_of_the_pipeline(autojump_clock: MockClock) -> None:
+    @processor
+    def odd(record: Record) -> Record:
+        record.payload["odd"] = Unprintable()
+        return record
+
+    status, samples = await tapped(made(Log(), 2, odd), "odd")
+
+    assert status is Status.COMPLETED
+    assert [after_of(sample) for sample in samples] == [
+        [{"n": n, "tags": [], "odd": "<Unprintable without a repr>"}] for n in range(2)
+    ]

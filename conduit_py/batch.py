@@ -31,15 +31,19 @@ FateHandler: TypeAlias = Callable[[MessageId, Fate], None]
 
 
 class Span:
-    """What one read of one source produced: consecutive sequences with the positions they came from."""
+    """What one read of one source produced: consecutive sequences with the positions they came from.
 
-    __slots__ = ("fate_handlers", "first", "pipeline", "positions", "read_at", "source")
+    `origin` is the source whose records they are. That is `source` itself, in whose ledger they are,
+    unless they are dead letters that are sent again.
+    """
+
+    __slots__ = ("fate_handlers", "first", "origin", "pipeline", "positions", "read_at", "source")
 
     def __init__(
         self, pipeline: str, source: str, first: int, positions: Sequence[bytes], read_at: float = 0.0
     ) -> None:
         self.pipeline = pipeline
-        self.source = source
+        self.source = self.origin = source
         self.first = first
         self.positions = positions
         self.read_at = read_at
@@ -82,7 +86,8 @@ class Batch:
 
     @property
     def source(self) -> str:
-        return self.span.source
+        """The source that the records came from."""
+        return self.span.origin
 
     def __len__(self) -> int:
         return len(self.records)
@@ -122,7 +127,7 @@ class Batch:
         span = self.span
         parts = (
             span.pipeline.encode(),
-            span.source.encode(),
+            span.origin.encode(),
             span.position(self.sequences[index]),
             ".".join(map(str, self.piece(index))).encode(),
         )

@@ -29,12 +29,24 @@ class DeadLetter(msgspec.Struct):
     record: Record
     failures: list[Failure]
     at: float = msgspec.field(default_factory=time.time)
+    elsewhere: dict[str, Record] = {}
+    """The record as it stood at each further node that refused it: branches may have changed it differently."""
 
     @classmethod
     def about(cls, batch: Batch, index: int, record: Record, failure: Failure) -> "DeadLetter":
         """The letter for the message at `index`, whose record now looks like `record`."""
         position = batch.span.position(batch.sequences[index])
         return cls(batch.span.pipeline, batch.id(index), position, record, [failure])
+
+    def join(self, later: "DeadLetter") -> None:
+        """Take in what another node said about the same message."""
+        self.failures.extend(later.failures)
+        self.elsewhere |= {failure.node: later.record for failure in later.failures if failure.node != self.node}
+
+    @property
+    def records(self) -> dict[str, Record]:
+        """The record as it stood at each node that refused it, the first one first."""
+        return {self.node: self.record, **self.elsewhere}
 
     @property
     def node(self) -> str:

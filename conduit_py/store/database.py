@@ -6,23 +6,15 @@ import sqlite3
 import weakref
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
+from conduit_py import killpoint
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.store.lock import StateLock, unusable
+from conduit_py.store.schema import FORMAT_VERSION, statements
 
 APPLICATION_ID = 0x436E6470
 """What makes a SQLite file one of ours: "Cndp"."""
-FORMAT_VERSION = 1
-
-_SCHEMA = """
-CREATE TABLE entries (
-    pipeline TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    node TEXT NOT NULL,
-    value BLOB NOT NULL,
-    PRIMARY KEY (pipeline, kind, node)
-) WITHOUT ROWID
-"""
 
 
 class Database:
@@ -36,7 +28,7 @@ class Database:
         self.file = file
         self.connection = connection
         self._lock = lock
-        _opened.add(self)
+        survive_forks(self)
 
     @classmethod
     def open(cls, directory: Path) -> "Database":
@@ -52,7 +44,7 @@ class Database:
         lock = StateLock.acquire(directory)
         file = directory / "state.db"
         try:
-            return cls(file, _open(file), lock)
+            return cls(file, open_file(file, STATE), lock)
         except BaseException:
             lock.release()
             raise
@@ -65,7 +57,16 @@ class Database:
             self._lock.release()
 
 
-_opened: "weakref.WeakSet[Database]" = weakref.WeakSet()
+class _Opened(Protocol):
+    connection: sqlite3.Connection
+
+
+_opened: "weakref.WeakSet[_Opened]" = weakref.WeakSet()
+
+
+def survive_forks(opened: _Opened) -> None:
+    """Keep the connection that this object owns from being harmed by a child process."""
+    _opened.add(opened)
 
 
 def _keep_from_closing() -> None:
@@ -79,31 +80,32 @@ def _keep_from_closing() -> None:
 os.register_at_fork(after_in_child=_keep_from_closing)
 
 
-def _open(file: Path) -> sqlite3.Connection:
+def open_file(file: Path, format: Format) -> sqlite3.Connection:
+    """Open a file in a directory that is locked, creating it if missing; raises EnvironmentUnfit as `open` does."""
     try:
         if not file.exists():
-            _create(file)
+            _create(file, format)
         # SQLite would open a file that may only be read, and fail later and less clearly.
         file.open("r+b").close()
         connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=1)
         try:
-            _prepare(file, connection)
+            _prepare(file, connection, format)
         except BaseException:
             connection.close()
             raise
     except (sqlite3.Error, OSError) as error:
-        raise _refused(file, error) from error
+        raise _refused(file, format, error) from error
     return connection
 
 
-def _prepare(file: Path, connection: sqlite3.Connection) -> None:
+def _prepare(file: Path, connection: sqlite3.Connection, format: Format) -> None:
     # Nobody else may open the file: a reader that stays would keep the write-ahead log from being reused.
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     # Before anything that writes: a file of someone else's must stay as it is.
-    _check_format(file, connection)
+    _check_format(file, connection, format)
     problem = _one(connection, "PRAGMA quick_check(1)")
     if problem != "ok":
-        raise _damaged(file, str(problem))
+        raise _damaged(file, format, str(problem))
     if _one(connection, "PRAGMA journal_mode = WAL") != "wal":
         raise EnvironmentUnfit(
             f"{file}: the file system does not support SQLite's write-ahead log",
@@ -113,30 +115,30 @@ def _prepare(file: Path, connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA fullfsync = ON")
 
 
-def _check_format(file: Path, connection: sqlite3.Connection) -> None:
-    if _one(connection, "PRAGMA application_id") != APPLICATION_ID:
+def _check_format(file: Path, connection: sqlite3.Connection, format: Format) -> None:
+    if _one(connection, "PRAGMA application_id") != format.application_id:
         raise EnvironmentUnfit(
             f"{file} was not written by conduit-py",
             suggestion="move it away, or choose another directory with --state",
         )
     version = _one(connection, "PRAGMA user_version")
-    if version != FORMAT_VERSION:
+    if version != format.version:
         raise EnvironmentUnfit(
-            f"{file} has format version {version}; this conduit-py knows version {FORMAT_VERSION}",
+            f"{file} has format version {version}; this conduit-py knows version {format.version}",
             suggestion="use the version of conduit-py that wrote it, or choose another directory with --state",
         )
 
 
-def _create(file: Path) -> None:
+def _create(file: Path, format: Format) -> None:
     """Make the file under another name first, so that a `state.db` is complete from its first moment on.
 
-    An empty `state.db` is therefore damage, not a beginning, and is refused like any other.
+    An empty one is therefore damage, not a beginning, and is refused like any other.
     """
     log = file.with_name(f"{file.name}-wal")
     if log.exists():
         raise EnvironmentUnfit(
             f"{file} is missing, but {log.name}, which belongs to it, is there",
-            suggestion=f"put {file.name} back, or remove {log.name} too: every source then starts from the beginning",
+            suggestion=f"put {file.name} back, or remove {log.name} too: {format.loss}",
         )
     draft = file.with_name(f"{file.name}.new")
     draft.unlink(missing_ok=True)
@@ -144,9 +146,10 @@ def _create(file: Path) -> None:
         connection.execute("PRAGMA journal_mode = MEMORY")
         connection.execute("PRAGMA fullfsync = ON")
         connection.execute("BEGIN")
-        connection.execute(_SCHEMA)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        for statement in format.schema.split(";\n"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {format.application_id}")
+        connection.execute(f"PRAGMA user_version = {format.version}")
         connection.execute("COMMIT")
     draft.rename(file)
     _sync(file.parent)
@@ -172,18 +175,17 @@ def _one(connection: sqlite3.Connection, sql: str) -> object:
     return connection.execute(sql).fetchone()[0]
 
 
-def _damaged(file: Path, problem: str) -> EnvironmentUnfit:
+def _damaged(file: Path, format: Format, problem: str) -> EnvironmentUnfit:
     return EnvironmentUnfit(
         f"{file} is damaged: {problem}",
-        suggestion="put back a copy, or choose another directory with --state: every source then starts from "
-        "the beginning",
+        suggestion=f"put back a copy, or choose another directory with --state: {format.loss}",
     )
 
 
-def _refused(file: Path, error: sqlite3.Error | OSError) -> EnvironmentUnfit:
+def _refused(file: Path, format: Format, error: sqlite3.Error | OSError) -> EnvironmentUnfit:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return _damaged(file, str(error))
+        return _damaged(file, format, str(error))
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return EnvironmentUnfit(
             f"{file} is open in another program",

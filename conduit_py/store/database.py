@@ -11,10 +11,26 @@ from typing import NamedTuple, Protocol
 from conduit_py import killpoint
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.store.lock import StateLock, unusable
-from conduit_py.store.schema import FORMAT_VERSION, statements
+from conduit_py.store.schema import FORMAT_VERSION, LATER, SCHEMA
 
 APPLICATION_ID = 0x436E6470
 """What makes a SQLite file one of ours: "Cndp"."""
+
+
+class Format(NamedTuple):
+    """What makes a file one of ours, how it is created, and how one of an earlier version is brought up to date."""
+
+    schema: str
+    """What version 1 is created with: statements with a semicolon and a line break between them."""
+    application_id: int
+    version: int
+    loss: str
+    """What a user loses who starts without the file."""
+    later: tuple[tuple[str, ...], ...] = ()
+    """What each version after the first adds to the one before it."""
+
+
+STATE = Format(SCHEMA, APPLICATION_ID, FORMAT_VERSION, "every source then starts from the beginning", LATER)
 
 
 class Database:
@@ -102,7 +118,7 @@ def _prepare(file: Path, connection: sqlite3.Connection, format: Format) -> None
     # Nobody else may open the file: a reader that stays would keep the write-ahead log from being reused.
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     # Before anything that writes: a file of someone else's must stay as it is.
-    _check_format(file, connection, format)
+    version = _checked_version(file, connection, format)
     problem = _one(connection, "PRAGMA quick_check(1)")
     if problem != "ok":
         raise _damaged(file, format, str(problem))
@@ -113,20 +129,44 @@ def _prepare(file: Path, connection: sqlite3.Connection, format: Format) -> None
         )
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")
+    # Keys come in no order and touch a page each: the log is folded back less often than by default.
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    connection.execute("PRAGMA cache_size = -32768")
+    if version < format.version:
+        _bring_up_to_date(connection, format, version)
 
 
-def _check_format(file: Path, connection: sqlite3.Connection, format: Format) -> None:
+def _bring_up_to_date(connection: sqlite3.Connection, format: Format, version: int) -> None:
+    killpoint.reach("store.before_migration")
+    connection.execute("BEGIN IMMEDIATE")
+    _add(connection, format, version)
+    killpoint.reach("store.within_migration")
+    connection.execute("COMMIT")
+    killpoint.reach("store.after_migration")
+
+
+def _add(connection: sqlite3.Connection, format: Format, version: int) -> None:
+    """What the file lacks that has this version; one transaction with whatever else makes the file."""
+    for statements in format.later[version - 1 :]:
+        for statement in statements:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {format.version}")
+
+
+def _checked_version(file: Path, connection: sqlite3.Connection, format: Format) -> int:
     if _one(connection, "PRAGMA application_id") != format.application_id:
         raise EnvironmentUnfit(
             f"{file} was not written by conduit-py",
             suggestion="move it away, or choose another directory with --state",
         )
-    version = _one(connection, "PRAGMA user_version")
-    if version != format.version:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if not 1 <= version <= format.version:
+        known = "version 1" if format.version == 1 else f"versions 1 to {format.version}"
         raise EnvironmentUnfit(
-            f"{file} has format version {version}; this conduit-py knows version {format.version}",
+            f"{file} has format version {version}; this conduit-py knows {known}",
             suggestion="use the version of conduit-py that wrote it, or choose another directory with --state",
         )
+    return version
 
 
 def _create(file: Path, format: Format) -> None:
@@ -149,7 +189,7 @@ def _create(file: Path, format: Format) -> None:
         for statement in format.schema.split(";\n"):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {format.application_id}")
-        connection.execute(f"PRAGMA user_version = {format.version}")
+        _add(connection, format, version=1)
         connection.execute("COMMIT")
     draft.rename(file)
     _sync(file.parent)

@@ -14,6 +14,7 @@ import trio
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.database import Database
+from conduit_py.store.schema import FORMAT_VERSION
 from conduit_py.store.sqlite import SqliteStore
 from conduit_py.store.store import ConnectorEntry
 
@@ -72,13 +73,15 @@ async def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
 async def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
     file = await make(tmp_path)
     connection = sqlite3.connect(file)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
     connection.close()
     before = file.read_bytes()
 
     refused = await refusal(tmp_path)
 
-    assert str(refused) == f"{file} has format version 2; this conduit-py knows version 1"
+    assert str(refused) == (
+        f"{file} has format version {FORMAT_VERSION + 1}; this conduit-py knows versions 1 to {FORMAT_VERSION}"
+    )
     assert refused.suggestion == "use the version of conduit-py that wrote it, or choose another directory with --state"
     assert file.read_bytes() == before
 

@@ -1,5 +1,6 @@
 """Access: the one check that every request and every WebSocket passes before any route sees it."""
 
+import re
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
@@ -12,6 +13,8 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """What may be read without a token: these very paths, not what begins or ends like them."""
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 OPERATED = "/api/v1/pipelines/"
+TAP = re.compile(r"/api/v1/pipelines/[^/]+/nodes/[^/]+/tap")
+"""What shows the contents of records, so that to look at pipelines is not enough."""
 LOOPBACK_NAMES = frozenset({"localhost", "localhost."})
 HEADERS = [
     (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
@@ -55,7 +58,7 @@ class Policy:
         """The role that a request needs, or None when it needs none. What is not known needs the highest."""
         if scope["type"] == "websocket":
             return Role.READ
-        if scope["method"] in SAFE_METHODS:
+        if scope["method"] in SAFE_METHODS and not TAP.fullmatch(scope["path"]):
             return None if scope["path"] in self.open_paths else Role.READ
         return Role.OPERATE if scope["path"].startswith(OPERATED) else Role.ADMIN
 

@@ -4,7 +4,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from conduit_py import __version__
-from conduit_py.server import health, live, metrics, pipelines, plugins, positions
+from conduit_py.server import health, live, metrics, pipelines, plugins, positions, taps
 from conduit_py.server.access import Access, Policy
 from conduit_py.server.body import BodyLimit
 from conduit_py.server.problems import Border, handle_problems
@@ -25,7 +25,8 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
     )
     app.state.service = service
     app.state.live = live.Live()
-    routers = [noun.router for noun in (pipelines, positions, plugins, live, health, metrics)]
+    app.state.taps = taps.OpenTaps()
+    routers = [noun.router for noun in (pipelines, positions, plugins, taps, live, health, metrics)]
     for router in routers:
         app.include_router(router)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]

@@ -11,10 +11,10 @@ import trio
 from fastapi import APIRouter, Depends, Query
 from fastapi.requests import HTTPConnection
 from fastapi.responses import StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
 
 from conduit_py.errors import FleetError, PipelineUnknown
 from conduit_py.pipeline import Id
+from conduit_py.server.event_stream import EventStream
 from conduit_py.server.pipelines import pipeline_views
 from conduit_py.server.problems import documented
 from conduit_py.server.service import Here, Service
@@ -23,8 +23,6 @@ from conduit_py.server.views import PipelineDetailsView, PipelineView, View, pip
 router = APIRouter(prefix="/api/v1/live", tags=["live"])
 
 INTERVAL_SECONDS = 0.5
-SEND_SECONDS = 10.0
-"""How long a client may leave an event unread before it is dropped."""
 CLIENTS_MAX = 100
 FLEET_EVERY = 4
 """Who watches one pipeline sees the others with every so many of its events."""
@@ -102,27 +100,6 @@ class Live:
         return newest.event
 
 
-class LiveResponse(StreamingResponse):
-    """A stream that counts as a client while it lasts, and ends when its client does not keep up."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, live: Live, events: AsyncIterator[bytes]) -> None:
-        super().__init__(events)
-        self._live = live
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_in_time(message: Message) -> None:
-            with trio.fail_after(SEND_SECONDS):
-                await send(message)
-
-        with self._live.client():
-            try:
-                await super().__call__(scope, receive, send_in_time)
-            except trio.TooSlowError:
-                return
-
-
 async def _live_of(connection: HTTPConnection) -> Live:
     live = connection.app.state.live
     assert isinstance(live, Live)
@@ -147,14 +124,14 @@ async def watch_fleet(
     service: Here,
     live: Annotated[Live, Depends(_live_of)],
     pipeline: Annotated[Id | None, Query(description="the pipeline whose nodes are wanted too")] = None,
-) -> LiveResponse:
+) -> EventStream:
     """Every pipeline at a glance, again and again, until the client leaves or the server stops."""
     if live.full:
         raise LiveFull(f"{CLIENTS_MAX} clients watch already", suggestion="close a page, or ask for /api/v1/pipelines")
     if pipeline is None:
-        return LiveResponse(live, _fleet_events(live, service))
+        return EventStream(live.client(), _fleet_events(live, service))
     live.pipeline(service, pipeline)  # so that an unknown one is refused before anything is sent
-    return LiveResponse(live, _pipeline_events(live, service, pipeline))
+    return EventStream(live.client(), _pipeline_events(live, service, pipeline))
 
 
 async def _fleet_events(live: Live, service: Service) -> AsyncIterator[bytes]:

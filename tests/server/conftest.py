@@ -16,7 +16,7 @@ import pytest
 import trio
 from fastapi import FastAPI
 
-from conduit_py import Destination, Pipeline, Source
+from conduit_py import Destination, Pipeline, Record, Source
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.server.access import Policy
 from conduit_py.server.app import create_app
@@ -28,7 +28,7 @@ from conduit_py.testing import Log, ScriptedDestination, ScriptedSource
 TOKENS = {Role.READ: "read-" + "r" * 20, Role.OPERATE: "operate-" + "o" * 20, Role.ADMIN: "admin-" + "a" * 20}
 
 
-def pipeline(id: str, log: Log, *, records: int = 10, **ends: Any) -> Pipeline:
+def pipeline(id: str, log: Log, *, records: int | list[Record] = 10, **ends: Any) -> Pipeline:
     """Scripted: it reads `records` records, writes them, and then waits for more."""
     source = {"bounded": False, **ends.get("source", {})}
     return Pipeline(

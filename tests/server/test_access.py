@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 UNSAFE = {"POST", "PUT", "PATCH", "DELETE"}
 REFUSED = {400, 401, 403}
+TAP = "/api/v1/pipelines/a/nodes/to/tap"
 
 
 def routes(app: Any) -> list[tuple[str, str]]:
@@ -28,7 +29,7 @@ def routes(app: Any) -> list[tuple[str, str]]:
         if hasattr(route, "original_router"):
             found += routes(route.original_router)
             continue
-        path = route.path.replace("{id}", "a").replace("{source}", "source")
+        path = route.path.replace("{id}", "a").replace("{source}", "source").replace("{node}", "to")
         path = path.replace("{kind}", "source").replace("{name}", "file")
         found += [(method, path) for method in sorted(route.methods)]
     return found
@@ -52,9 +53,10 @@ async def test_every_route_with_every_role(
                 seen[method, path, role] = answer.status_code
 
     assert len(table) > 10
-    assert {path for _, path in table} >= {"/api/v1/live", "/api/v1/openapi.json", *OPEN_PATHS}
+    assert {path for _, path in table} >= {TAP, "/api/v1/live", "/api/v1/openapi.json", *OPEN_PATHS}
     for (method, path, role), status in seen.items():
-        needed = Role.OPERATE if method in UNSAFE else None if path in OPEN_PATHS else Role.READ
+        operated = method in UNSAFE or path.endswith("/tap")
+        needed = Role.OPERATE if operated else None if path in OPEN_PATHS else Role.READ
         if needed is None or (role is not None and role >= needed):
             assert status not in REFUSED, (method, path, role)
         else:

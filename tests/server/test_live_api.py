@@ -11,7 +11,8 @@ import trio
 from starlette.types import Message, Scope
 from trio.testing import MockClock
 
-from conduit_py.server.live import CLIENTS_MAX, SEND_SECONDS
+from conduit_py.server.event_stream import SEND_SECONDS
+from conduit_py.server.live import CLIENTS_MAX
 
 if TYPE_CHECKING:
     from tests.server.conftest import OpenSite, Site

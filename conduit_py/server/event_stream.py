@@ -1,0 +1,32 @@
+"""EventStream: server-sent events to one client, who has to keep up."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
+
+import trio
+from fastapi.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+SEND_SECONDS = 10.0
+"""How long a client may leave an event unread before it is dropped."""
+
+
+class EventStream(StreamingResponse):
+    """Holds `held` while it lasts, and ends when its client does not keep up."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, held: AbstractContextManager[object], events: AsyncIterator[bytes]) -> None:
+        super().__init__(events)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            with trio.fail_after(SEND_SECONDS):
+                await send(message)
+
+        with self._held:
+            try:
+                await super().__call__(scope, receive, send_in_time)
+            except trio.TooSlowError:
+                return

@@ -1,0 +1,174 @@
+"""Taps over HTTP: the records before and after a node of a running pipeline, as server-sent events."""
+
+import logging
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import trio
+from fastapi import APIRouter, Depends, Path, Query
+from fastapi.requests import HTTPConnection
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from conduit_py.errors import FleetError, PipelineUnknown
+from conduit_py.lifecycle.fleet import Member
+from conduit_py.pipeline import Id
+from conduit_py.server.event_stream import EventStream
+from conduit_py.server.pipelines import PipelineId
+from conduit_py.server.problems import documented
+from conduit_py.server.service import Here, Service
+from conduit_py.server.views import View
+from conduit_py.stream.tap import RATE, Outcome, Sample, Tap
+
+log = logging.getLogger("conduit_py.server")
+
+router = APIRouter(prefix="/api/v1/pipelines/{id}/nodes/{node}/tap", tags=["taps"])
+
+TAPS_MAX = 20
+LOOK_SECONDS = 0.5
+"""How often a stream looks whether it is to end."""
+QUIET_SECONDS = 10.0
+"""After so long without an event a comment is sent: whoever stands in between must not think that it has ended."""
+
+NodeId = Annotated[Id, Path(description="the id of a source, processor or destination of the pipeline")]
+Rate = Annotated[int, Query(ge=1, le=1000, description="the most records a second")]
+Limit = Annotated[int | None, Query(ge=1, le=1_000_000, description="end after so many records")]
+
+
+class TapsFull(FleetError):
+    """As many taps are open as one server bears."""
+
+    code = "tap.full"
+
+
+class MessageView(View):
+    """Who a message is, the same at every node, and where its source has it from."""
+
+    source: str
+    sequence: int
+    piece: list[int]
+    position: str = Field(description="in base64")
+
+
+class RecordEvent(View):
+    """The data of an event `record`. Records are in their JSON form, without secrets."""
+
+    at: float
+    message: MessageView
+    before: dict[str, Any] | None = Field(description="as it came to the node; null at a source")
+    after: list[dict[str, Any]] | None = Field(description="what it became; null when it ended here")
+    outcome: Outcome
+    error: str | None
+    pieces: int = Field(description="how many records it became; of very many only the first are in `after`")
+    cut: list[str] = Field(description="the paths of what is too long to be shown whole")
+    skipped: int = Field(description="how many records passed since the one before and were not sampled")
+
+
+class DroppedEvent(View):
+    """The data of an event `dropped`: records that were sampled since the last one, but not read in time."""
+
+    count: int
+
+
+class OpenTaps:
+    """Counts the taps of a server."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    @property
+    def full(self) -> bool:
+        return self._count >= TAPS_MAX
+
+    @contextmanager
+    def attached(self, member: Member, node: str, tap: Tap) -> Iterator[None]:
+        self._count += 1
+        try:
+            with member.taps.attached(node, tap):
+                yield
+        finally:
+            self._count -= 1
+
+
+async def _taps_of(connection: HTTPConnection) -> OpenTaps:
+    taps = connection.app.state.taps
+    assert isinstance(taps, OpenTaps)
+    return taps
+
+
+@router.get(
+    "",
+    status_code=200,
+    response_class=StreamingResponse,
+    response_model=None,
+    responses={
+        **documented(404, 409),
+        200: {
+            "description": "server-sent events `record`, whose data is a RecordEvent, and `dropped`, whose data is a "
+            "DroppedEvent",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+    },
+)
+async def tap_node(
+    service: Here,
+    taps: Annotated[OpenTaps, Depends(_taps_of)],
+    id: PipelineId,
+    node: NodeId,
+    rate: Rate = RATE,
+    limit: Limit = None,
+) -> EventStream:
+    """Records before and after a node, sampled, until the limit, the client or the server ends it.
+
+    Also over restarts of the pipeline, and before it is started. The pipeline never waits for the client.
+    """
+    member = service.fleet[id]
+    if node not in member.graph.nodes:
+        known = ", ".join(member.graph.nodes)
+        raise PipelineUnknown(f"pipeline {id!r} has no node {node!r}", suggestion=f"nodes are {known}")
+    if taps.full:
+        raise TapsFull(f"{TAPS_MAX} taps are open already, which is the most", suggestion="close one of them first")
+    log.info("pipeline %s: %s is tapped, over HTTP", id, node)
+    tap = Tap(rate=rate, limit=limit, redact=service.redaction)
+    return EventStream(taps.attached(member, node, tap), _events(service, member, tap))
+
+
+async def _events(service: Service, member: Member, tap: Tap) -> AsyncIterator[bytes]:
+    yield b": attached\n\n"
+    told, quiet_since = 0, trio.current_time()
+    while not service.closing.is_set() and _here(service, member):
+        sample = None
+        with trio.move_on_after(LOOK_SECONDS):
+            sample = await tap.receive()
+        if tap.dropped > told:
+            yield _event("dropped", DroppedEvent(count=tap.dropped - told))
+            told, quiet_since = tap.dropped, trio.current_time()
+        if sample is not None:
+            yield _event("record", record_event(sample))
+            quiet_since = trio.current_time()
+        elif tap.spent:
+            return
+        elif trio.current_time() - quiet_since >= QUIET_SECONDS:
+            yield b": quiet\n\n"
+            quiet_since = trio.current_time()
+
+
+def _here(service: Service, member: Member) -> bool:
+    return any(each is member for each in service.fleet)
+
+
+def record_event(sample: Sample) -> RecordEvent:
+    message = MessageView(
+        source=sample.message.source,
+        sequence=sample.message.sequence,
+        piece=list(sample.message.piece),
+        position=b64encode(sample.position).decode(),
+    )
+    fields = {name: getattr(sample, name) for name in RecordEvent.model_fields if name != "message"}
+    return RecordEvent(message=message, **fields)
+
+
+def _event(name: str, data: View) -> bytes:
+    return f"event: {name}\ndata: {data.model_dump_json()}\n\n".encode()

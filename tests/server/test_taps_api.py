@@ -1,0 +1,240 @@
+"""Taps over HTTP: records as events, paced, bounded, without secrets, and at an end when the server is."""
+
+import json
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import trio
+from starlette.types import Message, Scope
+from trio.testing import MockClock
+
+from conduit_py.config.secrets import SECRETS
+from conduit_py.record import Record
+from conduit_py.server.taps import QUIET_SECONDS, TAPS_MAX
+from conduit_py.stream.tap import BUFFER_SIZE
+from conduit_py.testing import Fail
+
+if TYPE_CHECKING:
+    from tests.server.conftest import OpenSite, Site
+
+
+class Client:
+    """Taps a node of a site and keeps what it is sent; `take` may take its time."""
+
+    def __init__(
+        self,
+        site: "Site",
+        node: str,
+        query: bytes = b"",
+        *,
+        take: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+    ) -> None:
+        self._site = site
+        self._take = take
+        path = f"/api/v1/pipelines/a/nodes/{node}/tap"
+        self._scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.1"},
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query,
+            "root_path": "",
+            "headers": [(b"host", b"localhost")],
+            "state": {},
+        }
+        self._asked = False
+        self.left = trio.Event()
+        self.status = 0
+        self.body = b""
+        self.ended_at: float | None = None
+
+    @property
+    def events(self) -> list[tuple[str, Any]]:
+        found = []
+        for text in self.body.decode().split("\n\n"):
+            if text.startswith("event: "):
+                name, data = text.split("\n", 1)
+                found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+        return found
+
+    @property
+    def records(self) -> list[Any]:
+        return [data for name, data in self.events if name == "record"]
+
+    async def watch(self) -> None:
+        await self._site.app(dict(self._scope), self._receive, self._send)
+        self.ended_at = trio.current_time()
+
+    async def _receive(self) -> Message:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            if b"event: record" in message.get("body", b""):
+                await self._take()
+            self.body += message.get("body", b"")
+
+
+async def test_a_tap_opened_before_the_start_shows_every_record(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site("a", records=3) as site, trio.open_nursery() as nursery:
+        client = Client(site, "to")
+        nursery.start_soon(client.watch)
+        await trio.sleep(1)
+        site.service.fleet.start("a")
+        await trio.sleep(1)
+        site.service.closing.set()
+
+    assert client.status == 200
+    assert [data["message"] for data in client.records] == [
+        {"source": "source", "sequence": n, "piece": [], "position": position}
+        for n, position in enumerate(["MA==", "MQ==", "Mg=="])
+    ]
+    first = client.records[0]
+    assert first["before"]["payload"]["after"]["n"] == 0
+    assert (first["after"], first["outcome"], first["error"], first["cut"]) == (None, "written", None, [])
+    assert client.ended_at is not None
+    assert 2 <= client.ended_at <= 3
+
+
+async def test_the_stream_ends_with_its_limit_and_says_what_it_skipped(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site("a", records=1000) as site:
+        client = Client(site, "source", b"rate=2&limit=3")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.watch)
+            await trio.sleep(0.1)
+            site.service.fleet.start("a")
+            await trio.sleep(5)
+            client.left.set()
+
+    assert [data["message"]["sequence"] for data in client.records] == [0, 1]
+    assert client.ended_at == 5.1
+
+
+async def test_a_tap_goes_on_over_a_restart_of_the_pipeline(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    destination = {"script": {4: Fail("link down")}}
+    async with open_site("a", records=6, destination=destination) as site, trio.open_nursery() as nursery:
+        client = Client(site, "source", b"rate=100")
+        nursery.start_soon(client.watch)
+        site.service.fleet.start("a")
+        await trio.sleep(10)
+        site.service.closing.set()
+
+    assert [data["message"]["sequence"] for data in client.records] == [*range(6), *range(6)]
+
+
+async def test_a_slow_client_hears_how_much_it_missed_and_the_pipeline_nothing(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site("a", records=500) as site, trio.open_nursery() as nursery:
+        client = Client(site, "to", b"rate=1000", take=partial(trio.sleep, 5))
+        nursery.start_soon(client.watch)
+        await trio.sleep(0.1)
+        site.service.fleet.start("a")
+        await trio.sleep(4)
+        acked = len(site.log.acked["a"])
+        await trio.sleep(30)
+        client.left.set()
+
+    assert acked == 500
+    # The one that the client was about to take when the others came is not among those kept.
+    assert sum(data["count"] for name, data in client.events if name == "dropped") == 500 - BUFFER_SIZE - 1
+
+
+async def test_a_client_that_takes_nothing_is_let_go_and_its_tap_with_it(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site("a") as site, trio.open_nursery() as nursery:
+        client = Client(site, "to", take=trio.sleep_forever)
+        nursery.start_soon(client.watch)
+        site.service.fleet.start("a")
+        await trio.sleep(30)
+
+        assert client.ended_at is not None
+        assert site.service.fleet["a"].taps.point("to").taps == []
+
+
+async def test_no_secret_is_shown(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    secret = "tap-pa55w0rd-of-this-test"
+    SECRETS.add(secret)
+    records = [Record.of({"url": f"db://me:{secret}@host"}, key=secret.encode(), position=b"1")]
+    async with open_site("a", records=records) as site, trio.open_nursery() as nursery:
+        client = Client(site, "to")
+        nursery.start_soon(client.watch)
+        await trio.sleep(0.1)
+        site.service.fleet.start("a")
+        await trio.sleep(1)
+        site.service.closing.set()
+
+    assert client.records[0]["before"]["payload"]["after"] == {"url": "db://me:***@host"}
+    assert client.records[0]["before"]["key"] == "Kioq"
+
+
+async def test_while_nothing_happens_a_comment_keeps_the_connection(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    async with open_site("a") as site, trio.open_nursery() as nursery:
+        client = Client(site, "to")
+        nursery.start_soon(client.watch)
+        await trio.sleep(2 * QUIET_SECONDS + 1)
+        client.left.set()
+
+    assert client.body == b": attached\n\n: quiet\n\n: quiet\n\n"
+
+
+async def test_a_pipeline_that_is_removed_ends_its_taps(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site("a") as site, trio.open_nursery() as nursery:
+        client = Client(site, "to")
+        nursery.start_soon(client.watch)
+        await trio.sleep(5)
+        await site.service.fleet.remove("a")
+
+    assert client.ended_at is not None
+    assert client.ended_at <= 6
+
+
+async def test_one_tap_too_many_is_refused_until_another_ends(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site("a") as site, trio.open_nursery() as nursery:
+        clients = [Client(site, "to") for _ in range(TAPS_MAX)]
+        for client in clients:
+            nursery.start_soon(client.watch)
+        await trio.sleep(1)
+        refused = await site.client.get("/api/v1/pipelines/a/nodes/to/tap")
+        clients[0].left.set()
+        await trio.sleep(1)
+        later = Client(site, "to")
+        nursery.start_soon(later.watch)
+        await trio.sleep(1)
+        site.service.closing.set()
+
+    assert refused.status_code == 409
+    assert refused.json()["error"] == {
+        "code": "tap.full",
+        "message": "20 taps are open already, which is the most",
+        "suggestion": "close one of them first",
+    }
+    assert later.status == 200
+
+
+async def test_what_cannot_be_tapped_is_named(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site("a") as site:
+        unknown = await site.client.get("/api/v1/pipelines/a/nodes/nowhere/tap")
+        nothing = await site.client.get("/api/v1/pipelines/b/nodes/to/tap")
+        wrong = await site.client.get("/api/v1/pipelines/a/nodes/to/tap?rate=0")
+
+    assert (unknown.status_code, unknown.json()["error"]["suggestion"]) == (404, "nodes are source, to")
+    assert (nothing.status_code, nothing.json()["error"]["code"]) == (404, "pipeline.unknown")
+    assert (wrong.status_code, wrong.json()["error"]["path"]) == (422, "query.rate")

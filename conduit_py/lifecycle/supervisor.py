@@ -3,12 +3,14 @@
 import logging
 import random
 from collections import deque
+from collections.abc import Collection
 
 import trio
 
 from conduit_py.backoff import Recovery
 from conduit_py.errors import FatalError, RunError, StateFailed
 from conduit_py.graph.compile import compile_pipeline
+from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
@@ -45,6 +47,7 @@ class Supervisor:
         self._taps = taps or Taps()
         self._run: Run | None = None
         self._stop_requested = trio.Event()
+        self._mended = trio.Event()
         self._stopped_by: Stopper | None = None
         self._failures: deque[float] = deque()
         self._failed_in_a_row = 0
@@ -77,6 +80,22 @@ class Supervisor:
         if self._run is not None:
             self._run.force()
 
+    async def swap(self, graph: Graph, nodes: Collection[str]) -> None:
+        """Go on with the processors that another graph, of the same shape, has at these nodes; so do later runs.
+
+        In effect when it returns. Raises the error of a processor that cannot be opened; then nothing has
+        changed. A back-off ends: what failed may have been mended.
+        """
+        while True:
+            run = self._run
+            swapped = run is not None and await run.swap(graph, nodes)
+            # Another run may have begun meanwhile, by the old definition.
+            if self._run is run:
+                self._graph = graph
+                if not swapped:
+                    self._mended.set()
+                return
+
     async def run(self) -> PipelineState:
         """Run to the end and return how it stands then. Failures are in the state, not raised."""
         self._started_at = trio.current_time()
@@ -96,6 +115,7 @@ class Supervisor:
             self._recoveries += 1
             self._earlier = self._totals()
         self._run_began_at = trio.current_time()
+        self._mended = trio.Event()
         self._run = Run(self._graph, self._store, rng=self._rng, taps=self._taps)
         unsaved = await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
         if unsaved is not None:
@@ -134,7 +154,8 @@ class Supervisor:
         assert self._run is not None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_stopped, nursery.cancel_scope)
-            await trio.sleep(self._recovery.delay(self._failed_in_a_row, self._rng))
+            with trio.move_on_after(self._recovery.delay(self._failed_in_a_row, self._rng)):
+                await self._mended.wait()
             await self._run.writes_ended()
             nursery.cancel_scope.cancel()
 

@@ -51,9 +51,11 @@ class Ledger:
         self._window = window
         self.on_settled = on_settled
         self._on_released = on_released
+        self.on_quiet: Callable[[], None] = lambda: None
         # Not a plain dict: looking for the oldest entry there passes over every one that was released before it.
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._next_sequence = 0
+        self._unsettled = 0
         self.in_flight = 0
 
     @property
@@ -67,6 +69,20 @@ class Ledger:
         oldest = next(iter(self._entries.values()), None)
         return oldest.span.read_at if oldest is not None else None
 
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the message that will set out next."""
+        return self._next_sequence
+
+    def has_before(self, sequence: int) -> bool:
+        """Whether a message that set out before this one is not released yet."""
+        return next(iter(self._entries), sequence) < sequence
+
+    @property
+    def quiet(self) -> bool:
+        """Whether everything that has set out is settled; when it becomes so, `on_quiet` is called."""
+        return self._unsettled == 0
+
     def admit(self, count: int) -> None:
         """Count messages that have been read, before they set out."""
         assert 0 < count <= self.credit, f"{count} messages admitted with a credit of {self.credit}"
@@ -77,6 +93,7 @@ class Ledger:
         span = Span(self._pipeline, self._source, self._next_sequence, positions, read_at)
         self._next_sequence += len(positions)
         self._entries[span.first] = _Entry(span, len(positions) * self._voters.bit_count())
+        self._unsettled += 1
         return span
 
     def ack(self, batch: Batch, voters: int) -> None:
@@ -93,7 +110,7 @@ class Ledger:
         sequence, piece = letter.message.sequence, letter.message.piece
         letters = self._entry(span).nacks.setdefault(sequence, {})
         if piece in letters:
-            letters[piece].failures.extend(letter.failures)
+            letters[piece].join(letter)
         else:
             letters[piece] = letter
         self._vote(span, (sequence,), voters)
@@ -137,6 +154,10 @@ class Ledger:
         entry.voted |= voters
         if span.fate_handlers:
             self._tell(entry, sequences)
+        if entry.outstanding == 0:
+            self._unsettled -= 1
+            if self._unsettled == 0:
+                self.on_quiet()
         if entry.may_be_settled(self._voters) and entry is next(iter(self._entries.values())):
             self.on_settled()
 

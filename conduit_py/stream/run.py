@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from enum import Enum
 from functools import partial
 
@@ -12,10 +12,12 @@ import trio
 from conduit_py.errors import ConduitError, FatalError, NodeFailed, RunError, StopTimedOut
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
+from conduit_py.pipeline import Processor
 from conduit_py.store.store import Store
 from conduit_py.stream.border import border
 from conduit_py.stream.hooks import tell_changed, tell_deleted
 from conduit_py.stream.meter import Meter
+from conduit_py.stream.swapping import Swapping
 from conduit_py.stream.tap import Taps
 from conduit_py.stream.wiring import Task, Wiring
 
@@ -58,6 +60,7 @@ class Run:
         self._graph = graph
         self._store = store
         self._wiring = Wiring(graph, store, rng or random.Random(), taps or Taps())
+        self._swapping = Swapping(self._wiring.stages, self._wiring.ledgers)
         self._scope = trio.CancelScope()
         self._closing = trio.CancelScope(shield=True)
         self._stop_requested = False
@@ -89,13 +92,24 @@ class Run:
 
     async def execute(self) -> Ending:
         """Run to the end. Failures are in the ending; nothing is raised but cancellation from outside."""
+        self._swapping.begin()
         try:
             with self._scope:
                 if await self._opened():
                     await self._work()
         finally:
+            self._swapping.end()
             await self._close()
         return self._ending()
+
+    async def swap(self, graph: Graph, nodes: Collection[str]) -> bool:
+        """Go on with the processors that another graph, of the same shape, has at these nodes.
+
+        See Swapping: every record goes through the old ones or the new ones. Raises the error of a
+        processor that cannot be opened; then nothing has changed. False if the run ended before.
+        """
+        declared = {node: graph.nodes[node].declared for node in nodes}
+        return await self._swapping.swap({node: each for node, each in declared.items() if isinstance(each, Processor)})
 
     async def writes_ended(self) -> None:
         """Once executed: wait until no write that was left behind in a thread is under way any more.
@@ -138,7 +152,7 @@ class Run:
                 await calls("open", position)
 
     async def _work(self) -> None:
-        async with trio.open_nursery() as nursery:
+        async with self._swapping.allowed(), trio.open_nursery() as nursery:
             for task in self._wiring.tasks:
                 nursery.start_soon(self._guarded, task)
 

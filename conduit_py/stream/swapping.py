@@ -1,0 +1,107 @@
+"""Swapping: other processors for a run, while it runs."""
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import trio
+
+from conduit_py.errors import RunError
+from conduit_py.pipeline import Processor
+from conduit_py.stream.crew import Crew, close_all
+from conduit_py.stream.ledger import Ledger
+from conduit_py.stream.stage import Stage
+
+log = logging.getLogger("conduit_py")
+
+LOOK_SECONDS = 0.05
+"""How often to look whether the last record of the old processors is settled."""
+CLOSE_SECONDS = 10.0
+
+
+class Swapping:
+    """Exchanges processors of a run without stopping it.
+
+    Every record goes through the old processors or through the new ones, never through some of each:
+    what had set out before the exchange keeps the old ones, wherever it is, also for its retries. The
+    old ones are closed when the last such record is settled, or with the run.
+    """
+
+    def __init__(self, stages: Mapping[str, Stage], ledgers: Mapping[str, Ledger]) -> None:
+        self._stages = stages
+        self._ledgers = ledgers
+        self._begun = False
+        self._decided = trio.Event()
+        self._nursery: trio.Nursery | None = None
+
+    def begin(self) -> None:
+        """The stages are about to be opened."""
+        self._begun = True
+
+    @asynccontextmanager
+    async def allowed(self) -> AsyncIterator[None]:
+        """The stages are open and work as long as the block lasts."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._decided.set()
+            try:
+                yield
+            finally:
+                self._nursery = None
+                nursery.cancel_scope.cancel()
+
+    def end(self) -> None:
+        """The run is over, whether or not it ever worked."""
+        self._decided.set()
+
+    async def swap(self, processors: Mapping[str, Processor]) -> bool:
+        """Exchange the processors of these nodes, all or none; False if the run ended before that was in effect.
+
+        The new ones are opened first. When one cannot be, its error is raised and the old ones go on.
+        """
+        if not self._begun:
+            for node, declared in processors.items():
+                self._stages[node].replace(declared)
+            return True
+        await self._decided.wait()
+        if self._nursery is None:
+            return False
+        crews = await self._opened(processors)
+        if self._nursery is None:
+            await _closed(list(crews.values()))
+            return False
+        # No await from here on: between two batches of a source everything changes at once.
+        since = {source: ledger.next_sequence for source, ledger in self._ledgers.items()}
+        for node, crew in crews.items():
+            self._stages[node].begin(crew, since)
+        self._nursery.start_soon(self._retire, crews, since)
+        return True
+
+    async def _opened(self, processors: Mapping[str, Processor]) -> dict[str, Crew]:
+        crews: dict[str, Crew] = {}
+        try:
+            for node, declared in processors.items():
+                crews[node] = self._stages[node].crew(declared)
+                await crews[node].open()
+        except BaseException:
+            await _closed(list(crews.values()))
+            raise
+        return crews
+
+    async def _retire(self, crews: Mapping[str, Crew], since: Mapping[str, int]) -> None:
+        # Looked at now and then: no batch should pay for telling us.
+        while any(ledger.has_before(since[source]) for source, ledger in self._ledgers.items()):  # noqa: ASYNC110
+            await trio.sleep(LOOK_SECONDS)
+        retired = [old for node, crew in crews.items() for old in self._stages[node].retire(crew)]
+        await _closed(retired)
+
+
+async def _closed(crews: list[Crew]) -> None:
+    """Close crews that have nothing left to do, whatever comes of it: no record depends on it any more."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS) as scope:
+        try:
+            await close_all(crews)
+        except RunError as error:
+            log.warning("a processor that was exchanged did not close well: %s", error.message)
+    if scope.cancelled_caught:
+        log.warning("a processor that was exchanged did not close within %g s and is left behind", CLOSE_SECONDS)

@@ -1,0 +1,87 @@
+"""MessageId and ProducerId: who published a message, when, and what it means for the transaction it is in."""
+
+import secrets
+import uuid
+from enum import IntEnum
+from typing import NamedTuple
+
+from conduit_py.journal.clock import TICK
+
+
+class Flag(IntEnum):
+    """What a message means to readers. Any other value is read as OUTSIDE."""
+
+    OUTSIDE = 0
+    """Outside of any transaction: committed as soon as it is there."""
+    CONTINUE = 1
+    """Part of a transaction that is open until an ACK of the same producer."""
+    ACK = 2
+    """Commits what the producer published before it, up to its clock; or rolls back, see `Sequencer`."""
+
+
+_OUTSIDE, _CONTINUE, _ACK = Flag
+FLAGS_MAX = 0x3FF
+_MULTICAST = 1
+
+
+class ProducerId(bytes):
+    """Six bytes, 47 of their bits random. One for each claim of the work, never used again."""
+
+    __slots__ = ()
+
+    @classmethod
+    def random(cls) -> "ProducerId":
+        first, *rest = secrets.token_bytes(6)
+        # RFC 4122: a node that is not the address of a network card has the multicast bit.
+        return cls((first | _MULTICAST, *rest))
+
+
+class MessageId(NamedTuple):
+    """Sixteen bytes in the layout of a UUID of version 1: clock, flags and producer.
+
+    A frame of many messages has the id of its first; each further one is a tick later.
+    """
+
+    producer: ProducerId
+    clock: int
+    flags: int = Flag.OUTSIDE
+
+    def to_bytes(self) -> bytes:
+        if self is NO_ID:
+            return _ZERO
+        assert 0 <= self.flags <= FLAGS_MAX, f"{self.flags} are more than ten bits of flags"
+        clock = self.clock
+        time = clock >> 4
+        fields = (time & 0xFFFFFFFF) << 96 | (time >> 32 & 0xFFFF) << 80 | (0x1000 | time >> 48) << 64
+        rest = 0x8000 | (clock & 0xF) << 10 | self.flags
+        return (fields | rest << 48).to_bytes(16, "big")[:10] + self.producer
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> "MessageId":
+        """The id in sixteen bytes; sixteen zeros are NO_ID."""
+        if raw == _ZERO:
+            return NO_ID
+        number = int.from_bytes(raw[:10], "big")
+        low, middle, high, rest = number >> 48, number >> 32 & 0xFFFF, number >> 16 & 0xFFFF, number & 0xFFFF
+        # The version shares its bytes with the upper bits of the time.
+        time = (high & 0x0FFF) << 48 | middle << 32 | low
+        return cls(ProducerId(raw[10:]), time << 4 | rest >> 10 & 0xF, rest & FLAGS_MAX)
+
+    @property
+    def flag(self) -> Flag:
+        """The flags as readers take them."""
+        if self.flags == _CONTINUE:
+            return _CONTINUE
+        return _ACK if self.flags == _ACK else _OUTSIDE
+
+    def later(self, count: int) -> "MessageId":
+        """The id of the message `count` places further on in the same frame."""
+        return self if self is NO_ID else MessageId(self.producer, self.clock + count * TICK, self.flags)
+
+    def __str__(self) -> str:
+        return str(uuid.UUID(bytes=self.to_bytes()))
+
+
+_ZERO = bytes(16)
+NO_ID = MessageId(ProducerId(6), 0)
+"""Of messages that opted out: always delivered, never recognised as repeated."""

@@ -1,13 +1,14 @@
 """SqliteStore: the default store, one SQLite file in a directory that one process owns."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import trio
 
-from conduit_py.errors import StateFailed
 from conduit_py.store.database import Database
+from conduit_py.store.sqlite_tables import SqliteTables
 from conduit_py.store.store import Kind, Row, Store
 from conduit_py.store.tables import Tables
 from conduit_py.store.writer import Writer
@@ -22,8 +23,9 @@ class SqliteStore(Store):
     is opened again; reads go on and show what was durable before.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._writer = Writer(database)
+        self._clock = clock
 
     @classmethod
     async def open(cls, directory: Path) -> "SqliteStore":
@@ -41,10 +43,12 @@ class SqliteStore(Store):
         return self._writer.commits
 
     async def transact(self, work: Callable[[Tables], T]) -> T:
-        raise StateFailed("the SQLite store takes no transactions yet")
+        result: T = await self._writer.transact(lambda connection: work(SqliteTables(connection, self._clock)))
+        return result
 
     async def look(self, work: Callable[[Tables], T]) -> T:
-        raise StateFailed("the SQLite store takes no transactions yet")
+        result: T = await self._writer.look(lambda connection: work(SqliteTables(connection, self._clock)))
+        return result
 
     async def pipelines(self) -> list[str]:
         rows = await self._writer.read("SELECT DISTINCT pipeline FROM entries ORDER BY pipeline")

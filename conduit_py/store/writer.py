@@ -3,7 +3,7 @@
 import queue
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -11,11 +11,12 @@ import outcome
 import trio
 
 from conduit_py import killpoint
-from conduit_py.errors import StateFailed, describe
+from conduit_py.errors import ConduitError, StateFailed, describe
 from conduit_py.store.database import Database
 from conduit_py.store.store import Row
 
 Statement: TypeAlias = tuple[str, Sequence[object]]
+Work: TypeAlias = Callable[[sqlite3.Connection], Any]
 
 _ROWS_MAX = 240
 """Rows in one statement: SQLite before 3.32 takes 999 variables, a row has four."""
@@ -32,6 +33,9 @@ class Writer:
     write fails until the database is opened again. A full disk is different: SQLite learns of it from
     the write call, before it asks for any fsync, and the next commit writes all its pages anew; so that
     group fails and the next one is tried.
+
+    A piece of work that is refused, with one of our own errors, is undone by itself: the others of its
+    group are committed as if it had never been there.
 
     A caller that is cancelled leaves at once; its write stays in the group.
     """
@@ -54,6 +58,14 @@ class Writer:
     async def change(self, sql: str, *parameters: object) -> None:
         """Run one statement that writes, in its turn among the saves."""
         await self._ask(_Request("change", statement=(sql, parameters)))
+
+    async def transact(self, work: Work) -> Any:
+        """Run `work` in its turn among the writes; returns what it did, once that is durable."""
+        return await self._ask(_Request("work", work=work))
+
+    async def look(self, work: Work) -> Any:
+        """Run `work`, which only reads, on what is committed."""
+        return await self._ask(_Request("look", work=work))
 
     async def read(self, sql: str, *parameters: object) -> list[Any]:
         rows: list[Any] = await self._ask(_Request("read", statement=(sql, parameters)))
@@ -104,12 +116,12 @@ class Writer:
         return [first, *(self._requests.get_nowait() for _ in range(self._requests.qsize()))]
 
     def _carry_out(self, group: "list[_Request]") -> None:
-        writes = [request for request in group if request.what in ("save", "change")]
+        writes = [request for request in group if request.what in ("save", "change", "work")]
         if writes:
             self._commit(writes)
         # After the commit, whatever the order of asking: a read must not see what may yet be rolled back.
         for request in group:
-            if request.what == "read":
+            if request.what in ("read", "look"):
                 request.answer = self._read(request)
             elif request.what == "close":
                 request.answer = outcome.capture(self._database.close)
@@ -120,7 +132,7 @@ class Writer:
                 request.answer = outcome.Error(self._disbelief(self._broken))
             return
         try:
-            self._transact(_statements(writes))
+            self._transact(list(_steps(writes)))
         # A border: whatever went wrong, those who wait must hear of it.
         except Exception as error:
             self._roll_back(error)
@@ -129,21 +141,42 @@ class Writer:
         else:
             self.commits += 1
             for request in writes:
-                request.answer = outcome.Value(None)
+                if request.work is None:
+                    request.answer = outcome.Value(None)
 
-    def _transact(self, statements: list[Statement]) -> None:
+    def _transact(self, steps: "list[Statement | _Request]") -> None:
         connection = self._database.connection
         killpoint.reach("store.before_commit")
-        if len(statements) == 1:
+        if len(steps) == 1 and not isinstance(steps[0], _Request):
             # Each call into SQLite gives the interpreter away, and a busy trio thread gives it back only
             # after 5 ms: a lone statement that commits by itself is a third of the calls.
-            connection.execute(*statements[0])
+            connection.execute(*steps[0])
         else:
             connection.execute("BEGIN IMMEDIATE")
-            for statement in statements:
-                connection.execute(*statement)
+            for step in steps:
+                if isinstance(step, _Request):
+                    self._perform(step, alone=len(steps) == 1)
+                else:
+                    connection.execute(*step)
+            killpoint.reach("store.within_commit")
             connection.execute("COMMIT")
         killpoint.reach("store.after_commit")
+
+    def _perform(self, request: "_Request", *, alone: bool) -> None:
+        """Do one piece of work; if it is refused, undo it and nothing else."""
+        assert request.work is not None
+        connection = self._database.connection
+        if not alone:
+            connection.execute("SAVEPOINT work")
+        try:
+            request.answer = outcome.Value(request.work(connection))
+        except ConduitError as refusal:
+            request.answer = outcome.Error(refusal)
+            connection.execute("ROLLBACK" if alone else "ROLLBACK TO work")
+            if alone:
+                connection.execute("BEGIN")
+        if not alone:
+            connection.execute("RELEASE work")
 
     def _roll_back(self, error: Exception) -> None:
         if isinstance(error, sqlite3.Error) and _code(error) not in _NOTHING_WRITTEN:
@@ -154,10 +187,13 @@ class Writer:
         except sqlite3.Error as failed:
             self._broken = failed
 
-    def _read(self, request: "_Request") -> outcome.Outcome[list[Any]]:
-        assert request.statement is not None
+    def _read(self, request: "_Request") -> outcome.Outcome[Any]:
+        connection = self._database.connection
         try:
-            return outcome.Value(self._database.connection.execute(*request.statement).fetchall())
+            if request.work is not None:
+                return outcome.Value(request.work(connection))
+            assert request.statement is not None
+            return outcome.Value(connection.execute(*request.statement).fetchall())
         except Exception as error:
             failure = StateFailed(f"{self._database.file} could not be read: {describe(error)}")
             failure.__cause__ = error
@@ -184,18 +220,20 @@ class Writer:
 class _Request:
     """What a task waits for. `task` is None once it has left."""
 
-    __slots__ = ("answer", "rows", "statement", "task", "what")
+    __slots__ = ("answer", "rows", "statement", "task", "what", "work")
 
     def __init__(
         self,
-        what: Literal["save", "change", "read", "close"],
+        what: Literal["save", "change", "work", "read", "look", "close"],
         *,
         rows: Sequence[Row] = (),
         statement: Statement | None = None,
+        work: Work | None = None,
     ) -> None:
         self.what = what
         self.rows = rows
         self.statement = statement
+        self.work = work
         self.task: trio.lowlevel.Task | None = None
         self.answer: outcome.Outcome[Any]
 
@@ -211,16 +249,16 @@ def _deliver(group: list[_Request]) -> None:
             trio.lowlevel.reschedule(request.task, request.answer)
 
 
-def _statements(writes: list[_Request]) -> list[Statement]:
+def _steps(writes: list[_Request]) -> Iterator[Statement | _Request]:
     """The writes in order, with the rows of saves that follow each other put into one statement."""
-    statements: list[Statement] = []
     rows: list[Row] = []
     for request in writes:
         rows += request.rows
-        if request.statement is not None:
-            statements += [*_upserts(rows), request.statement]
+        if request.what != "save":
+            yield from _upserts(rows)
             rows = []
-    return statements + _upserts(rows)
+            yield request if request.statement is None else request.statement
+    yield from _upserts(rows)
 
 
 def _upserts(rows: list[Row]) -> list[Statement]:

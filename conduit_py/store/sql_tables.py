@@ -1,0 +1,219 @@
+"""SqlTables: the rules of the tables in SQL that SQLite and PostgreSQL both understand."""
+
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
+from conduit_py.errors import OutOfStep, Repeated
+from conduit_py.store.claim import Changes, Claimed, Intent, ShardChange
+from conduit_py.store.tables import Pending, Shard, Tables, advanced, fenced
+
+_SHARD = "shard, token, position, done, updated"
+
+
+class SqlTables(Tables):
+    """One transaction on a database. What the two databases do in different ways is left to subclasses.
+
+    Where several transactions may run at once, the row of the claim is locked first and shards in the order
+    of their names, so that no two wait for each other.
+    """
+
+    for_update: ClassVar[str] = ""
+    """What locks the rows that a SELECT finds."""
+
+    @abstractmethod
+    def now(self) -> float: ...
+
+    @abstractmethod
+    def run(self, sql: str, *parameters: object) -> int:
+        """Run one statement with `?` in place of its parameters; returns how many rows it changed."""
+
+    @abstractmethod
+    def rows(self, sql: str, *parameters: object) -> list[Any]: ...
+
+    @abstractmethod
+    def record(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
+        """Record keys as seen now; returns those that were, in which case the others may be recorded or not."""
+
+    @abstractmethod
+    def put(self, owner: str, values: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put these values in place of what was there."""
+
+    @abstractmethod
+    def delete(self, owner: str, keys: Sequence[bytes]) -> None: ...
+
+    @abstractmethod
+    def add_intents(self, owner: str, intents: Sequence[Intent]) -> None: ...
+
+    def claim(self, owner: str) -> Claimed:
+        self.run(
+            "INSERT INTO claims (owner, fence, committed) VALUES (?, 1, 0)"
+            " ON CONFLICT (owner) DO UPDATE SET fence = claims.fence + 1",
+            owner,
+        )
+        claimed = self.claimed(owner)
+        assert claimed is not None
+        return claimed
+
+    def claimed(self, owner: str) -> Claimed | None:
+        for row in self.rows("SELECT fence, committed, checkpoint FROM claims WHERE owner = ?", owner):
+            return Claimed(*row)
+        return None
+
+    def commit(self, owner: str, fence: int, changes: Changes) -> None:
+        if not self._advance(owner, fence, changes):
+            return
+        self._record_once(changes)
+        for change in sorted(changes.shards, key=lambda change: (change.scope, change.shard)):
+            self._apply(change)
+        if puts := [(key, value) for key, value in changes.puts.items() if value is not None]:
+            self.put(owner, puts)
+        if gone := [key for key, value in changes.puts.items() if value is None]:
+            self.delete(owner, gone)
+        if changes.intents:
+            self.add_intents(owner, changes.intents)
+
+    def _advance(self, owner: str, fence: int, changes: Changes) -> bool:
+        """Record the checkpoint under this fence; False when it is the last one already."""
+        sql = "UPDATE claims SET committed = ?, checkpoint = ? WHERE owner = ? AND fence = ? AND committed = ?"
+        if self.run(sql, changes.number, changes.checkpoint, owner, fence, changes.number - 1):
+            return True
+        claimed = self.claimed(owner)
+        assert claimed is not None
+        if claimed.fence != fence:
+            raise fenced(owner, fence, claimed.fence)
+        if (claimed.committed, claimed.checkpoint) != (changes.number, changes.checkpoint):
+            raise OutOfStep(owner, changes.number, claimed.committed)
+        return False
+
+    def _record_once(self, changes: Changes) -> None:
+        scopes: dict[str, dict[bytes, None]] = {}
+        for scope, key in changes.once:
+            keys = scopes.setdefault(scope, {})
+            if key in keys:
+                raise Repeated(scope, key)
+            keys[key] = None
+        for scope, keys in sorted(scopes.items()):
+            if repeated := self.record(scope, list(keys)):
+                raise Repeated(scope, next(key for key in keys if key in repeated))
+
+    def _apply(self, change: ShardChange) -> None:
+        shard = advanced(change, self._shard(change.scope, change.shard, self.for_update), self.now())
+        self.run(
+            "UPDATE shards SET position = ?, done = ?, updated = ? WHERE scope = ? AND shard = ?",
+            shard.position,
+            int(shard.done),
+            shard.updated,
+            change.scope,
+            change.shard,
+        )
+
+    def reset(self, owner: str) -> None:
+        if self.run("UPDATE claims SET fence = fence + 1, checkpoint = NULL WHERE owner = ?", owner):
+            self.run("DELETE FROM owned WHERE owner = ?", owner)
+
+    def get(self, owner: str, key: bytes) -> bytes | None:
+        for (value,) in self.rows("SELECT value FROM owned WHERE owner = ? AND key = ?", owner, key):
+            return bytes(value)
+        return None
+
+    def scan(self, owner: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        sql = "SELECT key, value FROM owned WHERE owner = ? AND key >= ?"
+        beyond = _beyond(prefix)
+        if beyond is None:
+            return self.rows(f"{sql} ORDER BY key", owner, prefix)
+        return self.rows(f"{sql} AND key < ? ORDER BY key", owner, prefix, beyond)
+
+    def remember(self, scope: str, keys: Collection[bytes]) -> set[bytes]:
+        repeated = self.known(scope, list(keys))
+        # One that was recorded meanwhile is found by recording; then the rest has to be tried again.
+        while more := self.record(scope, sorted(set(keys) - repeated)):
+            repeated |= more
+        return repeated
+
+    def forget(self, scope: str, age_seconds: float, limit: int) -> int:
+        return self.run(
+            "DELETE FROM seen WHERE number IN"
+            " (SELECT number FROM seen WHERE scope = ? AND at < ? ORDER BY number LIMIT ?)",
+            scope,
+            self.now() - age_seconds,
+            limit,
+        )
+
+    def targets(self) -> list[str]:
+        return [target for (target,) in self.rows("SELECT DISTINCT target FROM intents ORDER BY target")]
+
+    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[Pending] | None:
+        now = self.now()
+        taken = self.run(
+            "INSERT INTO leases (target, holder, expires) VALUES (?, ?, ?) ON CONFLICT (target) DO UPDATE"
+            " SET holder = excluded.holder, expires = excluded.expires"
+            " WHERE leases.holder = excluded.holder OR leases.expires <= ?",
+            target,
+            holder,
+            now + seconds,
+            now,
+        )
+        if not taken:
+            return None
+        sql = "SELECT number, owner, target, key, body FROM intents WHERE target = ? ORDER BY number LIMIT ?"
+        return [Pending(*row) for row in self.rows(sql, target, limit)]
+
+    def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
+        held = f"SELECT 1 FROM leases WHERE target = ? AND holder = ?{self.for_update}"
+        if not self.rows(held, target, holder):
+            return False
+        for number in numbers:
+            self.run("DELETE FROM intents WHERE target = ? AND number = ?", target, number)
+        return True
+
+    def release(self, target: str, holder: str) -> None:
+        self.run("DELETE FROM leases WHERE target = ? AND holder = ?", target, holder)
+
+    def shards(self, scope: str) -> list[Shard]:
+        return [_made(row) for row in self.rows(f"SELECT {_SHARD} FROM shards WHERE scope = ? ORDER BY shard", scope)]
+
+    def open_shards(self, scope: str, names: Sequence[str], token: str) -> list[Shard]:
+        sql = (
+            "INSERT INTO shards (scope, shard, token, position, done, updated) VALUES (?, ?, ?, ?, 0, ?)"
+            " ON CONFLICT (scope, shard) DO NOTHING"
+        )
+        for name in sorted(names):
+            self.run(sql, scope, name, token, b"", self.now())
+        opened = [self._shard(scope, name) for name in names]
+        return [shard for shard in opened if shard is not None]
+
+    def acquire_shards(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> list[Shard]:
+        sql = "UPDATE shards SET token = ?, updated = ? WHERE scope = ? AND shard = ? AND done = 0 AND updated <= ?"
+        now = self.now()
+        acquired = {name for name in sorted(names) if self.run(sql, token, now, scope, name, now - idle_seconds)}
+        shards = [self._shard(scope, name) for name in names if name in acquired]
+        return [shard for shard in shards if shard is not None]
+
+    def prune_shards(self, scope: str, age_seconds: float, count_max: int, grace_seconds: float) -> int:
+        now = self.now()
+        return self.run(
+            "DELETE FROM shards WHERE scope = ? AND (done = 1 OR updated < ?) AND shard NOT IN"
+            " (SELECT shard FROM shards WHERE scope = ? AND updated >= ? ORDER BY updated DESC, shard DESC LIMIT ?)",
+            scope,
+            now - grace_seconds,
+            scope,
+            now - age_seconds,
+            count_max,
+        )
+
+    def _shard(self, scope: str, name: str, lock: str = "") -> Shard | None:
+        for row in self.rows(f"SELECT {_SHARD} FROM shards WHERE scope = ? AND shard = ?{lock}", scope, name):
+            return _made(row)
+        return None
+
+
+def _made(row: tuple[str, str, bytes, int, float]) -> Shard:
+    name, token, position, done, updated = row
+    return Shard(name, token, position, bool(done), updated)
+
+
+def _beyond(prefix: bytes) -> bytes | None:
+    """The first of the keys that come after all keys with this prefix; None when there is none."""
+    head = prefix.rstrip(b"\xff")
+    return head[:-1] + bytes([head[-1] + 1]) if head else None

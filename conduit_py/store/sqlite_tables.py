@@ -1,0 +1,111 @@
+"""SqliteTables: the tables of a store in the state database."""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from conduit_py.store.claim import Intent
+from conduit_py.store.sql_tables import SqlTables
+
+_VARIABLES_MAX = 960
+"""In one statement: SQLite before 3.32 takes 999."""
+T = TypeVar("T")
+
+
+class SqliteTables(SqlTables):
+    """Many rows go into one statement: each call gives the interpreter away, and a busy thread gives it back late."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: Callable[[], float]) -> None:
+        self._connection = connection
+        self._clock = clock
+
+    def now(self) -> float:
+        return self._clock()
+
+    def run(self, sql: str, *parameters: object) -> int:
+        return self._connection.execute(sql, parameters).rowcount
+
+    def rows(self, sql: str, *parameters: object) -> list[Any]:
+        return self._connection.execute(sql, parameters).fetchall()
+
+    def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
+        known: set[bytes] = set()
+        for chunk in _chunks(keys, _VARIABLES_MAX):
+            known.update(key for (key,) in self.rows(_known(len(chunk)), scope, *chunk))
+        return known
+
+    def record(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
+        # In their order, so that neighbours in the index are written together.
+        for chunk in _chunks(sorted(keys), _VARIABLES_MAX):
+            try:
+                self.run(_record(len(chunk)), scope, self.now(), *chunk)
+            except sqlite3.IntegrityError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_UNIQUE:
+                    raise
+                # The statement has undone itself.
+                return self.known(scope, chunk)
+        return set()
+
+    def forget(self, scope: str, age_seconds: float, limit: int) -> int:
+        before = self.now() - age_seconds
+        # Rows lie in the order of their times, but for a clock that was put back: the end is found without
+        # an index, and every row is looked at all the same.
+        old = "SELECT number FROM seen WHERE number <= ? AND scope = ? AND at < ? ORDER BY number LIMIT ?"
+        return self.run(f"DELETE FROM seen WHERE number IN ({old})", self._last(before), scope, before, limit)
+
+    def _last(self, before: float) -> int:
+        """A number up to which rows are older than that, and after which they are not."""
+        [(low, high)] = self.rows("SELECT coalesce(min(number), 0), coalesce(max(number), 0) FROM seen")
+        while low < high:
+            middle = (low + high) // 2
+            [(number, at)] = self.rows("SELECT number, at FROM seen WHERE number > ? ORDER BY number LIMIT 1", middle)
+            low, high = (number, high) if at < before else (low, middle)
+        return int(high)
+
+    def put(self, owner: str, values: Sequence[tuple[bytes, bytes]]) -> None:
+        for chunk in _chunks(values, _VARIABLES_MAX // 2):
+            self.run(_put(len(chunk)), owner, *(part for row in chunk for part in row))
+
+    def delete(self, owner: str, keys: Sequence[bytes]) -> None:
+        for chunk in _chunks(keys, _VARIABLES_MAX):
+            self.run(f"DELETE FROM owned WHERE owner = ? AND key IN ({_marks(len(chunk))})", owner, *chunk)
+
+    def add_intents(self, owner: str, intents: Sequence[Intent]) -> None:
+        for chunk in _chunks(intents, _VARIABLES_MAX // 3):
+            parts = (part for intent in chunk for part in (intent.target, intent.key, intent.body))
+            self.run(_add(len(chunk)), owner, *parts)
+
+
+def _chunks(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+# Numbered variables: the scope, the owner and the time are bound once for all rows.
+
+
+@lru_cache(maxsize=64)
+def _known(count: int) -> str:
+    return f"SELECT key FROM seen WHERE scope = ? AND key IN ({_marks(count)})"
+
+
+@lru_cache(maxsize=64)
+def _record(count: int) -> str:
+    return "INSERT INTO seen (scope, at, key) VALUES " + ", ".join(f"(?1, ?2, ?{row + 3})" for row in range(count))
+
+
+@lru_cache(maxsize=64)
+def _put(count: int) -> str:
+    rows = ", ".join(f"(?1, ?{2 * row + 2}, ?{2 * row + 3})" for row in range(count))
+    return f"INSERT OR REPLACE INTO owned (owner, key, value) VALUES {rows}"
+
+
+@lru_cache(maxsize=64)
+def _add(count: int) -> str:
+    rows = ", ".join(f"(?1, ?{3 * row + 2}, ?{3 * row + 3}, ?{3 * row + 4})" for row in range(count))
+    return f"INSERT INTO intents (owner, target, key, body) VALUES {rows}"

@@ -4,7 +4,7 @@ import json
 import os
 import ssl
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,14 +61,24 @@ class Client:
 
     def events(self, *path: str) -> Generator[dict[str, Any], None, None]:
         """The data of server-sent events, until the server ends the stream."""
-        with self._reaching(), self._http.stream("GET", _path(path)) as response:
+        for _, data in self.stream(*path):
+            yield data
+
+    def stream(
+        self, *path: str, query: Mapping[str, int] | None = None
+    ) -> Generator[tuple[str, dict[str, Any]], None, None]:
+        """Server-sent events, each with its name, until the server ends the stream."""
+        name = ""
+        with self._reaching(), self._http.stream("GET", _path(path), params=query) as response:
             if response.headers.get("content-type", "").partition(";")[0] != "text/event-stream":
                 response.read()
                 self._answer(response)
                 raise self._foreign(response)
             for line in response.iter_lines():
-                if line.startswith("data:"):
-                    yield json.loads(line.removeprefix("data:"))
+                if line.startswith("event:"):
+                    name = line.removeprefix("event:").strip()
+                elif line.startswith("data:"):
+                    yield name, json.loads(line.removeprefix("data:"))
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:

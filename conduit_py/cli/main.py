@@ -155,6 +155,7 @@ def version(*, json: Json = False) -> int:
 for commands in (operate.pipelines, operate.positions, operate.plugins):
     app.command(commands)
 app.command(operate.top, sort_key=12)
+app.command(operate.tap, sort_key=14)
 app.register_install_completion_command(help="Complete commands and options in your shell from now on.")
 app.command(dashboards)
 

@@ -26,6 +26,10 @@ def _check_id(_: Any, id: str) -> None:
         raise ValueError("must be 1 to 128 letters, digits or any of _.:-")
 
 
+def _within(least: int, most: int) -> validators.Number:
+    return validators.Number(gte=least, lte=most)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Call:
@@ -45,6 +49,7 @@ HERE = Call()
 
 PipelineId = Annotated[str, Parameter(help="id of the pipeline", validator=_check_id)]
 SourceId = Annotated[str, Parameter(help="id of one of its sources", validator=_check_id)]
+NodeId = Annotated[str, Parameter(help="id of one of its nodes", validator=_check_id)]
 Json = Annotated[bool, Parameter(help="answer in JSON on stdout")]
 Wait = Annotated[
     float,
@@ -153,6 +158,26 @@ def top(
     from conduit_py.cli.top import top
 
     return top(call, count)
+
+
+def tap(
+    id: PipelineId,
+    node: NodeId,
+    /,
+    *,
+    rate: Annotated[
+        int, Parameter(help="at most so many records a second", show_default=True, validator=_within(1, 1000))
+    ] = 10,
+    limit: Annotated[int | None, Parameter(help="leave after so many records", validator=_within(1, 1_000_000))] = None,
+    call: Call = HERE,
+) -> int:
+    """Watch the records of a node as they pass, with what it changes, until Ctrl-C. The pipeline does not notice.
+
+    Needs a token with the role operate: what is in the records is shown.
+    """
+    from conduit_py.cli.tap import tap
+
+    return tap(call, id, node, rate, limit)
 
 
 @plugins.command(name="list", sort_key=1)

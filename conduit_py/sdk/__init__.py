@@ -8,6 +8,7 @@ from conduit_py.sdk.destination import AckMode, Answer, Destination, Level
 from conduit_py.sdk.options import Options
 from conduit_py.sdk.processor import Processor, Result, processor
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Source
+from conduit_py.sdk.state import State
 from conduit_py.sdk.transactional import StagedDestination, TransactionalDestination
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Result",
     "Source",
     "StagedDestination",
+    "State",
     "Structured",
     "TransactionalDestination",
     "TransientError",

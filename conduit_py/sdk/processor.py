@@ -10,6 +10,7 @@ from conduit_py.errors import Problem
 from conduit_py.record import Record
 from conduit_py.sdk.options import Options, Place, place_of_call
 from conduit_py.sdk.plugin import OptionsT, Plugin
+from conduit_py.sdk.state import State
 
 Result: TypeAlias = Record | list[Record] | Exception | None
 """One record goes on, a list splits, None filters, an exception nacks."""
@@ -26,6 +27,10 @@ class Processor(Plugin[OptionsT]):
     """
 
     blocking: ClassVar[bool | None] = None
+
+    stateful: bool = False
+    """Whether it remembers things in `state`, which an exactly-once pipeline sets before `open`."""
+    state: State
 
     def open(self) -> Awaitable[None] | None:
         """Get ready. Called once per run, before the first record."""
@@ -55,13 +60,16 @@ class FunctionProcessor(Processor[Options]):
         function: Callable[..., Any],
         *,
         batch: bool = False,
+        state: bool = False,
         name: str | None = None,
         workers: int = 1,
         when: Condition | None = None,
         retry: Retry | None = None,
     ) -> None:
         self._declare({}, place_of_call())
-        self.problems += _form_problems(function, "batch" if batch else "record", self.place)
+        takes = ["a batch" if batch else "a record", *(["a state"] if state else [])]
+        self.problems += _form_problems(function, takes, self.place)
+        self.stateful = state
         self.function = function
         self.name = name or getattr(function, "__name__", type(function).__name__).strip("<>")
         self.batch = batch
@@ -82,7 +90,7 @@ class FunctionProcessor(Processor[Options]):
         return self
 
 
-def _form_problems(function: Callable[..., Any], given: str, place: Place | None) -> list[Problem]:
+def _form_problems(function: Callable[..., Any], takes: list[str], place: Place | None) -> list[Problem]:
     """What can be seen from outside: every call of such a function would fail, and refuse its record."""
     spot = place or (None, None)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -92,9 +100,10 @@ def _form_problems(function: Callable[..., Any], given: str, place: Place | None
     except (TypeError, ValueError):
         return []  # Some functions written in C do not say what they take.
     try:
-        signature.bind(None)
+        signature.bind(*takes)
     except TypeError as error:
-        return [Problem("", f"cannot be called with a {given}: {error}", "it must take one argument", *spot)]
+        count = "one argument" if len(takes) == 1 else "two arguments"
+        return [Problem("", f"cannot be called with {' and '.join(takes)}: {error}", f"it must take {count}", *spot)]
     return []
 
 
@@ -104,6 +113,7 @@ def processor(function: Callable[..., Any], /) -> FunctionProcessor: ...
 def processor(
     *,
     batch: bool = False,
+    state: bool = False,
     name: str | None = None,
     workers: int = 1,
     when: Condition | None = None,
@@ -114,7 +124,8 @@ def processor(function: Callable[..., Any] | None = None, /, **settings: Any) ->
 
     The function takes a record and returns a record, None (filter) or a list of records (split), or
     raises (nack). With `batch=True` it takes a batch and returns one such result per record, where an
-    exception in place of a result nacks that record alone. It may be async.
+    exception in place of a result nacks that record alone. With `state=True`, in an exactly-once
+    pipeline, it is given a `State` as its second argument. It may be async.
     """
     if function is None:
         return lambda wrapped: FunctionProcessor(wrapped, **settings)

@@ -11,6 +11,7 @@ from conduit_py.errors import RecordRefused, RunError
 from conduit_py.pipeline import Processor
 from conduit_py.record import Record
 from conduit_py.sdk.processor import Result
+from conduit_py.sdk.state import State
 from conduit_py.stream.lane import Lane
 from conduit_py.stream.meter import Meter
 
@@ -29,7 +30,9 @@ class Crew:
     (invariant 1).
     """
 
-    def __init__(self, node: str, declared: Processor, meter: Meter, rng: random.Random) -> None:
+    def __init__(
+        self, node: str, declared: Processor, meter: Meter, rng: random.Random, state: State | None = None
+    ) -> None:
         assert declared.processor is not None
         self._when = declared.when
         self._retry = declared.retry
@@ -37,7 +40,8 @@ class Crew:
         self._rng = rng
         several = declared.workers > 1
         self._lanes = [
-            Lane(node, declared.processor.fresh(), always_in_thread=several) for _ in range(declared.workers)
+            Lane(node, declared.processor.fresh(), always_in_thread=several, state=state)
+            for _ in range(declared.workers)
         ]
         self._opened: list[Lane] = []
 

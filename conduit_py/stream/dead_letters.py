@@ -11,6 +11,7 @@ from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import DeadLetterFailed, NackNotAllowed, describe
 from conduit_py.pipeline import DeadLetters
 from conduit_py.sdk.destination import AckMode, Destination
+from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.stream.answers import check_refusals, next_answers, not_awaited
 from conduit_py.stream.border import border, lent
 from conduit_py.stream.calls import Calls, is_async
@@ -36,6 +37,8 @@ class DeadLetterOffice:
         self._answers_later = isinstance(self._handler, Destination) and self._handler.acks is AckMode.LATER
         # Settlers of several sources share the handler, which must see one call at a time.
         self._lock = trio.Lock()
+        self.in_transaction = False
+        """Whether what is stored becomes durable when the handler is staged."""
         self._count = 0
 
     async def open(self) -> None:
@@ -50,6 +53,16 @@ class DeadLetterOffice:
                     await self._calls("teardown")
             finally:
                 self._calls.close()
+
+    @property
+    def staged_calls(self) -> Calls | None:
+        """Exactly-once: the calls of a handler that takes part in the transaction itself."""
+        return self._calls if isinstance(self._handler, StagedDestination) else None
+
+    def check(self, letters: Sequence[DeadLetter]) -> None:
+        """Exactly-once: raise, before anything is committed, if nobody wants letters."""
+        if letters and self._handler == "stop":
+            raise Refused(self._unwanted(letters[0]), letters[0], 0).error
 
     async def ended(self) -> None:
         """Once closed: wait until no write is under way any more."""
@@ -83,7 +96,8 @@ class DeadLetterOffice:
         batch = self._batch(letters)
         try:
             refused = check_refusals(self._node, await calls("write", lent(batch)), len(batch))
-            await calls("flush")
+            if not self.in_transaction:
+                await calls("flush")
             if self._answers_later:
                 refused |= await self._answered(batch, refused, calls)
         except Exception as error:  # a border: whatever it is, these letters are not safe

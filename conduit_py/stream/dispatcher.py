@@ -7,6 +7,7 @@ from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import ContractBroken
 from conduit_py.killpoint import reach
 from conduit_py.record import Record
+from conduit_py.stream.gate import Gate
 from conduit_py.stream.intake import Intake
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
@@ -19,7 +20,8 @@ class Dispatcher:
     """Takes what the reader has read as one batch, registers it in the ledger and sends it downstream.
 
     The processors that only this source feeds run here, without a channel in between. With
-    `before_sending` (at-most-once) progress is made durable before the batch sets out.
+    `before_sending` (at-most-once) progress is made durable before the batch sets out; with a gate
+    (exactly-once) it sets out when its transaction has room for it.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Dispatcher:
         meter: Meter,
         point: TapPoint,
         before_sending: Callable[[Span], Awaitable[None]] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._node = node
         self._intake = intake
@@ -43,11 +46,14 @@ class Dispatcher:
         self._meter = meter
         self._point = point
         self._before_sending = before_sending
+        self._gate = gate
         self._last_position = b""
 
     async def run(self) -> None:
         with self._outlet:
             while (taken := await self._intake.take()) is not None:
+                if self._gate is not None:
+                    await self._gate.enter(self._node, taken[0])
                 batch = self._register(*taken)
                 if self._before_sending is not None:
                     await self._before_sending(batch.span)

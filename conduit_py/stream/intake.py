@@ -16,7 +16,7 @@ class Intake:
     """
 
     def __init__(self, batch_size: int, taken: Signal) -> None:
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._taken = taken
         self._filled = Signal()
         self._closed = False
@@ -26,7 +26,7 @@ class Intake:
 
     @property
     def room(self) -> int:
-        return self._batch_size - len(self._records)
+        return self.batch_size - len(self._records)
 
     def put(self, records: list[Record], refused: Mapping[int, str]) -> None:
         """Add records, at most `room`; `refused` maps indices among them to reasons."""

@@ -8,8 +8,10 @@ from conduit_py.batch import Batch
 from conduit_py.errors import ContractBroken, RunError, TransientError
 from conduit_py.record import Record
 from conduit_py.sdk.processor import FunctionProcessor, Processor, Result
+from conduit_py.sdk.state import State
 from conduit_py.stream.border import border, lent
 from conduit_py.stream.calls import SLOW_SECONDS, Calls, is_async
+from conduit_py.stream.unit import in_units
 
 
 class Lane:
@@ -21,7 +23,9 @@ class Lane:
     that opens something, says it blocks, or proves slow runs in a thread of its own.
     """
 
-    def __init__(self, node: str, processor: Processor[Any], *, always_in_thread: bool = False) -> None:
+    def __init__(
+        self, node: str, processor: Processor[Any], *, always_in_thread: bool = False, state: State | None = None
+    ) -> None:
         self._node = node
         self._calls = Calls(node, processor)
         self._processor = processor
@@ -29,6 +33,16 @@ class Lane:
         self._call: Callable[..., Any] = processor.process_batch if self._by_batch else processor.process
         self._async = is_async(self._call)
         self._in_thread = always_in_thread or self._blocks(processor)
+        self._state = state if processor.stateful else None
+        if self._state is not None:
+            self._remember(self._state)
+
+    def _remember(self, state: State) -> None:
+        """A function is given its state with every call, because it is shared between runs; others have one."""
+        is_function = isinstance(self._processor, FunctionProcessor)
+        if not is_function:
+            self._processor.state = state
+        self._call = in_units(self._call, state, is_async=self._async, given=is_function)
 
     def _blocks(self, processor: Processor[Any]) -> bool:
         if processor.blocking is not None:
@@ -64,6 +78,8 @@ class Lane:
             return [error] * len(batch)
 
     async def _run(self, batch: Batch) -> list[Result]:
+        if self._state is not None:
+            self._state.enter(batch)
         if self._async:
             return await (self._batch_async(batch) if self._by_batch else self._each_async(batch.records))
         if self._in_thread:

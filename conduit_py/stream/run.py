@@ -19,6 +19,7 @@ from conduit_py.stream.hooks import tell_changed, tell_deleted
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.swapping import Swapping
 from conduit_py.stream.tap import Taps
+from conduit_py.stream.transactions import Transactions
 from conduit_py.stream.wiring import Task, Wiring
 
 log = logging.getLogger("conduit_py")
@@ -55,11 +56,23 @@ class Run:
     """
 
     def __init__(
-        self, graph: Graph, store: Store, *, rng: random.Random | None = None, taps: Taps | None = None
+        self,
+        graph: Graph,
+        store: Store,
+        *,
+        rng: random.Random | None = None,
+        taps: Taps | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
+        assert (transactions is not None) == (graph.pipeline.delivery == "exactly_once")
         self._graph = graph
         self._store = store
-        self._wiring = Wiring(graph, store, rng or random.Random(), taps or Taps())
+        self._transactions = transactions
+        gate = transactions.gate if transactions is not None else None
+        self._wiring = Wiring(graph, store, rng or random.Random(), taps or Taps(), gate)
+        if transactions is not None:
+            transactions.enlist(self._wiring)
+            self._wiring.tasks.append(Task(graph.pipeline.id, transactions.run))
         self._swapping = Swapping(self._wiring.stages, self._wiring.ledgers)
         self._scope = trio.CancelScope()
         self._closing = trio.CancelScope(shield=True)
@@ -133,6 +146,8 @@ class Run:
 
     async def _open(self) -> None:
         wiring, store, pipeline = self._wiring, self._store, self._graph.pipeline.id
+        if self._transactions is not None:
+            await self._transactions.claim()
         await tell_deleted(store, pipeline, self._graph.nodes)
         for node, calls in wiring.destination_calls.items():
             await tell_changed(store, pipeline, node, "destination", calls)
@@ -141,6 +156,8 @@ class Run:
                 await calls("open")
         self._closers.append((DEAD_LETTERS, wiring.office.close))
         await wiring.office.open()
+        if self._transactions is not None:
+            await self._transactions.recover()
         for node, stage in wiring.stages.items():
             self._closers.append((node, stage.close))
             await stage.open()
@@ -168,6 +185,8 @@ class Run:
             log.debug("a later error in %s", self._graph.pipeline.id, exc_info=error)
             return
         log.debug("the run of %s fails", self._graph.pipeline.id, exc_info=error)
+        if self._transactions is not None:
+            self._transactions.explain(error)
         self._error = error
         self._scope.cancel()
 

@@ -114,10 +114,29 @@ class Settler:
         with self._meter.waiting("store"), self._meter.timing(self._meter.persists):
             await self._store.save_positions(self._pipeline, {self._node: positions[-1][-1]})
         reach("settler.after_persist")
+        await self._ack(positions)
+
+    async def _ack(self, positions: Sequence[Sequence[bytes]]) -> None:
         with border(self._node, "ack"), self._meter.waiting("source ack"):
             if not self._calls.inherited("ack"):
                 await self._calls("ack", list(chain.from_iterable(positions)))
         reach("settler.after_ack")
+
+    def take(self) -> tuple[list[Stretch], list[DeadLetter]]:
+        """Exactly-once: what is settled, for a transaction to commit, and its letters, if the window allows them."""
+        stretches = self._ledger.settled()
+        letters, refused = self._allowed(stretches)
+        if refused is not None:
+            raise self._not_allowed(refused)
+        return stretches, letters
+
+    async def let_go(self, stretches: Sequence[Stretch]) -> None:
+        """Exactly-once: the transaction with these is committed: tell the source, and give the credit back."""
+        if stretches:
+            await self._ack([stretch.positions for stretch in stretches])
+            count = sum(stretch.stop - stretch.start for stretch in stretches)
+            self._count(stretches, count)
+            self._ledger.release(count)
 
     async def commit_first(self, span: Span) -> None:
         """At-most-once: the span is done with before it has set out."""

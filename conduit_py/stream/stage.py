@@ -16,6 +16,7 @@ from conduit_py.pipeline import Processor
 from conduit_py.record import Record
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
+from conduit_py.sdk.state import State
 from conduit_py.stream.crew import Crew, GivenUp, close_all
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
@@ -58,6 +59,7 @@ class Stage:
         meter: Meter,
         rng: random.Random,
         point: TapPoint,
+        state: State | None = None,
     ) -> None:
         self._node = node
         self._voters = voters
@@ -65,11 +67,12 @@ class Stage:
         self._meter = meter
         self._rng = rng
         self._point = point
+        self._state = state
         self._shifts = [_Shift({}, self.crew(declared))]
 
     def crew(self, declared: Processor) -> Crew:
         """Workers for this node, not yet opened."""
-        return Crew(self._node, declared, self._meter, self._rng)
+        return Crew(self._node, declared, self._meter, self._rng, self._state)
 
     async def open(self) -> None:
         for shift in self._shifts:

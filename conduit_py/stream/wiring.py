@@ -11,11 +11,14 @@ from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph, Node
 from conduit_py.pipeline import Destination, Processor, Source
 from conduit_py.sdk.destination import AckMode
+from conduit_py.sdk.state import State
+from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.calls import Calls
 from conduit_py.stream.dead_letters import DeadLetterOffice
 from conduit_py.stream.dispatcher import Dispatcher
+from conduit_py.stream.gate import Gate
 from conduit_py.stream.intake import Intake
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
@@ -42,13 +45,15 @@ class Wiring:
 
     A node is a task only where that adds concurrency: every source has a reader, a dispatcher and a
     settler, every destination a writer (and an ack reader), and adjacent processors share one task.
+    With a gate (exactly-once) the settlers have no task: whoever makes transactions works with them.
     """
 
-    def __init__(self, graph: Graph, store: Store, rng: random.Random, taps: Taps) -> None:
+    def __init__(self, graph: Graph, store: Store, rng: random.Random, taps: Taps, gate: Gate | None = None) -> None:
         self._graph = graph
         self._store = store
         self._rng = rng
         self._taps = taps
+        self._gate = gate
         self.meters: dict[str, Meter] = {node.id: Meter(node.id, node.kind) for node in graph.nodes.values()}
         self.meters[DEAD_LETTERS] = Meter(DEAD_LETTERS, "dead_letters")
         self.ledgers: dict[str, Ledger] = {}
@@ -57,6 +62,9 @@ class Wiring:
         self.destination_calls: dict[str, Calls] = {}
         self.answer_calls: dict[str, Calls] = {}
         self.stages: dict[str, Stage] = {}
+        self.states: dict[str, State] = {}
+        self.intakes: dict[str, Intake] = {}
+        self.settlers: dict[str, Settler] = {}
         self.readers: list[Reader] = []
         self.tasks: list[Task] = []
         letters = graph.pipeline.dead_letters
@@ -109,9 +117,11 @@ class Wiring:
         for node in self._graph.nodes.values():
             if isinstance(node.declared, Processor):
                 voters = self._graph.votes(node.id)
+                if self._gate is not None:
+                    self.states[node.id] = State()
                 self.stages[node.id] = Stage(
                     node.id, node.declared, voters, self.ledgers, self.meters[node.id], self._rng,
-                    self._taps.point(node.id),
+                    self._taps.point(node.id), self.states.get(node.id),
                 )  # fmt: skip
 
     def _add_source(self, node: Node) -> None:
@@ -135,20 +145,26 @@ class Wiring:
             node.id, pipeline.id, ledger, window, self.office, self._store, ack_calls, meter,
             commits=not at_most_once,
         )  # fmt: skip
-        intake = Intake(declared.batch_size, wake)
+        self.settlers[node.id] = settler
+        intake = self.intakes[node.id] = Intake(declared.batch_size, wake)
         reader = Reader(node.id, source, calls, ledger, intake, wake, meter)
         stages, outlet = self._chain(node)
         dispatcher = Dispatcher(
             node.id, intake, ledger, voters, stages, outlet, meter, self._taps.point(node.id),
-            before_sending=settler.commit_first if at_most_once else None,
+            before_sending=settler.commit_first if at_most_once else None, gate=self._gate,
         )  # fmt: skip
+        gate = self._gate
 
         async def dispatch() -> None:
             await dispatcher.run()
-            settler.finish()
+            (settler.finish if gate is None else gate.leave)()
 
         self.readers.append(reader)
-        self.tasks += [Task(node.id, reader.run), Task(node.id, dispatch), Task(node.id, settler.run)]
+        self.tasks += [Task(node.id, reader.run), Task(node.id, dispatch)]
+        if gate is None:
+            self.tasks.append(Task(node.id, settler.run))
+        else:
+            gate.entrants += 1
 
     def _add_processors(self, node: Node) -> None:
         inbox = self._channels[node.id][1]
@@ -164,11 +180,12 @@ class Wiring:
         connector = declared.connector.fresh()
         calls = self.destination_calls[node.id] = Calls(node.id, connector)
         ack_reader = None
-        if connector.acks is AckMode.LATER:
+        staged = self._gate is not None and isinstance(connector, StagedDestination)
+        if connector.acks is AckMode.LATER and not staged:
             answer_calls = self.answer_calls[node.id] = Calls(f"{node.id}-answers", connector)
             ack_reader = AckReader(node.id, answer_calls, voter, self.ledgers, meter, point)
             self.tasks.append(Task(node.id, ack_reader.run))
-        writer = Writer(node.id, declared, calls, voter, self.ledgers, ack_reader, meter, self._rng, point)
+        writer = Writer(node.id, declared, calls, voter, self.ledgers, ack_reader, meter, self._rng, point, self._gate)
         inbox = self._channels[node.id][1]
         self.tasks.append(Task(node.id, lambda: writer.run(inbox)))
 

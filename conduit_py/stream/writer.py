@@ -12,10 +12,12 @@ from conduit_py.errors import RecordRefused, RunError, TransientError
 from conduit_py.killpoint import reach
 from conduit_py.pipeline import Destination
 from conduit_py.sdk.destination import AckMode, refusal_text
+from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.answers import check_refusals
 from conduit_py.stream.border import border, lent
 from conduit_py.stream.calls import Calls
+from conduit_py.stream.gate import Gate
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.signal import Pace
@@ -43,11 +45,16 @@ class Writer:
         meter: Meter,
         rng: random.Random,
         point: TapPoint,
+        gate: Gate | None = None,
     ) -> None:
         self._node = node
         self._when = declared.when
         self._retry = declared.retry
-        self._flush_acks = declared.connector.acks is AckMode.FLUSH
+        self._gate = gate
+        # In a transaction what was written becomes durable when the destination is staged.
+        staged = gate is not None and isinstance(declared.connector, StagedDestination)
+        self._flush_acks = declared.connector.acks is AckMode.FLUSH and not staged
+        self._staged = staged
         # One that answers later may hold its answers back until it is flushed.
         self._flushes = self._flush_acks or (ack_reader is not None and not calls.inherited("flush"))
         self._calls = calls
@@ -66,8 +73,11 @@ class Writer:
         # Closed without a checkpoint: an error must be known before its neighbours notice the closed channel.
         with inbox:
             while (batch := await self._next(inbox)) is not None:
+                if self._gate is not None:
+                    await self._gate.writable()
                 await self._write(batch)
-        await self._flush()
+        if not self._staged:
+            await self._flush()
         if self._ack_reader is not None:
             self._ack_reader.finish()
 

@@ -1,0 +1,60 @@
+"""Difference: what a new definition of a pipeline changes, and so how little it takes to carry it out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from conduit_py.graph.node import Graph, Node
+from conduit_py.lifecycle.sameness import same
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a definition differs from the one before it."""
+
+    processors: frozenset[str] = frozenset()
+    """The nodes whose processors differ."""
+    words: bool = False
+    """Whether only what people read differs too, such as the description."""
+    rest: str | None = None
+    """What else differs, for which the pipeline must be started anew."""
+
+    def __bool__(self) -> bool:
+        return bool(self.processors) or self.words or self.rest is not None
+
+
+def difference(old: Graph, new: Graph) -> Difference:
+    """Compare two definitions of one pipeline."""
+    if _shape(old) != _shape(new):
+        return Difference(rest="the graph")
+    if not same(_settings(old), _settings(new)):
+        return Difference(rest="the settings")
+    changed = set()
+    for id, node in new.nodes.items():
+        if not same(_node(old.nodes[id]), _node(node)):
+            if node.kind != "processor":
+                return Difference(rest=f"the {node.kind} {id}")
+            changed.add(id)
+    words = old.pipeline.settings.description != new.pipeline.settings.description
+    return Difference(frozenset(changed), words)
+
+
+def _shape(graph: Graph) -> list[tuple[object, ...]]:
+    """The nodes and edges. Their order counts: it says which destination has which vote."""
+    return [(node.id, node.kind, tuple(node.inputs), tuple(node.outputs)) for node in graph.nodes.values()]
+
+
+def _settings(graph: Graph) -> tuple[Any, ...]:
+    pipeline = graph.pipeline
+    settings = pipeline.settings.model_dump(exclude={"description"})
+    rest = _said(pipeline, "settings", "sources", "destinations", "dead_letters")
+    return settings, rest, _said(pipeline.dead_letters)
+
+
+def _node(node: Node) -> dict[str, Any]:
+    """All that was said about a node, apart from what the shape of the graph says too."""
+    return _said(node.declared, "after", "named")
+
+
+def _said(declared: object, *leave_out: str) -> dict[str, Any]:
+    passed_over = {"place", "problems", "processors", *leave_out}
+    return {name: value for name, value in sorted(vars(declared).items()) if name not in passed_over}

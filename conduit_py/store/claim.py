@@ -48,6 +48,8 @@ class Changes(msgspec.Struct):
     intents: list[Intent] = []
     """Rows of the outbox, in the order in which each target is to get them."""
     shards: list[ShardChange] = []
+    positions: dict[str, bytes] = {}
+    """How far each of these sources has come: what `Store.positions` gives of the pipeline that owns the claim."""
 
     def encode(self) -> bytes:
         return _ENCODER.encode(self)

@@ -27,7 +27,7 @@ class MemoryStore(Store):
         self.writes = 0
         self.saved: list[tuple[str, dict[str, bytes]]] = []
         self._rows: dict[tuple[str, Kind, str], bytes] = {}
-        self._tables = MemoryTables(trio.current_time)
+        self._tables = MemoryTables(trio.current_time, self._place)
         self._closed = False
 
     async def transact(self, work: Callable[[Tables], T]) -> T:
@@ -55,6 +55,10 @@ class MemoryStore(Store):
         self._rows.update({row[:3]: row.value for row in rows})
         if rows[0].kind == "position":
             self.saved.append((rows[0].pipeline, {row.node: row.value for row in rows}))
+
+    def _place(self, pipeline: str, positions: dict[str, bytes]) -> None:
+        self._rows.update({(pipeline, "position", source): value for source, value in positions.items()})
+        self.saved.append((pipeline, dict(positions)))
 
     async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
         await self._enter_write()

@@ -11,8 +11,10 @@ from conduit_py.store.tables import Pending, Shard, Tables, advanced, fenced
 class MemoryTables(Tables):
     """Plain dictionaries. A method checks everything before it changes anything, so nothing has to be undone."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], place: Callable[[str, dict[str, bytes]], None]) -> None:
+        """`place` keeps the positions of an owner, which are not in these tables."""
         self._clock = clock
+        self._place = place
         self._owners: dict[str, _Owner] = {}
         self._seen: dict[str, dict[bytes, float]] = {}
         self._outbox: dict[str, _Target] = {}
@@ -49,6 +51,8 @@ class MemoryTables(Tables):
             self._outbox.setdefault(intent.target, _Target()).pending[pending.number] = pending
         for (scope, name), shard in shards.items():
             self._shards[scope][name] = shard
+        if changes.positions:
+            self._place(owner, changes.positions)
 
     def _refuse_repeats(self, changes: Changes) -> None:
         new: set[tuple[str, bytes]] = set()

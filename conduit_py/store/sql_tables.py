@@ -72,6 +72,14 @@ class SqlTables(Tables):
             self.delete(owner, gone)
         if changes.intents:
             self.add_intents(owner, changes.intents)
+        for source, position in changes.positions.items():
+            self.run(
+                "INSERT INTO entries (pipeline, kind, node, value) VALUES (?, 'position', ?, ?)"
+                " ON CONFLICT (pipeline, kind, node) DO UPDATE SET value = excluded.value",
+                owner,
+                source,
+                position,
+            )
 
     def _advance(self, owner: str, fence: int, changes: Changes) -> bool:
         """Record the checkpoint under this fence; False when it is the last one already."""

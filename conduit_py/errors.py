@@ -106,6 +106,18 @@ class PipelineIdle(FleetError):
     code = "pipeline.not_running"
 
 
+class LetterUnknown(FleetError):
+    """There is no dead letter with this id."""
+
+    code = "dead_letter.unknown"
+
+
+class LetterBusy(FleetError):
+    """The dead letter is about to be sent again; what was asked must wait for how that ends."""
+
+    code = "dead_letter.queued"
+
+
 class ShuttingDown(FleetError):
     """The server is about to end and starts nothing any more."""
 

@@ -21,16 +21,10 @@ VERSION = b"\x01"
 
 def pack(record: Record) -> bytes:
     """The record as bytes. A value that they cannot carry raises RecordRefused naming it (invariant 12)."""
-    payload = record.payload
-    fields = [
-        record.position,
-        str(record.operation),
-        _plain(record.metadata, "metadata"),
-        _plain(record.key, "key"),
-        _plain(payload.before, "payload.before"),
-        _plain(payload.after, "payload.after"),
-    ]
-    return VERSION + _ENCODER.encode(fields)
+    try:
+        return VERSION + _ENCODER.encode(_fields(record))
+    except RecursionError as error:
+        raise RecordRefused("is nested too deeply to be kept") from error
 
 
 def unpack(packed: bytes) -> Record:
@@ -41,13 +35,25 @@ def unpack(packed: bytes) -> Record:
     return Record(position, Operation(operation), metadata, key, Payload(before, after))
 
 
+def _fields(record: Record) -> list[Any]:
+    payload = record.payload
+    return [
+        _plain(record.position, "position"),
+        str(record.operation),
+        _plain(record.metadata, "metadata"),
+        _plain(record.key, "key"),
+        _plain(payload.before, "payload.before"),
+        _plain(payload.after, "payload.after"),
+    ]
+
+
 def _plain(value: Any, path: str) -> Any:
     """The value in types that MessagePack carries as they are, and extensions."""
     kind = type(value)
     if kind in _AS_THEY_ARE:
         return value
     if kind is int:
-        return value if -(2**63) <= value < 2**64 else _extended(int, str(value))
+        return value if -(2**63) <= value < 2**64 else _extended(int, hex(value))
     if kind is str:
         return value if _encodes(value) else _extended(str, value.encode("utf-8", "surrogatepass"))
     if kind is list:
@@ -129,7 +135,7 @@ def _time(text: str) -> time:
 
 
 _MADE_OF: dict[type[Any], Callable[[bytes], Any]] = {
-    int: lambda raw: int(raw),
+    int: lambda raw: int(raw, 16),
     str: lambda raw: raw.decode("utf-8", "surrogatepass"),
     tuple: lambda raw: tuple(_DECODER.decode(raw)),
     set: lambda raw: set(_DECODER.decode(raw)),
@@ -144,4 +150,4 @@ _MADE_OF: dict[type[Any], Callable[[bytes], Any]] = {
     bytearray: lambda raw: bytearray.fromhex(raw.decode()),
 }
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(ext_hook=_revived)
+_DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_revived)

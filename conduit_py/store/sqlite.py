@@ -8,6 +8,7 @@ from typing import TypeVar
 import trio
 
 from conduit_py.store.database import Database
+from conduit_py.store.sqlite_letters import SqliteLetterBox
 from conduit_py.store.sqlite_tables import SqliteTables
 from conduit_py.store.store import Kind, Row, Store
 from conduit_py.store.tables import Tables
@@ -26,6 +27,7 @@ class SqliteStore(Store):
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._writer = Writer(database)
         self._clock = clock
+        self.letters = SqliteLetterBox(database.file.parent)
 
     @classmethod
     async def open(cls, directory: Path) -> "SqliteStore":
@@ -55,6 +57,8 @@ class SqliteStore(Store):
         return [pipeline for (pipeline,) in rows]
 
     async def close(self) -> None:
+        await self.letters.close()
+        # Last, for it holds the lock of the directory.
         await self._writer.close()
 
     async def _load(self, pipeline: str, kind: Kind) -> list[tuple[str, bytes]]:

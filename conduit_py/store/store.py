@@ -11,6 +11,7 @@ import trio
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.status import PipelineState
 from conduit_py.store.claim import Claim, Claimed
+from conduit_py.store.letters import LetterBox
 from conduit_py.store.outbox import Outbox
 from conduit_py.store.seen import Seen
 from conduit_py.store.shards import Shards
@@ -53,6 +54,9 @@ class Store(ABC):
     One trio run uses a store; any number of its tasks may at the same time. After `close` every call
     raises StateFailed.
     """
+
+    letters: LetterBox
+    """The dead letters of pipelines that keep them here."""
 
     async def positions(self, pipeline: str) -> dict[str, bytes]:
         """The last durable position of every source that has one."""

@@ -18,7 +18,9 @@ from typing import Any
 
 import trio
 
+from conduit_py.errors import StateFailed
 from conduit_py.store.memory import MemoryStore
+from conduit_py.store.memory_letters import MemoryLetterBox
 from conduit_py.store.store import Kind, Row
 from conduit_py.testing.log import Log
 
@@ -63,6 +65,7 @@ class MortalStore(MemoryStore):
     def __init__(self, log: Log) -> None:
         super().__init__()
         self._log = log
+        self.letters = MemoryLetterBox(self._enter, self._enter_letters)
 
     async def _save(self, rows: list[Row]) -> None:
         await trio.lowlevel.checkpoint()
@@ -74,6 +77,11 @@ class MortalStore(MemoryStore):
         await trio.lowlevel.checkpoint()
         if self._log.note("store", "forget", kind):
             await super()._forget(pipeline, kind, node)
+
+    async def _enter_letters(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if not self._log.note("store", "letters"):
+            raise StateFailed("the power is cut")
 
     async def close(self) -> None:
         """Stay open: the next run uses it again."""

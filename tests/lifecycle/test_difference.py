@@ -191,7 +191,7 @@ def test_an_edit_of_a_processor_is_noticed_there_and_nowhere_else(
         ("generator.Source(rate=1), ", "generator.Source(rate=1), batch_size=7, ", "the source made"),
         ('path="kept"', 'path="else"', "the destination kept"),
         ('path="kept")', 'path="kept"), retry=Retry()', "the destination kept"),
-        ("def write(self, batch):\n        return None", "def write(self, batch):\n        return []", "the destination own"),
+        ("def write(self, batch):\n", "def write(self, batch):\n        print(batch)\n", "the destination own"),
         ('Processor("lambda"', 'Processor("other"', "the graph"),
         ("processors=[with_globals]", "", "the graph"),
         ("lambda letter: None", '"drop"', "the settings"),
@@ -225,7 +225,7 @@ def test_what_cannot_be_compared_counts_as_changed(tmp_path: Path) -> None:
 def test_yaml_is_compared_by_its_values(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
 
-    def graph(YAML: str) -> Graph:
+    def graph(text: str) -> Graph:
         file.write_text(text)
         return compile_pipeline(load_yaml(file).pipelines[0].pipeline)
 

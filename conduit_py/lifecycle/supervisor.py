@@ -222,6 +222,7 @@ class Supervisor:
             for total in totals:
                 total.in_flight = total.queued = 0
                 total.oldest_seconds = total.stalled_seconds = 0.0
+                total.lag = None
         return totals
 
 

@@ -7,7 +7,7 @@ from conduit_py.record import Data, Operation, Payload, Record, Structured, deco
 from conduit_py.sdk.destination import AckMode, Answer, Destination, Level
 from conduit_py.sdk.options import Options
 from conduit_py.sdk.processor import Processor, Result, processor
-from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Source
+from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, Reading, Source
 from conduit_py.sdk.state import State
 from conduit_py.sdk.transactional import StagedDestination, TransactionalDestination
 
@@ -22,6 +22,7 @@ __all__ = [
     "Fate",
     "FateHandler",
     "Fenced",
+    "Lag",
     "Level",
     "MessageId",
     "NothingYet",

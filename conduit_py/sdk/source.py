@@ -28,6 +28,15 @@ class Reading(msgspec.Struct):
     refused: Mapping[int, str]
 
 
+class Lag(msgspec.Struct, frozen=True):
+    """How much there is that a source has not read yet: what of it is known, in units that it knows."""
+
+    records: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+    """How long ago the oldest of it came to be."""
+
+
 class Source(Connector[OptionsT], ABC):
     """Reads records in a stable order and can say where it is.
 
@@ -52,6 +61,14 @@ class Source(Connector[OptionsT], ABC):
 
     def ack(self, positions: Sequence[bytes]) -> Awaitable[None] | None:
         """Everything up to the last of these positions is durably handled: called in order, once each."""
+
+    def lag(self) -> Awaitable[Lag | None] | Lag | None:
+        """How much there is that `read` has not returned yet; None if that is not known.
+
+        Asked every few seconds between `open` and `teardown`, beside all other calls: a sync one runs in a
+        thread of its own, and may be under way while `teardown` is called. What it raises is logged.
+        """
+        return None
 
     def stop(self) -> Awaitable[None] | None:
         """Make a waiting `read` return what it has or raise EndOfSource.

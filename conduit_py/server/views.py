@@ -71,6 +71,14 @@ class PipelinesView(View):
     pipelines: list[PipelineView]
 
 
+class LagView(View):
+    """How much a source has still to read, in the units that it knows."""
+
+    records: int | None
+    bytes: int | None
+    seconds: float | None
+
+
 class NodeView(View):
     """A node of a pipeline, its neighbours and its counters; those are 0 before the first run in this process."""
 
@@ -90,6 +98,7 @@ class NodeView(View):
     queued: int = Field(description="batches that wait in the channel before it, of at most queue_size")
     queue_size: int
     oldest_seconds: float = Field(description="how long ago a source read the oldest record that is not settled")
+    lag: LagView | None = Field(description="of a source that runs and can say so")
     waiting_on: str | None
     calls: HistogramView = Field(description="how long its calls took: for a batch, a write, a dead letter")
     settling: HistogramView = Field(description="how long the records of a source took from read to acked")
@@ -182,8 +191,17 @@ def _node_view(node: Node, meter: Meter | None) -> NodeView:
     meter = meter or Meter(node.id, node.kind)
     counters = {name: getattr(meter, name) for name in NodeView.model_fields if hasattr(meter, name)}
     histograms = {name: _histogram_view(getattr(meter, name)) for name in ("calls", "settling")}
+    lag = meter.lag and LagView(records=meter.lag.records, bytes=meter.lag.bytes, seconds=meter.lag.seconds)
     return NodeView(
-        **{**counters, **histograms, "id": node.id, "kind": node.kind, "label": node.label, "inputs": node.inputs},
+        **{
+            **counters,
+            **histograms,
+            "lag": lag,
+            "id": node.id,
+            "kind": node.kind,
+            "label": node.label,
+            "inputs": node.inputs,
+        },
         outputs=node.outputs,
         queue_size=CHANNEL_SIZE,
     )

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from conduit_py.sdk.source import Lag
 from conduit_py.stream.histogram import DURATION_BOUNDS, SIZE_BOUNDS, Histogram, Stopwatch, empty
 
 NodeKind: TypeAlias = Literal["source", "processor", "destination", "dead_letters"]
@@ -36,6 +37,8 @@ class Meter(msgspec.Struct):
     """How long ago the oldest record was read that is not settled; 0 if all are."""
     stalled_seconds: float = 0.0
     """For how long there have been records to settle and none has been; 0 if all are settled."""
+    lag: Lag | None = None
+    """What a source has still to read, as it last said itself."""
     settled_at: float = float("-inf")
     waits: list[str] = []
     batch_sizes: Histogram = msgspec.field(default_factory=empty(SIZE_BOUNDS))

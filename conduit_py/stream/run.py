@@ -169,9 +169,13 @@ class Run:
                 await calls("open", position)
 
     async def _work(self) -> None:
-        async with self._swapping.allowed(), trio.open_nursery() as nursery:
-            for task in self._wiring.tasks:
-                nursery.start_soon(self._guarded, task)
+        async with trio.open_nursery() as watching:
+            for watch in self._wiring.lag_watches:
+                watching.start_soon(watch.run)
+            async with self._swapping.allowed(), trio.open_nursery() as nursery:
+                for task in self._wiring.tasks:
+                    nursery.start_soon(self._guarded, task)
+            watching.cancel_scope.cancel()
 
     async def _guarded(self, task: Task) -> None:
         try:

@@ -20,6 +20,7 @@ from conduit_py.stream.dead_letters import DeadLetterOffice
 from conduit_py.stream.dispatcher import Dispatcher
 from conduit_py.stream.gate import Gate
 from conduit_py.stream.intake import Intake
+from conduit_py.stream.lag import LagWatch
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.nack_window import NackWindow
@@ -61,6 +62,8 @@ class Wiring:
         self.ack_calls: dict[str, Calls] = {}
         self.destination_calls: dict[str, Calls] = {}
         self.answer_calls: dict[str, Calls] = {}
+        self.lag_calls: dict[str, Calls] = {}
+        self.lag_watches: list[LagWatch] = []
         self.stages: dict[str, Stage] = {}
         self.states: dict[str, State] = {}
         self.intakes: dict[str, Intake] = {}
@@ -83,7 +86,7 @@ class Wiring:
 
     @property
     def all_calls(self) -> list[Calls]:
-        kinds = (self.source_calls, self.ack_calls, self.destination_calls, self.answer_calls)
+        kinds = (self.source_calls, self.ack_calls, self.destination_calls, self.answer_calls, self.lag_calls)
         return [calls for each in kinds for calls in each.values()]
 
     def look(self) -> None:
@@ -159,6 +162,8 @@ class Wiring:
             await dispatcher.run()
             (settler.finish if gate is None else gate.leave)()
 
+        lag_calls = self.lag_calls[node.id] = Calls(f"{node.id}-lag", source)
+        self.lag_watches.append(LagWatch(node.id, lag_calls, meter))
         self.readers.append(reader)
         self.tasks += [Task(node.id, reader.run), Task(node.id, dispatch)]
         if gate is None:

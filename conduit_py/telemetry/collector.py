@@ -12,6 +12,7 @@ from conduit_py.lifecycle.fleet import Fleet, Member
 from conduit_py.sdk.destination import Destination
 from conduit_py.status import Status
 from conduit_py.stream.meter import Meter, Progress
+from conduit_py.stream.tap import TapPoint
 from conduit_py.telemetry import table
 from conduit_py.telemetry.sheet import Sheet, labels_text
 from conduit_py.telemetry.waiting import waits_of
@@ -50,11 +51,19 @@ def _add_member(sheet: Sheet, member: Member) -> None:
     name, present = member.pipeline.id, member.state.status
     for status in Status:
         sheet.put(table.PIPELINE_STATUS, labels_text(pipeline_name=name, status=status.value), int(status is present))
+    for node in member.graph.nodes:
+        _add_taps(sheet, name, node, member.taps.point(node))
     progress = member.progress()
     if progress is not None:
         _add_progress(sheet, name, progress)
         for meter in progress.nodes:
             _add_meter(sheet, name, member.graph, meter)
+
+
+def _add_taps(sheet: Sheet, name: str, node: str, point: TapPoint) -> None:
+    labels = labels_text(pipeline_name=name, component_id=node)
+    sheet.put(table.TAPS, labels, len(point.taps))
+    sheet.put(table.TAP_DROPS, labels, point.dropped)
 
 
 def _add_progress(sheet: Sheet, name: str, progress: Progress) -> None:
@@ -98,6 +107,10 @@ def _add_source(sheet: Sheet, labels: str, meter: Meter) -> None:
     sheet.put(table.OLDEST, labels, meter.oldest_seconds)
     sheet.spread(table.PERSIST_DURATION, labels, meter.persists)
     sheet.spread(table.CHECKPOINT_DURATION, labels, meter.checkpoints)
+    if meter.lag is not None:
+        for metric, lag in zip(table.LAGS, (meter.lag.records, meter.lag.bytes, meter.lag.seconds), strict=True):
+            if lag is not None:
+                sheet.put(metric, labels, lag)
 
 
 def _add_processor(sheet: Sheet, name: str, graph: Graph, meter: Meter, labels: str) -> None:

@@ -11,6 +11,7 @@ Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
 
 PIPELINE = ("pipeline_name",)
 NODE = ("pipeline_name", "node")
+COMPONENT = ("pipeline_name", "component_id")
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Metric:
     @property
     def unit(self) -> str:
         stem = self.name.removesuffix("_total")
-        for unit in ("seconds", "records", "batches"):
+        for unit in ("seconds", "records", "batches", "bytes"):
             if stem.endswith(f"_{unit}"):
                 return unit
         return "records" if stem.startswith("conduit_records_") else "-"
@@ -130,6 +131,18 @@ WAITING = Metric(
     ("pipeline_name", "node", "reason"),
     "1 while the node waits for this, else 0: the average over time is the share of time that it waited.",
 )
+LAG_RECORDS = Metric(
+    "conduit_source_lag_records", "gauge", NODE, "Records that a source has not read yet; of sources that can say so."
+)
+LAG_BYTES = Metric(
+    "conduit_source_lag_bytes", "gauge", NODE, "Bytes that a source has not read yet; of sources that can say so."
+)
+LAG_SECONDS = Metric(
+    "conduit_source_lag_seconds",
+    "gauge",
+    NODE,
+    "The age of the oldest record that a source has not read yet; of sources that can say so.",
+)
 OLDEST = Metric(
     "conduit_oldest_unsettled_seconds",
     "gauge",
@@ -143,14 +156,24 @@ PROGRESS_AGE = Metric(
     "For how long there have been records to settle and none has been. 0 if all are settled, so not idleness.",
 )
 
+LAGS = (LAG_RECORDS, LAG_BYTES, LAG_SECONDS)
+TAPS = Metric("conduit_inspector_sessions", "gauge", COMPONENT, "Taps that look at the node.", conduit=True)
+TAP_DROPS = Metric(
+    "conduit_inspector_dropped_records_total",
+    "counter",
+    COMPONENT,
+    "Records that a tap sampled and nobody read in time.",
+    conduit=True,
+)
+
 GROUPS: dict[str, tuple[Metric, ...]] = {
     "The process": (INFO, TASKS, THREADS),
     "The fleet": (PIPELINES, CONNECTORS, PROCESSORS),
     "A pipeline": (PIPELINE_STATUS, PIPELINE_DURATION, PROGRESS_AGE, RECOVERIES, DEAD_LETTERED, DLQ_DURATION),
-    "A source": (READ, ACKED, IN_FLIGHT, WINDOW, OLDEST, CHECKPOINT_DURATION),
+    "A source": (READ, ACKED, IN_FLIGHT, WINDOW, OLDEST, CHECKPOINT_DURATION, *LAGS),
     "A processor": (PROCESSED, PROCESSOR_DURATION),
     "A destination": (WRITTEN, CONNECTOR_DURATION),
-    "Any node": (BATCH_SIZE, FILTERED, NACKED, RETRIES, PERSIST_DURATION, QUEUE_DEPTH, WAITING),
+    "Any node": (BATCH_SIZE, FILTERED, NACKED, RETRIES, PERSIST_DURATION, QUEUE_DEPTH, WAITING, TAPS, TAP_DROPS),
 }
 """In the order in which they are listed and served."""
 

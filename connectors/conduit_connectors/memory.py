@@ -7,7 +7,7 @@ from pydantic import Field, InstanceOf
 
 from conduit_connectors.numbering import number_of, positions_of
 from conduit_py import sdk
-from conduit_py.sdk import Batch, Data, EndOfSource, NothingYet, Options, Record
+from conduit_py.sdk import Batch, Data, EndOfSource, Lag, NothingYet, Options, Record
 
 
 class SourceOptions(Options):
@@ -36,6 +36,10 @@ class Source(sdk.Source[SourceOptions]):
         first, self._next = self._next, self._next + len(items)
         positions = positions_of("memory", range(first, self._next))
         return [_record(item, position) for item, position in zip(items, positions, strict=True)]
+
+    async def lag(self) -> Lag:
+        await trio.lowlevel.checkpoint()
+        return Lag(records=max(len(self.options.records) - self._next, 0))
 
 
 class DestinationOptions(Options):

@@ -15,6 +15,7 @@ from conduit_connectors import file, generator
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Recovery, Source, processor
 from conduit_py.errors import FatalError
 from conduit_py.lifecycle.fleet import Fleet
+from conduit_py.sdk import Lag
 from conduit_py.store.memory import MemoryStore
 from conduit_py.telemetry.alerts import ALERTS
 from conduit_py.telemetry.export import BOARDS, export
@@ -37,14 +38,19 @@ def pick(record: Record) -> Record | None:
     return None if number % 10 == 3 else record
 
 
+class Behind(ScriptedSource):
+    """Says in every unit how far it is behind."""
+
+    async def lag(self) -> Lag:
+        return Lag(records=7, bytes=700, seconds=0.5)
+
+
 def pipelines(folder: Path) -> list[Pipeline]:
     """One that is well but for its dead letters, and one for each way of not being well."""
 
     def scripted(id: str, answer: object) -> Pipeline:
         destination = ScriptedDestination(name=id, script={5: answer})
-        return Pipeline(
-            id, sources=[Source("in", ScriptedSource(records=50))], destinations=[Destination("out", destination)]
-        )
+        return Pipeline(id, sources=[Source("in", Behind(records=50))], destinations=[Destination("out", destination)])
 
     orders = Pipeline(
         "orders",

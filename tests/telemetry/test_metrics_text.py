@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Recovery, Retry, Source, processor
 from conduit_py.errors import FatalError
 from conduit_py.lifecycle.fleet import Fleet
+from conduit_py.sdk import Lag
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.histogram import DURATION_BOUNDS, empty
 from conduit_py.stream.meter import Meter
@@ -40,11 +41,20 @@ def pick(record: Record) -> Record | None:
     return record
 
 
-def pipeline(id: str, log: Log, *, records: int = 40, script: Mapping[int, object] | None = None) -> Pipeline:
+class Behind(ScriptedSource):
+    """Says in every unit how far it is behind."""
+
+    async def lag(self) -> Lag:
+        return Lag(records=7, bytes=700, seconds=0.5)
+
+
+def pipeline(
+    id: str, log: Log, *, records: int = 40, script: Mapping[int, object] | None = None, bounded: bool = True
+) -> Pipeline:
     destination = ScriptedDestination(name=f"{id}-to", log=log, script=script or {})
     return Pipeline(
         id,
-        sources=[Source("from", ScriptedSource(records=records, name=id, log=log), window=16, batch_size=4)],
+        sources=[Source("from", Behind(records=records, name=id, log=log, bounded=bounded), window=16, batch_size=4)],
         processors=[pick],
         destinations=[Destination("to", destination, retry=Retry(attempts=3, delay_seconds=0.1))],
         dead_letters=DeadLetters("drop"),
@@ -77,7 +87,7 @@ def value(seen: Series, name: str, **labels: str) -> float:
 
 
 async def test_every_metric_of_the_table_is_served_with_its_labels_and_none_besides(autojump_clock: MockClock) -> None:
-    text = await looked_at(pipeline("p", Log()), after_seconds=10)
+    text = await looked_at(pipeline("p", Log(), bounded=False), after_seconds=10)
     served: dict[str, set[str]] = {}
     for name, labels in series(text):
         if name.startswith("conduit_"):
@@ -122,6 +132,18 @@ async def test_a_held_up_pipeline_says_what_it_waits_for_and_for_how_long(autoju
     assert 0 < value(seen, "conduit_in_flight_records", pipeline_name="stuck", node="from") <= 16
     assert value(seen, "conduit_window_records", pipeline_name="stuck", node="from") == 16
     assert value(seen, "conduit_queue_depth_batches", pipeline_name="stuck", node="to") > 0
+
+
+async def test_a_source_that_runs_says_how_far_it_is_behind(autojump_clock: MockClock) -> None:
+    pipelines = [pipeline("running", Log(), bounded=False), pipeline("completed", Log())]
+    seen = series(await looked_at(*pipelines, after_seconds=30))
+
+    lags = {(name, dict(labels)["pipeline_name"]): lag for (name, labels), lag in seen.items() if "_lag_" in name}
+    assert lags == {
+        ("conduit_source_lag_records", "running"): 7,
+        ("conduit_source_lag_bytes", "running"): 700,
+        ("conduit_source_lag_seconds", "running"): 0.5,
+    }
 
 
 async def test_each_pipeline_has_exactly_one_status(autojump_clock: MockClock) -> None:

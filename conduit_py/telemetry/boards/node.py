@@ -103,6 +103,13 @@ NODE = Board(
                 "Batches that wait before the node.",
                 (now(table.QUEUE_DEPTH, OF_NODE, by="pipeline_name, node"), BY_NODE),
             ),
+            lines(
+                "Taps",
+                "short",
+                "Who looks at the records of the node, and how many sampled records a second were not read in time.",
+                (now(table.TAPS, OF_COMPONENT, by="pipeline_name, component_id"), f"{BY_COMPONENT} taps"),
+                (rate(table.TAP_DROPS, OF_COMPONENT, by="pipeline_name, component_id"), f"{BY_COMPONENT} dropped"),
+            ),
         ),
     },
     (CHOOSE_PIPELINE, CHOOSE_NODE),

@@ -10,8 +10,15 @@ from conduit_py.telemetry.boards.parts import (
     quantiles,
     statuses,
 )
-from conduit_py.telemetry.panels import Board
+from conduit_py.telemetry.panels import Board, Panel
 from conduit_py.telemetry.promql import now, rate, share_of_time
+from conduit_py.telemetry.table import Metric
+
+
+def _behind(what: str, unit: str, metric: Metric) -> Panel:
+    query = now(metric, OF_PIPELINE, by="pipeline_name, node", how="max")
+    return lines(f"Behind, in {what}", unit, "What sources that can say so have still to read.", (query, BY_NODE))
+
 
 PIPELINE = Board(
     "pipeline",
@@ -75,6 +82,11 @@ PIPELINE = Board(
                 "pipeline_name, node",
                 BY_NODE,
             ),
+        ),
+        "Behind": (
+            _behind("records", "short", table.LAG_RECORDS),
+            _behind("bytes", "bytes", table.LAG_BYTES),
+            _behind("time", "s", table.LAG_SECONDS),
         ),
         "Back-pressure": (
             lines(

@@ -14,7 +14,7 @@ from conduit_connectors.file.rows import CsvRows
 from conduit_connectors.lines import LineBuffer
 from conduit_connectors.parse import parse_json, parse_opencdc, parse_raw
 from conduit_py import sdk
-from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Options, Reading, Record
+from conduit_py.sdk import EndOfSource, FatalError, Lag, NothingYet, Options, Reading, Record
 
 _logger = logging.getLogger(__name__)
 _PARSERS = {"lines": parse_raw, "json": parse_json, "opencdc": parse_opencdc}
@@ -105,6 +105,18 @@ class Source(sdk.Source[SourceOptions]):
             target = 2 * self._buffer.size if len(self._buffer) else 0
             if not self._fill_to(target) and not filled:
                 self._reach_end()
+
+    def lag(self) -> Lag:
+        """The bytes not read yet: of the file that is read, and of the one at the path once that was moved away."""
+        handle, buffer = self._handle, self._buffer
+        sizes = [] if handle is None else [handle.stat().st_size - buffer.offset + buffer.size]
+        try:
+            current = self.options.path.stat()
+        except FileNotFoundError:
+            current = None
+        if current is not None and (handle is None or current.st_ino != handle.inode):
+            sizes.append(current.st_size)
+        return Lag(bytes=max(sum(sizes), 0))
 
     def teardown(self) -> None:
         for handle in (self._handle, self._next):

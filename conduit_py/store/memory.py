@@ -6,6 +6,7 @@ from typing import TypeVar
 import trio
 
 from conduit_py.errors import StateFailed
+from conduit_py.store.memory_letters import MemoryLetterBox
 from conduit_py.store.memory_tables import MemoryTables
 from conduit_py.store.store import Kind, Row, Store
 from conduit_py.store.tables import Tables
@@ -22,12 +23,13 @@ class MemoryStore(Store):
     `saved` has every successful `save_positions`, in order.
     """
 
-    def __init__(self, fail_after: int | None = None) -> None:
+    def __init__(self, fail_after: int | None = None, clock: Callable[[], float] = trio.current_time) -> None:
         self.fail_after = fail_after
         self.writes = 0
         self.saved: list[tuple[str, dict[str, bytes]]] = []
         self._rows: dict[tuple[str, Kind, str], bytes] = {}
-        self._tables = MemoryTables(trio.current_time, self._place)
+        self._tables = MemoryTables(clock, self._place)
+        self.letters = MemoryLetterBox(self._enter, self._enter_write)
         self._closed = False
 
     async def transact(self, work: Callable[[Tables], T]) -> T:

@@ -63,11 +63,12 @@ class MemoryTables(Tables):
 
     def _advanced(self, changes: list[ShardChange]) -> dict[tuple[str, str], Shard]:
         """The shards as they stand after the changes, one after the other, of which none is refused."""
+        now = self._clock()
         after: dict[tuple[str, str], Shard] = {}
-        for change in changes:
+        for change in sorted(changes, key=lambda change: (change.scope, change.shard)):
             place = change.scope, change.shard
             before = after.get(place) or self._shards.get(change.scope, {}).get(change.shard)
-            after[place] = advanced(change, before, self._clock())
+            after[place] = advanced(change, before, now)
         return after
 
     def reset(self, owner: str) -> None:
@@ -128,15 +129,17 @@ class MemoryTables(Tables):
 
     def open_shards(self, scope: str, names: Sequence[str], token: str) -> list[Shard]:
         shards = self._shards.setdefault(scope, {})
-        return [shards.setdefault(name, Shard(name, token, updated=self._clock())) for name in names]
+        now = self._clock()
+        return [shards.setdefault(name, Shard(name, token, updated=now)) for name in names]
 
     def acquire_shards(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> list[Shard]:
         shards = self._shards.setdefault(scope, {})
+        now = self._clock()
         acquired = []
         for name in names:
             shard = shards.get(name)
-            if shard is not None and not shard.done and shard.updated <= self._clock() - idle_seconds:
-                shards[name] = Shard(name, token, shard.position, updated=self._clock())
+            if shard is not None and not shard.done and shard.updated <= now - idle_seconds:
+                shards[name] = Shard(name, token, shard.position, updated=now)
                 acquired.append(shards[name])
         return acquired
 

@@ -64,8 +64,9 @@ class SqlTables(Tables):
         if not self._advance(owner, fence, changes):
             return
         self._record_once(changes)
+        now = self.now()
         for change in sorted(changes.shards, key=lambda change: (change.scope, change.shard)):
-            self._apply(change)
+            self._apply(change, now)
         if puts := [(key, value) for key, value in changes.puts.items() if value is not None]:
             self.put(owner, puts)
         if gone := [key for key, value in changes.puts.items() if value is None]:
@@ -105,8 +106,8 @@ class SqlTables(Tables):
             if repeated := self.record(scope, list(keys)):
                 raise Repeated(scope, next(key for key in keys if key in repeated))
 
-    def _apply(self, change: ShardChange) -> None:
-        shard = advanced(change, self._shard(change.scope, change.shard, self.for_update), self.now())
+    def _apply(self, change: ShardChange, now: float) -> None:
+        shard = advanced(change, self._shard(change.scope, change.shard, self.for_update), now)
         self.run(
             "UPDATE shards SET position = ?, done = ?, updated = ? WHERE scope = ? AND shard = ?",
             shard.position,
@@ -186,8 +187,9 @@ class SqlTables(Tables):
             "INSERT INTO shards (scope, shard, token, position, done, updated) VALUES (?, ?, ?, ?, 0, ?)"
             " ON CONFLICT (scope, shard) DO NOTHING"
         )
+        now = self.now()
         for name in sorted(names):
-            self.run(sql, scope, name, token, b"", self.now())
+            self.run(sql, scope, name, token, b"", now)
         opened = [self._shard(scope, name) for name in names]
         return [shard for shard in opened if shard is not None]
 

@@ -11,7 +11,7 @@ import outcome
 import trio
 
 from conduit_py import killpoint
-from conduit_py.errors import ConduitError, StateFailed, describe
+from conduit_py.errors import StateFailed, describe
 from conduit_py.store.database import Database
 from conduit_py.store.store import Row
 
@@ -34,8 +34,8 @@ class Writer:
     the write call, before it asks for any fsync, and the next commit writes all its pages anew; so that
     group fails and the next one is tried.
 
-    A piece of work that is refused, with one of our own errors, is undone by itself: the others of its
-    group are committed as if it had never been there.
+    A piece of work that raises anything but an error of the database is undone by itself: the others of
+    its group are committed as if it had never been there.
 
     A caller that is cancelled leaves at once; its write stays in the group.
     """
@@ -163,14 +163,16 @@ class Writer:
         killpoint.reach("store.after_commit")
 
     def _perform(self, request: "_Request", *, alone: bool) -> None:
-        """Do one piece of work; if it is refused, undo it and nothing else."""
+        """Do one piece of work; if it is refused, or wrong in itself, undo it and nothing else."""
         assert request.work is not None
         connection = self._database.connection
         if not alone:
             connection.execute("SAVEPOINT work")
         try:
             request.answer = outcome.Value(request.work(connection))
-        except ConduitError as refusal:
+        except sqlite3.Error:
+            raise
+        except Exception as refusal:
             request.answer = outcome.Error(refusal)
             connection.execute("ROLLBACK" if alone else "ROLLBACK TO work")
             if alone:

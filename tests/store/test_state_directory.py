@@ -1,6 +1,8 @@
 """What the SQLite store makes of a state directory: reopened, foreign, damaged, unusable."""
 
+import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -13,8 +15,9 @@ import trio
 
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.status import PipelineState, Status
-from conduit_py.store.database import Database
-from conduit_py.store.schema import FORMAT_VERSION
+from conduit_py.store.claim import Changes, Claimed
+from conduit_py.store.database import APPLICATION_ID, Database
+from conduit_py.store.schema import FORMAT_VERSION, SCHEMA
 from conduit_py.store.sqlite import SqliteStore
 from conduit_py.store.store import ConnectorEntry
 
@@ -230,3 +233,41 @@ def test_a_file_that_may_only_be_read_is_refused(open_to_all: Path) -> None:
     open_to_all.chmod(0o777)
 
     assert as_nobody(open_to_all).startswith(f"environment.unfit {file} cannot be used: Permission denied")
+
+
+def make_version_1(directory: Path) -> None:
+    """A state directory as the first version left it."""
+    directory.mkdir()
+    connection = sqlite3.connect(directory / "state.db", isolation_level=None)
+    connection.execute(SCHEMA)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute("PRAGMA user_version = 1")
+    connection.execute("INSERT INTO entries VALUES ('orders', 'position', 'web', x'31')")
+    connection.close()
+
+
+async def test_a_database_of_an_earlier_version_is_brought_up_to_date_with_all_it_holds(tmp_path: Path) -> None:
+    make_version_1(tmp_path / "state")
+    async with await SqliteStore.open(tmp_path / "state") as store:
+        claim = await store.claim("orders")
+        await claim.commit(Changes(1, b"one"))
+    async with await SqliteStore.open(tmp_path / "state") as store:
+        assert await store.positions("orders") == {"web": b"1"}
+        assert await store.claimed("orders") == Claimed(1, 1, b"one")
+
+    connection = sqlite3.connect(tmp_path / "state" / "state.db")
+    assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT_VERSION,)
+    connection.close()
+
+
+@pytest.mark.parametrize("point", ["before_migration", "within_migration", "after_migration"])
+async def test_a_kill_while_it_is_brought_up_to_date_leaves_either_version(tmp_path: Path, point: str) -> None:
+    make_version_1(tmp_path / "state")
+    command = [sys.executable, str(CHILD), "hold", str(tmp_path / "state")]
+    environment = os.environ | {"CONDUIT_KILL_AT": f"store.{point}"}
+    killed = await trio.run_process(command, env=environment, check=False, capture_stdout=True)
+
+    assert killed.returncode == -signal.SIGKILL
+    async with await SqliteStore.open(tmp_path / "state") as store:
+        assert (await store.claim("orders")).fence == 1
+        assert await store.positions("orders") == {"web": b"1"}

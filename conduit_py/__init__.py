@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from conduit_py.errors import ConduitError, FatalError, PipelineInvalid, RecordRefused, TransientError
     from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source
     from conduit_py.record import Operation, Payload, Record
+    from conduit_py.retention import Retention
     from conduit_py.sdk.processor import processor
+    from conduit_py.sdk.state import State
+    from conduit_py.transaction import Transaction
 
 __version__ = "0.1.0"
 
@@ -24,7 +27,10 @@ _HOME = {
     "conduit_py.errors": ("ConduitError", "FatalError", "PipelineInvalid", "RecordRefused", "TransientError"),
     "conduit_py.pipeline": ("DeadLetters", "Destination", "Pipeline", "Processor", "Source"),
     "conduit_py.record": ("Operation", "Payload", "Record"),
+    "conduit_py.retention": ("Retention",),
     "conduit_py.sdk.processor": ("processor",),
+    "conduit_py.sdk.state": ("State",),
+    "conduit_py.transaction": ("Transaction",),
 }
 
 __all__ = [
@@ -44,8 +50,11 @@ __all__ = [
     "Record",
     "RecordRefused",
     "Recovery",
+    "Retention",
     "Retry",
     "Source",
+    "State",
+    "Transaction",
     "TransientError",
     "processor",
 ]

@@ -14,8 +14,10 @@ from conduit_py import sdk
 from conduit_py.backoff import Recovery, Retry
 from conduit_py.definition import connector_in, listed, problems_of, processor_in, said
 from conduit_py.errors import Problem
+from conduit_py.retention import Retention
 from conduit_py.sdk.options import Options, at, check_options, did_you_mean, place_of_call
 from conduit_py.sdk.processor import Condition, FunctionProcessor
+from conduit_py.transaction import Transaction
 
 if TYPE_CHECKING:
     from conduit_py.dead_letter import DeadLetter
@@ -24,7 +26,8 @@ Id = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[
 Delivery: TypeAlias = Literal["at_least_once", "at_most_once", "exactly_once"]
 After: TypeAlias = str | Sequence[str] | None
 DeadLetterCallable: TypeAlias = "Callable[[DeadLetter], Awaitable[None] | None]"
-DeadLetterHandler: TypeAlias = "Literal['stop', 'drop'] | sdk.Destination[Any] | DeadLetterCallable"
+DeadLetterHandler: TypeAlias = "Literal['stop', 'drop', 'journal'] | sdk.Destination[Any] | DeadLetterCallable"
+HANDLERS = ["stop", "drop", "journal"]
 ProcessorLike: TypeAlias = "Processor | sdk.Processor[Any] | Callable[..., Any]"
 
 
@@ -154,6 +157,7 @@ class DeadLetterSettings(Options):
 
     window_size: int = Field(default=0, ge=0, description="how many of the latest outcomes count; 0 counts none")
     window_nack_threshold: int = Field(default=0, ge=0, description="how many of those may be nacks")
+    retention: Retention | None = None
 
     @model_validator(mode="after")
     def _can_trip(self) -> "DeadLetterSettings":
@@ -167,26 +171,37 @@ class DeadLetterSettings(Options):
 class DeadLetters:
     """What becomes of records that were refused.
 
-    `"stop"` stops the pipeline at the first; `"drop"` logs and forgets; a destination connector keeps
-    them; a callable is given each. Of the last `window_size` outcomes of a source at most
-    `window_nack_threshold` may be nacks: one more stops the pipeline.
+    `"stop"` stops the pipeline at the first; `"drop"` logs and forgets; `"journal"` keeps them in the
+    state directory, where they can be listed, edited, sent again and discarded, for as long as
+    `retention` says; a destination connector keeps them elsewhere; a callable is given each. Of the
+    last `window_size` outcomes of a source at most `window_nack_threshold` may be nacks: one more stops
+    the pipeline.
     """
 
     def __init__(
-        self, handler: DeadLetterHandler = "stop", *, window_size: int = 0, window_nack_threshold: int = 0
+        self,
+        handler: DeadLetterHandler = "stop",
+        *,
+        window_size: int = 0,
+        window_nack_threshold: int = 0,
+        retention: Retention | None = None,
     ) -> None:
         self.place = place_of_call()
         self.handler = handler
-        values = dict(window_size=window_size, window_nack_threshold=window_nack_threshold)
+        self.retention = retention if isinstance(retention, Retention) else Retention()
+        values = dict(window_size=window_size, window_nack_threshold=window_nack_threshold, retention=retention)
         checked, self.problems = check_options(DeadLetterSettings, values, self.place)
         self.settings = checked if isinstance(checked, DeadLetterSettings) else DeadLetterSettings()
         if isinstance(handler, sdk.Destination):
             found = problems_of(handler, "", self.place or (None, None))
             self.problems += [at(problem, "handler") for problem in found]
-        elif handler not in ("stop", "drop") and not callable(handler):
-            what = 'must be "stop", "drop", a destination connector or a callable'
+        elif handler not in HANDLERS and not callable(handler):
+            what = 'must be "stop", "drop", "journal", a destination connector or a callable'
             spot = self.place or (None, None)
             self.problems.append(Problem("handler", f"{what}, not {said(handler)}", _spelling(handler), *spot))
+        if retention is not None and handler != "journal":
+            what = 'is for letters that are kept here, with the handler "journal"'
+            self.problems.append(Problem("retention", what, None, *(self.place or (None, None))))
 
 
 class PipelineSettings(Options):
@@ -197,6 +212,7 @@ class PipelineSettings(Options):
     delivery: Delivery = "at_least_once"
     stop_seconds: float = Field(default=30.0, gt=0, description="how long a graceful stop may take")
     recovery: Recovery | None = None
+    transaction: Transaction | None = None
 
 
 class Pipeline:
@@ -218,10 +234,14 @@ class Pipeline:
         description: str = "",
         stop_seconds: float = 30.0,
         recovery: Recovery | None = None,
+        transaction: Transaction | None = None,
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
-        values = dict(id=id, description=description, delivery=delivery, stop_seconds=stop_seconds, recovery=recovery)
+        values = dict(
+            id=id, description=description, delivery=delivery, stop_seconds=stop_seconds, recovery=recovery,
+            transaction=transaction,
+        )  # fmt: skip
         checked, self.problems = check_options(PipelineSettings, values, self.place)
         self.settings = (
             checked if isinstance(checked, PipelineSettings) else PipelineSettings.model_construct(id=self.id)
@@ -266,7 +286,7 @@ def as_processor(item: ProcessorLike) -> Processor:
 
 
 def _spelling(handler: object) -> str | None:
-    return did_you_mean(handler, ["stop", "drop"]) if isinstance(handler, str) else None
+    return did_you_mean(handler, HANDLERS) if isinstance(handler, str) else None
 
 
 def _ids(after: After) -> list[str] | None:

@@ -1,6 +1,7 @@
 """DeadLetterOffice: what becomes of refused messages."""
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,16 +9,28 @@ import trio
 
 from conduit_py.batch import Batch, MessageId, Span
 from conduit_py.dead_letter import DeadLetter
-from conduit_py.errors import DeadLetterFailed, NackNotAllowed, describe
+from conduit_py.errors import (
+    DeadLetterFailed,
+    EnvironmentUnfit,
+    NackNotAllowed,
+    RecordRefused,
+    StateFailed,
+    describe,
+)
 from conduit_py.pipeline import DeadLetters
+from conduit_py.retention import Retention
 from conduit_py.sdk.destination import AckMode, Destination
 from conduit_py.sdk.transactional import StagedDestination
+from conduit_py.store.letters import LetterBox
+from conduit_py.store.packing import pack
 from conduit_py.stream.answers import check_refusals, next_answers, not_awaited
 from conduit_py.stream.border import border, lent
 from conduit_py.stream.calls import Calls, is_async
 from conduit_py.stream.meter import Meter
 
 log = logging.getLogger("conduit_py.dead_letters")
+
+RETAIN_SECONDS = 60.0
 
 
 class DeadLetterOffice:
@@ -27,7 +40,7 @@ class DeadLetterOffice:
     and everything after it must not be acked.
     """
 
-    def __init__(self, node: str, pipeline: str, declared: DeadLetters, meter: Meter) -> None:
+    def __init__(self, node: str, pipeline: str, declared: DeadLetters, meter: Meter, box: LetterBox) -> None:
         self._node = node
         self._pipeline = pipeline
         self._meter = meter
@@ -37,11 +50,16 @@ class DeadLetterOffice:
         self._answers_later = isinstance(self._handler, Destination) and self._handler.acks is AckMode.LATER
         # Settlers of several sources share the handler, which must see one call at a time.
         self._lock = trio.Lock()
+        self._box = box
+        self._retention = declared.retention
+        self._retained_at = float("-inf")
         self.in_transaction = False
         """Whether what is stored becomes durable when the handler is staged."""
         self._count = 0
 
     async def open(self) -> None:
+        if self._handler == "journal":
+            await self._forget_old()
         if self._calls is not None:
             with border(self._node, "open"):
                 await self._calls("open")
@@ -89,8 +107,39 @@ class DeadLetterOffice:
                 log.warning(
                     "dropped a record of %s that %s refused: %s", letter.message.source, letter.node, letter.error
                 )
+        elif self._handler == "journal":
+            await self._keep(letters)
         else:
             await self._hand_over(letters)
+
+    async def _keep(self, letters: Sequence[DeadLetter]) -> None:
+        try:
+            await self._box.store(letters)
+        except RecordRefused as error:
+            await self._keep_before(letters, error)
+        except (StateFailed, EnvironmentUnfit) as error:
+            raise Refused(self._failed(letters[0], error.message), letters[0], 0) from error
+        if time.time() - self._retained_at > RETAIN_SECONDS:
+            await self._forget_old()
+
+    async def _keep_before(self, letters: Sequence[DeadLetter], error: RecordRefused) -> None:
+        """Keep the letters before the first whose record cannot be kept, and refuse that one."""
+        for stored, letter in enumerate(letters):
+            try:
+                for record in letter.records.values():
+                    pack(record)
+            except RecordRefused as refused:
+                if stored:
+                    await self._keep(letters[:stored])
+                raise Refused(self._failed(letter, refused.message), letter, stored) from error
+        raise error
+
+    async def _forget_old(self) -> None:
+        now = self._retained_at = time.time()
+        if self._retention != Retention():
+            removed = await self._box.retain(self._pipeline, self._retention.since(now), self._retention.count_max)
+            if removed:
+                log.warning("%s: forgot %d dead letters, as its retention says", self._pipeline, removed)
 
     async def _write(self, letters: Sequence[DeadLetter], calls: Calls) -> None:
         batch = self._batch(letters)

@@ -97,6 +97,8 @@ class Run:
         self._scope.deadline = trio.current_time() + self._graph.pipeline.settings.stop_seconds
         for reader in self._wiring.readers:
             reader.stop()
+        if self._wiring.replay is not None:
+            self._wiring.replay.stop()
 
     def force(self) -> None:
         self._forced = True

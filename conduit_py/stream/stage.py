@@ -69,6 +69,8 @@ class Stage:
         self._point = point
         self._state = state
         self._shifts = [_Shift({}, self.crew(declared))]
+        self.turn: trio.Lock | None = None
+        """Held while a batch is worked on; only where dead letters may come in beside the batches of the task."""
 
     def crew(self, declared: Processor) -> Crew:
         """Workers for this node, not yet opened."""
@@ -104,6 +106,19 @@ class Stage:
 
     async def apply(self, batch: Batch) -> Batch:
         """The batch that leaves this node: every message in it keeps its identity."""
+        if self.turn is None:
+            return await self._apply(batch)
+        try:
+            # Without a checkpoint, which would cost more than many a batch.
+            self.turn.acquire_nowait()
+        except trio.WouldBlock:
+            await self.turn.acquire()
+        try:
+            return await self._apply(batch)
+        finally:
+            self.turn.release()
+
+    async def _apply(self, batch: Batch) -> Batch:
         crew = self._shifts[0].crew if len(self._shifts) == 1 else self._crew_for(batch)
         with self._meter.waiting("processor"):
             results, given_up = await (self._seen(crew, batch) if self._point.taps else crew.results(batch))

@@ -26,6 +26,7 @@ from conduit_py.stream.meter import Meter
 from conduit_py.stream.nack_window import NackWindow
 from conduit_py.stream.outlet import CHANNEL_SIZE, Outlet
 from conduit_py.stream.reader import Reader
+from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay
 from conduit_py.stream.settler import Settler
 from conduit_py.stream.signal import Signal
 from conduit_py.stream.stage import Stage, run_processors
@@ -71,7 +72,10 @@ class Wiring:
         self.readers: list[Reader] = []
         self.tasks: list[Task] = []
         letters = graph.pipeline.dead_letters
-        self.office = DeadLetterOffice(DEAD_LETTERS, graph.pipeline.id, letters, self.meters[DEAD_LETTERS])
+        self.office = DeadLetterOffice(
+            DEAD_LETTERS, graph.pipeline.id, letters, self.meters[DEAD_LETTERS], store.letters
+        )
+        self.replay: Replay | None = None
         self._channels = self._make_channels()
         self._make_stages()
         for node in graph.nodes.values():
@@ -81,6 +85,9 @@ class Wiring:
                 self._add_destination(node)
             elif node.id in self._channels:
                 self._add_processors(node)
+        # What would come in beside a transaction could not be part of it.
+        if letters.handler == "journal" and gate is None:
+            self._add_replay()
         for send, _ in self._channels.values():
             send.close()
 
@@ -161,6 +168,8 @@ class Wiring:
         async def dispatch() -> None:
             await dispatcher.run()
             (settler.finish if gate is None else gate.leave)()
+            if self.replay is not None:
+                self.replay.source_ended()
 
         lag_calls = self.lag_calls[node.id] = Calls(f"{node.id}-lag", source)
         self.lag_watches.append(LagWatch(node.id, lag_calls, meter))
@@ -193,6 +202,29 @@ class Wiring:
         writer = Writer(node.id, declared, calls, voter, self.ledgers, ack_reader, meter, self._rng, point, self._gate)
         inbox = self._channels[node.id][1]
         self.tasks.append(Task(node.id, lambda: writer.run(inbox)))
+
+    def _add_replay(self) -> None:
+        """Let dead letters in at every node that can refuse a record. It casts all votes that are not behind it."""
+        graph, meter, wake = self._graph, self.meters[DEAD_LETTERS], Signal()
+        entries = {node.id: Entry(graph.votes(node.id), *self._entry(node)) for node in graph.nodes.values()}
+        everyone = (1 << len(graph.destinations)) - 1
+        ledger = Ledger(graph.pipeline.id, DEAD_LETTERS, everyone, REPLAY_WINDOW, on_released=wake.set)
+        self.ledgers[DEAD_LETTERS] = ledger
+        for stage in self.stages.values():
+            stage.turn = trio.Lock()
+        self.replay = Replay(
+            graph.pipeline.id, self._store.letters, ledger, entries, meter, wake, sources=len(graph.sources)
+        )
+        self.tasks += [Task(DEAD_LETTERS, self.replay.feed), Task(DEAD_LETTERS, self.replay.settle)]
+
+    def _entry(self, node: Node) -> tuple[list[Stage], Outlet]:
+        """The way into a node that does not lead through the one before it; behind it, for a source."""
+        if node.id in self._channels:
+            outlet = Outlet(self.meters[DEAD_LETTERS])
+            outlet.add(self._channels[node.id][0].clone(), changes_records=False)
+            return [], outlet
+        stages, outlet = self._chain(node)
+        return ([] if node.kind == "source" else [self.stages[node.id]]) + stages, outlet
 
     def _chain(self, node: Node) -> tuple[list[Stage], Outlet]:
         """The processors that follow a node without a channel in between, and the outlet of the last."""

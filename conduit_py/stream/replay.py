@@ -1,0 +1,199 @@
+"""Replay: sends dead letters through the pipeline again, each from the nodes that refused it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import reduce
+from itertools import groupby
+from operator import or_
+from typing import NamedTuple
+
+import msgspec
+import trio
+
+from conduit_py.batch import Batch, MessageId
+from conduit_py.dead_letter import DeadLetter, Failure
+from conduit_py.errors import DeadLetterFailed, RecordRefused
+from conduit_py.killpoint import reach
+from conduit_py.store.letter import Letter, settled
+from conduit_py.store.letter_table import Queued, Settled
+from conduit_py.store.letters import LetterBox
+from conduit_py.stream.ledger import Ledger, Stretch
+from conduit_py.stream.meter import Meter
+from conduit_py.stream.outlet import Outlet
+from conduit_py.stream.signal import Signal
+from conduit_py.stream.stage import Stage, run_stages
+
+REPLAY_WINDOW = 1024
+"""Letters on their way at once: records that are in memory a second time."""
+SEND_MAX = 256
+
+
+class Entry(NamedTuple):
+    """Where a letter comes in: processors to take it through, where it goes then, and whose votes it needs."""
+
+    votes: int
+    stages: list[Stage]
+    outlet: Outlet
+
+
+class Replay:
+    """Takes queued letters in their turn, has them delivered, and forgets those that everybody took.
+
+    A letter keeps the identity of its message, and so its delivery key. It is on its way under a ledger
+    of its own: what becomes of it moves no position and counts in no source's nack window. Its state
+    changes in one step once all nodes that it was sent to have answered: gone if they took it, kept
+    with one more refusal if not. Whatever ends the run before leaves it queued for the next one.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        box: LetterBox,
+        ledger: Ledger,
+        entries: Mapping[str, Entry],
+        meter: Meter,
+        wake: Signal,
+        *,
+        sources: int,
+    ) -> None:
+        """`wake` must be set when the ledger has released messages."""
+        self._pipeline = pipeline
+        self._box = box
+        self._ledger = ledger
+        self._entries = entries
+        self._meter = meter
+        self._sources = sources
+        self._wake = wake
+        self._progress = Signal()
+        ledger.on_settled = self._progress.set
+        self._everyone = reduce(or_, (entry.votes for entry in entries.values()))
+        self._on_their_way: dict[int, Queued] = {}
+        self._turn = 0
+        self._stopping = False
+        self._all_sent = False
+
+    def stop(self) -> None:
+        """Send nothing more; what is on its way is still settled."""
+        self._stopping = True
+        self._wake.set()
+
+    def source_ended(self) -> None:
+        """Once all sources have, end as soon as no letter is queued."""
+        self._sources -= 1
+        self._wake.set()
+
+    async def feed(self) -> None:
+        with ExitStack() as open_ends, self._box.watched(self._pipeline, self._wake.set):
+            for entry in self._entries.values():
+                open_ends.enter_context(entry.outlet)
+            while letters := await self._next():
+                await self._send(letters)
+        self._all_sent = True
+        self._progress.set()
+
+    async def settle(self) -> None:
+        while self._ledger.in_flight or not self._all_sent:
+            await self._progress.wait()
+            stretches = self._ledger.settled()
+            if stretches:
+                await self._settle(stretches)
+
+    async def _next(self) -> list[Queued]:
+        """Wait for queued letters; none when there is nothing more to do."""
+        while not self._stopping:
+            if room := min(SEND_MAX, self._ledger.credit):
+                letters = await self._box.queued(self._pipeline, self._turn, room)
+                if letters:
+                    self._turn = letters[-1].turn
+                    return letters
+                if not self._sources:
+                    return []
+            await self._wake.wait()
+        return []
+
+    async def _send(self, letters: Sequence[Queued]) -> None:
+        """Send letters in their order; neighbours of one source that enter at the same nodes travel together."""
+        await self._put_back([each for each in letters if self._obstacle(each.letter)])
+        possible = [each for each in letters if not self._obstacle(each.letter)]
+        for (source, nodes), group in groupby(possible, lambda each: (each.letter.source, each.letter.queued_for)):
+            await self._set_out(source, nodes, list(group))
+
+    async def _set_out(self, source: str, nodes: list[str], group: list[Queued]) -> None:
+        ledger = self._ledger
+        ledger.admit(len(group))
+        span = ledger.register([each.letter.position for each in group], trio.current_time())
+        span.origin = source
+        sequences = range(span.first, span.first + len(group))
+        self._on_their_way.update(zip(sequences, group, strict=True))
+        votes = sum(self._entries[node].votes for node in nodes)
+        # Destinations that are not behind these nodes took the message long ago, or are not meant.
+        ledger.ack_some(span, sequences, self._everyone & ~votes)
+        pieces = [each.letter.piece for each in group]
+        for node in nodes:
+            records = [each.letter.records[node].copy() for each in group]
+            batch = Batch(span, records, sequences, pieces if any(pieces) else None)
+            await run_stages(self._entries[node].stages, batch, self._entries[node].outlet)
+
+    async def _settle(self, stretches: Sequence[Stretch]) -> None:
+        outcomes = [outcome for stretch in stretches for outcome in self._outcomes(stretch)]
+        await self._save(outcomes)
+        delivered = sum(not outcome.left for outcome in outcomes)
+        self._meter.acked += delivered
+        self._meter.refused += len(outcomes) - delivered
+        self._meter.settled_at = trio.current_time()
+        self._ledger.release(len(outcomes))
+
+    def _outcomes(self, stretch: Stretch) -> Iterable[Settled]:
+        refused: dict[int, list[DeadLetter]] = {}
+        for letter in stretch.nacks:
+            refused.setdefault(letter.message.sequence, []).append(letter)
+        for sequence in range(stretch.span.first + stretch.start, stretch.span.first + stretch.stop):
+            queued = self._on_their_way.pop(sequence)
+            yield Settled(queued, settled(queued.letter, refused.get(sequence, [])))
+
+    async def _save(self, outcomes: Sequence[Settled]) -> None:
+        reach("replay.before_settle")
+        try:
+            with self._meter.waiting("dead letters"):
+                await self._box.settle(outcomes)
+        except RecordRefused as error:
+            raise DeadLetterFailed(
+                f"a dead letter that was refused again could not be stored: {error.message}",
+                suggestion=error.suggestion,
+            ) from error
+        reach("replay.after_settle")
+
+    async def _put_back(self, letters: Sequence[Queued]) -> None:
+        if letters:
+            await self._save([Settled(each, self._refused(each.letter)) for each in letters])
+            self._meter.refused += len(letters)
+
+    def _refused(self, letter: Letter) -> list[Letter]:
+        """The letter, refused by the nodes that it cannot enter at; to the others it was not sent."""
+        why = self._obstacle(letter)
+        nodes = [node for node in letter.queued_for if node not in self._entries] or letter.queued_for
+        first, *others = [
+            DeadLetter(
+                letter.pipeline,
+                MessageId(letter.source, 0, letter.piece),
+                letter.position,
+                letter.records[node],
+                [Failure(node, why)],
+            )
+            for node in nodes
+        ]
+        for other in others:
+            first.join(other)
+        return settled(msgspec.structs.replace(letter, queued_for=nodes), [first])
+
+    def _obstacle(self, letter: Letter) -> str:
+        """Why the letter cannot be sent in this pipeline as it is now, or ""."""
+        gone = [node for node in letter.queued_for if node not in self._entries]
+        if gone:
+            return f"not sent again: {', '.join(gone)} is no longer in the pipeline"
+        votes = 0
+        for node in letter.queued_for:
+            if votes & self._entries[node].votes:
+                return f"not sent again: {', '.join(letter.queued_for)} now follow each other; send it to one of them"
+            votes |= self._entries[node].votes
+        return ""

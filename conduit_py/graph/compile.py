@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import networkx as nx
 
 from conduit_py.errors import PipelineInvalid, Problem
+from conduit_py.graph.guarantees import delivery_problems
 from conduit_py.graph.node import Graph, Kind, Node
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
 from conduit_py.sdk.options import Place, at, did_you_mean
@@ -17,7 +18,7 @@ DEAD_LETTERS = "dead-letters"
 def compile_pipeline(pipeline: Pipeline) -> Graph:
     """The pipeline's graph. Every mistake in it, of the definition and of the graph, is in one PipelineInvalid."""
     draft = _Draft(pipeline)
-    problems = [*_declared_problems(pipeline), *draft.problems, *_delivery_problems(pipeline)]
+    problems = [*_declared_problems(pipeline), *draft.problems, *delivery_problems(pipeline)]
     # The shape of a graph with missing or doubled nodes would only produce errors about errors.
     if not draft.problems:
         problems += _shape_problems(draft)
@@ -148,15 +149,6 @@ def _declared_problems(pipeline: Pipeline) -> Iterator[Problem]:
 def _processor_problems(prefix: str, processors: Sequence[Processor]) -> Iterator[Problem]:
     for processor in processors:
         yield from (at(problem, f"{prefix}.{processor.id}") for problem in processor.problems)
-
-
-def _delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    place = pipeline.place or (None, None)
-    if pipeline.delivery == "exactly_once":
-        hint = "use at_least_once with destinations that are idempotent by delivery key"
-        yield Problem("delivery", "exactly_once is not available in this version", hint, *place)
-    if pipeline.delivery == "at_most_once" and pipeline.dead_letters.handler not in ("stop", "drop"):
-        yield Problem("dead_letters", "at_most_once drops refused records", 'use DeadLetters("drop")', *place)
 
 
 def _shape_problems(draft: _Draft) -> list[Problem]:

@@ -8,6 +8,8 @@ from collections.abc import Collection
 import trio
 
 from conduit_py.backoff import Recovery
+from conduit_py.delivery.exactly_once import ExactlyOnce
+from conduit_py.delivery.isolation import Isolation
 from conduit_py.errors import FatalError, RunError, StateFailed
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
@@ -46,6 +48,8 @@ class Supervisor:
         self._rng = rng or random.Random()
         self._taps = taps or Taps()
         self._run: Run | None = None
+        self._transactions: ExactlyOnce | None = None
+        self._isolation = Isolation(self._graph)
         self._stop_requested = trio.Event()
         self._mended = trio.Event()
         self._stopped_by: Stopper | None = None
@@ -100,11 +104,15 @@ class Supervisor:
         """Run to the end and return how it stands then. Failures are in the state, not raised."""
         self._started_at = trio.current_time()
         while True:
-            state = self._after(await self._run_once())
+            ending = await self._run_once()
+            if self._tries_one_by_one(ending):
+                await self._back_off(0)
+                continue
+            state = self._after(ending)
             if state.status is not Status.RECOVERING:
                 return await self._end(state)
             await self._enter(state)
-            await self._back_off()
+            await self._back_off(self._recovery.delay(self._failed_in_a_row, self._rng))
             if self._stop_requested.is_set():
                 return await self._end(PipelineState(Status.STOPPED, self._stopped_by, self.state.error))
 
@@ -116,7 +124,8 @@ class Supervisor:
             self._earlier = self._totals()
         self._run_began_at = trio.current_time()
         self._mended = trio.Event()
-        self._run = Run(self._graph, self._store, rng=self._rng, taps=self._taps)
+        self._transactions = self._joined()
+        self._run = Run(self._graph, self._store, rng=self._rng, taps=self._taps, transactions=self._transactions)
         unsaved = await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
         if unsaved is not None:
             return Ending(How.FAILED, unsaved)
@@ -125,6 +134,17 @@ class Supervisor:
             return await self._run.execute()
         finally:
             self._running = False
+
+    def _joined(self) -> ExactlyOnce | None:
+        if self.pipeline.delivery != "exactly_once":
+            return None
+        return ExactlyOnce(self._graph, self._store, isolated=self._isolation.records)
+
+    def _tries_one_by_one(self, ending: Ending) -> bool:
+        """Whether a transaction failed in which one record may be to blame; then the next run finds it."""
+        if self._transactions is None or self._stop_requested.is_set():
+            return False
+        return self._isolation.after(self._transactions, ending.error)
 
     def _after(self, ending: Ending) -> PipelineState:
         error = LastError.of(ending.error) if ending.error is not None else None
@@ -149,12 +169,12 @@ class Supervisor:
         self._failures.append(now)
         return self._recovery.retries is None or len(self._failures) <= self._recovery.retries
 
-    async def _back_off(self) -> None:
+    async def _back_off(self, seconds: float) -> None:
         """Wait before the next run, and for what the last one left behind, or until a stop is asked for."""
         assert self._run is not None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_stopped, nursery.cancel_scope)
-            with trio.move_on_after(self._recovery.delay(self._failed_in_a_row, self._rng)):
+            with trio.move_on_after(seconds):
                 await self._mended.wait()
             await self._run.writes_ended()
             nursery.cancel_scope.cancel()

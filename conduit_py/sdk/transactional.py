@@ -52,9 +52,9 @@ class StagedDestination(Destination[OptionsT]):
 class TransactionalDestination(StagedDestination[OptionsT]):
     """Keeps records in a database that can hold the checkpoint too, so that one commit makes both durable.
 
-    The first one of a pipeline is its home: there `open` is followed by `claim`, and each transaction is
-    `write` (any number of times), then `commit`; `begin`, `stage` and `apply` are not called. Any
-    further one is used as a staged destination.
+    In an exactly-once pipeline `open` is followed by `claim`. The first one of a pipeline is its home: there each
+    transaction is `write` (any number of times), then `commit`; `begin`, `stage` and `apply` are not
+    called. Any further one is then used as a staged destination.
     """
 
     level: ClassVar[Level] = Level.D2

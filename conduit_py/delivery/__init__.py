@@ -1,0 +1,1 @@
+"""Exactly-once: transactions over the data plane, and steps between journals."""

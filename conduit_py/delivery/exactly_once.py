@@ -1,0 +1,216 @@
+"""ExactlyOnce: the transaction loop: gather, stage, commit in one fenced step, apply, ack."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+
+from conduit_py.dead_letter import DeadLetter
+from conduit_py.delivery.checkpoint import Checkpoint, decode_letters, encode_letters
+from conduit_py.delivery.participants import Participants
+from conduit_py.errors import Fenced, RunError
+from conduit_py.graph.compile import DEAD_LETTERS
+from conduit_py.graph.node import Graph
+from conduit_py.killpoint import reach
+from conduit_py.store.claim import Changes, Claim, Intent
+from conduit_py.store.store import Store
+from conduit_py.stream.dead_letters import DeadLetterOffice, Refused, printable
+from conduit_py.stream.gate import Gate
+from conduit_py.stream.ledger import Stretch
+from conduit_py.stream.wiring import Wiring
+from conduit_py.transaction import Transaction
+
+log = logging.getLogger("conduit_py")
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A transaction that nothing more enters, everything in which is settled."""
+
+    records: int
+    stretches: dict[str, list[Stretch]]
+    letters: list[DeadLetter]
+    puts: dict[bytes, bytes | None]
+    once: list[tuple[str, bytes]]
+    outbox: list[Intent]
+
+    @property
+    def positions(self) -> dict[str, bytes]:
+        return {source: stretches[-1].positions[-1] for source, stretches in self.stretches.items() if stretches}
+
+
+class ExactlyOnce:
+    """Makes the progress of all sources of a run durable together, transaction by transaction.
+
+    The order is what the promise rests on. Everything written is durable before the commit starts, and nothing
+    is shown before it is done (I4); positions, state, seen keys and intents are in that one commit (I6),
+    which fails when the pipeline was claimed anew (I7); what the last commit left to do is done before the
+    first new one (I8); sources are acked after it, in order, once (I12).
+
+    With `isolated` the first so many records have a transaction each: after a failure they tell which record
+    it is about, and all before it are committed.
+    """
+
+    def __init__(self, graph: Graph, store: Store, *, isolated: int = 0) -> None:
+        self._pipeline = graph.pipeline.id
+        self._store = store
+        self._limits = graph.pipeline.settings.transaction or Transaction()
+        self.isolated = isolated
+        """How many records still have a transaction each."""
+        self.gate = Gate(Transaction(max_records=1) if isolated else self._limits)
+        self._committing = 0
+        self._wiring: Wiring
+        self._participants: Participants
+        self._claim: Claim
+
+    @property
+    def uncommitted(self) -> int:
+        """How many records are on their way, in the open transaction and in the one that is being committed."""
+        return self._committing + self.gate.records
+
+    def enlist(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        letters = wiring.office.staged_calls
+        wiring.office.in_transaction = letters is not None
+        self._participants = Participants(wiring.destination_calls, {DEAD_LETTERS: letters} if letters else {})
+        for ledger in wiring.ledgers.values():
+            ledger.on_quiet = self.gate.changed.set
+        self._batch_sizes = {id: intake.batch_size for id, intake in wiring.intakes.items()}
+        self._limit_batches()
+
+    def _limit_batches(self) -> None:
+        """A batch is never cut, so none may be larger than a transaction."""
+        for id, intake in self._wiring.intakes.items():
+            intake.batch_size = min(self._batch_sizes[id], self.gate.limits.max_records)
+
+    async def claim(self) -> None:
+        self._claim = await self._store.claim(self._pipeline)
+
+    async def recover(self) -> None:
+        """Carry out what the last committed transaction left to do, and go on from its state (I8)."""
+        claim = self._claim
+        await self._participants.adopt(claim, Checkpoint.decode(self._pipeline, claim.checkpoint).home)
+        checkpoint = Checkpoint.decode(self._pipeline, claim.checkpoint)
+        await self._participants.begin(claim, checkpoint.intents)
+        await _keep(self._wiring.office, decode_letters(checkpoint.letters))
+        await self._load_states()
+        reach("transaction.recovered")
+
+    async def _load_states(self) -> None:
+        values: dict[str, dict[str, bytes]] = {node: {} for node in self._wiring.states}
+        for key, value in await self._claim.scan():
+            node, _, name = key.decode().partition("\0")
+            if node in values:
+                values[node][name] = value
+        for node, state in self._wiring.states.items():
+            state.load(values[node], self._claim.seen)
+
+    async def run(self) -> None:
+        try:
+            while await self._gathered():
+                sealed = self._seal()
+                self.gate.open_next()
+                with self.gate.pace.step():
+                    await self._commit(sealed)
+        except Fenced as error:
+            raise self._taken_over(error) from error
+
+    async def _gathered(self) -> bool:
+        """Wait for the end of the open transaction, then for everything in it; False when all sources have ended."""
+        gate = self.gate
+        while gate.entrants or not self._quiet:
+            due_at = gate.due_at(stalled=self._quiet)
+            if due_at <= trio.current_time():
+                break
+            with trio.move_on_at(due_at):
+                await gate.changed.wait()
+        gate.close()
+        while not self._quiet:
+            await gate.changed.wait()
+        return gate.records > 0
+
+    @property
+    def _quiet(self) -> bool:
+        return all(ledger.quiet for ledger in self._wiring.ledgers.values())
+
+    def _seal(self) -> Sealed:
+        """Take everything that the transaction changes, in one step of the event loop."""
+        stretches: dict[str, list[Stretch]] = {}
+        letters: list[DeadLetter] = []
+        for source, settler in self._wiring.settlers.items():
+            stretches[source], refused = settler.take()
+            letters += refused
+        self._wiring.office.check(letters)
+        drained = {node: state.drain() for node, state in self._wiring.states.items()}
+        self._committing = self.gate.records
+        return Sealed(
+            self.gate.records,
+            stretches,
+            letters,
+            {f"{node}\0{key}".encode(): value for node, each in drained.items() for key, value in each.puts.items()},
+            [pair for each in drained.values() for pair in each.once],
+            [Intent(*letter) for each in drained.values() for letter in each.letters],
+        )
+
+    async def _commit(self, sealed: Sealed) -> None:
+        office, participants = self._wiring.office, self._participants
+        if office.in_transaction:
+            await _keep(office, sealed.letters)
+        reach("transaction.before_stage")
+        intents = await participants.stage()
+        reach("transaction.before_commit")
+        await participants.commit(self._claim, self._changes(sealed, intents))
+        reach("transaction.after_commit")
+        await participants.apply(intents)
+        if not office.in_transaction:
+            await _keep(office, sealed.letters)
+        reach("transaction.after_apply")
+        self._committing = 0
+        self.gate.release()
+        for source, stretches in sealed.stretches.items():
+            await self._wiring.settlers[source].let_go(stretches)
+        self._past(sealed.records)
+
+    def _changes(self, sealed: Sealed, intents: dict[str, bytes]) -> Changes:
+        number = self._claim.committed + 1
+        # A handler that stages has its letters already; any other is given them again after a crash.
+        letters = [] if self._wiring.office.in_transaction else encode_letters(sealed.letters)
+        checkpoint = Checkpoint(self._participants.home or "", intents, letters)
+        return Changes(
+            number,
+            checkpoint.encode(),
+            puts=sealed.puts,
+            once=sealed.once,
+            intents=sealed.outbox,
+            positions=sealed.positions,
+        )
+
+    def _past(self, count: int) -> None:
+        if self.isolated:
+            self.isolated = max(0, self.isolated - count)
+            if not self.isolated:
+                self.gate.limits = self._limits
+                self._limit_batches()
+
+    def explain(self, error: RunError) -> None:
+        if self.uncommitted == 1 and error.suggestion is None:
+            source, position = self.gate.last
+            error.suggestion = f"everything before the record of {source} at {printable(position)} is committed"
+
+    def _taken_over(self, error: Fenced) -> Fenced:
+        fenced = Fenced(
+            f"another process runs pipeline {self._pipeline!r}, so this one has stopped: {error.message}",
+            suggestion="run a pipeline in one place at a time; nothing was lost or doubled",
+        )
+        fenced.node = error.node
+        return fenced
+
+
+async def _keep(office: DeadLetterOffice, letters: Sequence[DeadLetter]) -> None:
+    if not letters:
+        return
+    try:
+        await office.store(letters)
+    except Refused as refused:
+        raise refused.error from refused

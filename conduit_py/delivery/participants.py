@@ -1,0 +1,111 @@
+"""Participants: the destinations of a run as a transaction sees them."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import trio
+
+from conduit_py.errors import FatalError
+from conduit_py.killpoint import reach
+from conduit_py.sdk.transactional import StagedDestination, TransactionalDestination
+from conduit_py.store.claim import Changes, Claim
+from conduit_py.stream.border import border
+from conduit_py.stream.calls import Calls
+
+log = logging.getLogger("conduit_py")
+
+
+class Participants:
+    """The home, which carries the commit if there is one, and those that stage. All others are no concern here."""
+
+    def __init__(self, destinations: Mapping[str, Calls], dead_letters: Mapping[str, Calls]) -> None:
+        self._calls = {**destinations, **dead_letters}
+        self._databases = [
+            node for node, calls in self._calls.items() if isinstance(calls.plugin, TransactionalDestination)
+        ]
+        self.home = next((node for node in self._databases if node in destinations), None)
+        self.staged = [
+            node
+            for node, calls in self._calls.items()
+            if node != self.home and isinstance(calls.plugin, StagedDestination)
+        ]
+
+    async def adopt(self, claim: Claim, last_home: str) -> None:
+        """Fence older claims in every database, and commit to the store what only the home got to commit.
+
+        All are asked: the one that carried the last commit, `last_home`, need not be the home any more.
+        """
+        committed = claim.committed
+        for node in self._databases:
+            with border(node, "claim"):
+                encoded = await self._calls[node]("claim", claim.owner, claim.fence)
+            changes = Changes.decode(encoded) if encoded is not None else None
+            number = changes.number if changes is not None else 0
+            if changes is not None and number == committed + 1:
+                await claim.commit(changes)
+            elif number > committed or (node == last_home and number < committed):
+                raise _other_history(node, claim, number)
+
+    async def begin(self, claim: Claim, intents: Mapping[str, bytes]) -> None:
+        """Have every staged destination apply what the last transaction left to it, and forget the rest."""
+        for node in intents:
+            if node not in self.staged:
+                # The user took it out of the pipeline; there is nobody left who could show what it staged.
+                log.warning("%s: what %s staged last stays invisible, for it is gone", claim.owner, node)
+        for node in self.staged:
+            own = [intents[node]] if node in intents else []
+            with border(node, "begin"):
+                await self._calls[node]("begin", claim.owner, claim.fence, own)
+
+    async def stage(self) -> dict[str, bytes]:
+        """Make everything that was written durable but invisible; the intents that will show it."""
+        intents: dict[str, bytes] = {}
+
+        async def stage(node: str) -> None:
+            with border(node, "stage"):
+                intent = await self._calls[node]("stage")
+            if intent is not None:
+                intents[node] = intent
+
+        await _each(self.staged, stage)
+        return intents
+
+    async def commit(self, claim: Claim, changes: Changes) -> None:
+        """The commit point (I6): in the home if there is one, and then in the store, which only follows."""
+        if self.home is not None:
+            encoded = changes.encode()
+            reach("transaction.before_home_commit")
+            with border(self.home, "commit"):
+                await self._calls[self.home]("commit", encoded)
+            reach("transaction.after_home_commit")
+        await claim.commit(changes)
+
+    async def apply(self, intents: Mapping[str, bytes]) -> None:
+        """Show what was staged."""
+
+        async def apply(node: str) -> None:
+            with border(node, "apply"):
+                await self._calls[node]("apply", intents[node])
+
+        await _each(list(intents), apply)
+
+
+async def _each(nodes: Sequence[str], work: Callable[[str], Awaitable[None]]) -> None:
+    """All at once: each has a disk or a server of its own to wait for."""
+    if len(nodes) == 1:
+        await work(nodes[0])
+        return
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            nursery.start_soon(work, node)
+
+
+def _other_history(node: str, claim: Claim, number: int) -> FatalError:
+    error = FatalError(
+        f"{node} has transaction {number} of pipeline {claim.owner!r} as its last, but the state store has "
+        f"{claim.committed}: they do not belong together",
+        suggestion="use the state directory and the database that were used together before; if one was set "
+        "back, set the other back to the same moment",
+    )
+    error.node = node
+    return error

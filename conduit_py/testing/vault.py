@@ -1,0 +1,142 @@
+"""Vaults: destinations in memory at each level of exactly-once delivery, kept by a world that outlives runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import msgspec
+import trio
+from pydantic import Field, InstanceOf
+
+from conduit_py import sdk
+from conduit_py.batch import Batch
+from conduit_py.errors import Fenced
+from conduit_py.sdk.destination import Level, Refusals
+from conduit_py.sdk.options import Options
+from conduit_py.testing.faults import durable
+
+
+@dataclass
+class Vault:
+    """What one destination holds: what readers see, and what only it knows."""
+
+    visible: list[int] = field(default_factory=list)
+    """The numbers of the records that a reader sees, in order."""
+    history: list[int] = field(default_factory=list)
+    """How many were visible after each change."""
+    staged: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    applied: tuple[int, int] = (0, 0)
+    fence: int = 0
+    changes: bytes | None = None
+    by_key: dict[bytes, int] = field(default_factory=dict)
+
+    def show(self, numbers: Sequence[int]) -> None:
+        self.visible += numbers
+        self.history.append(len(self.visible))
+
+
+class VaultOptions(Options):
+    """What a vault destination is told."""
+
+    vault: Annotated[InstanceOf[Vault], Field(description="where everything is kept; survives runs")]
+    refuses: Annotated[InstanceOf[set[int]], Field(description="the numbers of records that are refused")] = set()
+    breaks: Annotated[InstanceOf[set[int]], Field(description="the numbers of records at which a write raises")] = set()
+
+
+class _Vault(sdk.Destination[VaultOptions]):
+    """Records are numbered by the field `n` of their payload."""
+
+    @property
+    def vault(self) -> Vault:
+        return self.options.vault
+
+    def accepted(self, batch: Batch) -> tuple[dict[int, int], dict[int, str]]:
+        """Index → number of what is taken, and index → reason of what is refused."""
+        numbers = {index: int(record.payload["n"]) for index, record in enumerate(batch)}
+        for number in numbers.values():
+            if number in self.options.breaks:
+                raise ValueError(f"the vault breaks at {number}")
+        refused = {index: f"{n} is refused" for index, n in numbers.items() if n in self.options.refuses}
+        return {index: n for index, n in numbers.items() if index not in refused}, refused
+
+
+class KeyedVault(_Vault):
+    """D1: writes a record once under its delivery key, however often it comes."""
+
+    level: ClassVar[Level] = Level.D1
+
+    async def write(self, batch: Batch) -> Refusals | None:
+        taken, refused = self.accepted(batch)
+        async with durable("keyed.write"):
+            for index, number in taken.items():
+                if self.vault.by_key.setdefault(batch.delivery_key(index), number) == number:
+                    continue
+                raise AssertionError(f"another record had the delivery key of {number}")
+        return refused
+
+
+class StagedVault(_Vault, sdk.StagedDestination[VaultOptions]):
+    """D3: keeps what is written aside until it is told to show it."""
+
+    async def open(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._written: list[int] = []
+        self._count = 0
+
+    async def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
+        vault = self.vault
+        async with durable("staged.begin"):
+            if fence < vault.fence:
+                raise Fenced(f"the vault knows fence {vault.fence}")
+            self._fence = vault.fence = fence
+            for intent in intents:
+                self._apply(intent)
+            vault.staged = {}
+
+    async def write(self, batch: Batch) -> Refusals | None:
+        await trio.lowlevel.checkpoint()
+        taken, refused = self.accepted(batch)
+        self._written += taken.values()
+        return refused
+
+    async def stage(self) -> bytes | None:
+        if not self._written:
+            await trio.lowlevel.checkpoint()
+            return None
+        self._count += 1
+        place = (self._fence, self._count)
+        async with durable("staged.stage"):
+            if self._fence < self.vault.fence:
+                raise Fenced(f"the vault knows fence {self.vault.fence}")
+            self.vault.staged[place] = self._written
+        self._written = []
+        return msgspec.msgpack.encode(place)
+
+    async def apply(self, intent: bytes) -> None:
+        async with durable("staged.apply"):
+            self._apply(intent)
+
+    def _apply(self, intent: bytes) -> None:
+        place = msgspec.msgpack.decode(intent, type=tuple[int, int])
+        if place > self.vault.applied and place in self.vault.staged:
+            self.vault.applied = place
+            self.vault.show(self.vault.staged.pop(place))
+
+
+class HomeVault(StagedVault, sdk.TransactionalDestination[VaultOptions]):
+    """D2: shows what was written in the very step that keeps the changes."""
+
+    async def claim(self, owner: str, fence: int) -> bytes | None:
+        async with durable("home.claim"):
+            if fence < self.vault.fence:
+                raise Fenced(f"the vault knows fence {self.vault.fence}")
+            self._fence = self.vault.fence = fence
+        return self.vault.changes
+
+    async def commit(self, changes: bytes) -> None:
+        async with durable("home.commit"):
+            if self._fence != self.vault.fence:
+                raise Fenced(f"the vault knows fence {self.vault.fence}")
+            self.vault.changes = changes
+            self.vault.show(self._written)
+        self._written = []

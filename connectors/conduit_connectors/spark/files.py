@@ -1,0 +1,174 @@
+"""spark.Destination: files in any format and file system of Spark's, each record exactly once."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
+from pydantic import Field
+
+from conduit_connectors.spark.failures import explain
+from conduit_connectors.spark.folder import Folder, LocalFolder, folder_of
+from conduit_connectors.spark.gather import GatherOptions, Piece, joined
+from conduit_connectors.spark.gathering import BadRows, GatheringDestination
+from conduit_connectors.spark.manifest import Manifests, staged, visible
+from conduit_connectors.spark.rows import Fields, frame_of
+from conduit_connectors.spark.schema import difference
+from conduit_py import sdk
+from conduit_py.sdk import Batch, FatalError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SCHEMA = "_conduit/schema.arrow"
+
+
+class FilesOptions(GatherOptions):
+    """What a user may say to the destination of files."""
+
+    path: str = Field(min_length=1, description="the folder to write to, a path or a URL; executors must see it too")
+    format: str = Field(default="parquet", description='"parquet", "orc", "json", "csv" or another of Spark\'s')
+    options: dict[str, str] = Field(default={}, description="options of the format")
+    partition_by: list[str] = Field(default=[], description="columns that become folders inside of each batch")
+    remember: int = Field(
+        default=500_000,
+        ge=1,
+        description="how many of the last records are recognised when they come again; "
+        "more than the windows of all sources together",
+    )
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """What an exactly-once transaction makes visible: folders, and where they go."""
+
+    moves: list[tuple[str, str]]
+
+
+class Destination(GatheringDestination[FilesOptions], sdk.StagedDestination[FilesOptions]):
+    """Writes batches of files that become visible whole, with a manifest that says what is in them.
+
+    Exactly-once in an exactly-once pipeline (staged, D3). In an at-least-once one too, as long as what comes
+    again after a crash is among the last `remember` records: those are recognised by their delivery
+    keys, committed with the data, acked and not written. One destination to a path.
+    """
+
+    _stages: str | None = None
+    """In an exactly-once pipeline: the folder of the stages of this run."""
+
+    def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
+        for intent in intents:
+            self.apply(intent)
+        # The name of a pipeline may have characters in it that file systems do not take.
+        mine = f"_conduit/staged/{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}"
+        for name in self._folder.names(mine):
+            if name.isdecimal() and int(name) <= fence:
+                self._folder.remove(f"{mine}/{name}")
+        # A zombie's stages are in a folder of a lower fence: never committed, they are never moved from there.
+        self._stages = f"{mine}/{fence:012d}"
+        self._fence = fence
+        self._count = 0
+        self._moves: list[tuple[str, str]] = []
+
+    def write(self, batch: Batch) -> dict[int, str] | None:
+        refused = super().write(batch)
+        if self._stages is not None:
+            self._handled.clear()
+            if self._gathered.full:
+                self._stage_gathered()
+        return refused
+
+    def stage(self) -> bytes | None:
+        self._stage_gathered()
+        moves, self._moves = self._moves, []
+        return msgspec.json.encode(Staged(moves)) if moves else None
+
+    def apply(self, intent: bytes) -> None:
+        for name, to in msgspec.json.decode(intent, type=Staged).moves:
+            self._folder.move(name, to)
+
+    def _prepare(self, session: "SparkSession") -> None:
+        if not hasattr(session, "_jsparkSession"):
+            raise FatalError(
+                "files with a manifest need a Spark driver in this process, and `remote` has none",
+                suggestion="give a `master`, or append with spark.Sink, at least once",
+            )
+        try:
+            self._folder: Folder = folder_of(session, self.options.path)
+            self._manifests = Manifests(self._folder, self.options.remember)
+            self._manifests.recover()
+        except (OSError, Py4JError) as error:
+            raise FatalError(
+                f"cannot write to {self.options.path}: {explain(error)}",
+                suggestion="correct `path`, or who may write there",
+            ) from error
+        self._agree_on_schema()
+
+    def _agree_on_schema(self) -> None:
+        """What is there already decides; a declared schema must be the same."""
+        if not isinstance(self._maker, Fields):
+            return
+        text = self._folder.read(_SCHEMA)
+        if text is None:
+            return
+        there = pa.ipc.read_schema(pa.py_buffer(text))
+        if self._maker.schema is not None and (change := difference(there, self._maker.schema)):
+            raise FatalError(
+                f"`columns` are not those of the files at {self.options.path}: {change}",
+                suggestion="write to another path, or declare the columns that are there",
+            )
+        self._maker.schema = there
+
+    def _repeated(self, batch: Batch) -> set[int]:
+        known = self._manifests.keys
+        return {index for index in range(len(batch)) if batch.delivery_key(index) in known} if known else set()
+
+    def _keys(self, batch: Batch, indices: Sequence[int]) -> list[bytes]:
+        return [batch.delivery_key(index) for index in indices] if self._stages is None else []
+
+    def _commit(self, session: "SparkSession", piece: Piece) -> None:
+        number = self._manifests.next
+        self._write_files(session, piece, staged(number))
+        self._manifests.commit(number, piece.keys)
+        self._folder.move(staged(number), visible(number))
+
+    def _stage_gathered(self) -> None:
+        pieces = self._gathered.take()
+        if not pieces:
+            return
+        piece, stage = joined(pieces), f"{self._stages}/{self._count:012d}"
+        assert self._session is not None
+        try:
+            with self._spark(len(piece.messages)):
+                self._write_files(self._session, piece, stage)
+        except BadRows as bad:
+            raise FatalError(f"Spark does not write these records as {self.options.format}: {bad}") from bad
+        self._moves.append((stage, f"batch={self._fence:012d}-{self._count:012d}"))
+        self._count += 1
+
+    def _write_files(self, session: "SparkSession", piece: Piece, name: str) -> None:
+        """Write rows to a folder that readers do not see, durably."""
+        if self._folder.read(_SCHEMA) is None:
+            self._folder.create(_SCHEMA, piece.rows.schema.serialize().to_pybytes())
+        frame = frame_of(session, piece.rows)
+        writer = frame.write.format(self.options.format).mode("overwrite").options(**self.options.options)
+        # An empty marker file is not data, and would be moved about with it.
+        writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        writer.partitionBy(*self.options.partition_by).save(self._folder.url(name))
+        if isinstance(self._folder, LocalFolder):
+            self._check_shared(self._folder, name, len(piece.messages))
+        self._folder.settle(name)
+
+    def _check_shared(self, folder: LocalFolder, name: str, rows: int) -> None:
+        """An executor on another machine writes to a path of its own, and Spark takes that for success."""
+        files = folder.files(name)
+        written = rows if files else 0
+        if self.options.format == "parquet":
+            written = sum(pq.read_metadata(file).num_rows for file in files)
+        if written != rows:
+            raise FatalError(
+                f"of {rows} rows written to {self.options.path}, {written} are there",
+                suggestion="give a path that this machine and all executors share",
+            )

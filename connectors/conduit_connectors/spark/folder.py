@@ -1,0 +1,176 @@
+"""Folder: the bookkeeping of files that Spark writes: small files made whole or not at all, and folders moved."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Folder(Protocol):
+    """A folder in whatever file system Spark writes to. Names are relative to it, with slashes."""
+
+    def names(self, name: str) -> list[str]:
+        """What is in a folder, sorted; nothing when there is no such folder."""
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a file; None when there is no such file."""
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Make a file, durably, whole or not at all; False when it exists."""
+
+    def move(self, name: str, to: str) -> None:
+        """Rename a folder, durably. One that is there already under its new name was moved by an earlier attempt."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file or a folder with all that is in it; nothing when there is none."""
+
+    def settle(self, name: str) -> None:
+        """Return when every file in a folder is durable."""
+
+    def url(self, name: str) -> str:
+        """What Spark calls it."""
+
+
+def folder_of(session: "SparkSession", path: str) -> Folder:
+    """The folder at a path or URL as Spark understands it."""
+    java: Any = session._jvm
+    root = java.org.apache.hadoop.fs.Path(path)
+    files = root.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    root = files.makeQualified(root)
+    if root.toUri().getScheme() == "file":
+        return LocalFolder(Path(root.toUri().getPath()))
+    return HadoopFolder(java, files, root)
+
+
+class LocalFolder:
+    """A folder of this machine, or one that it shares with the executors."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def names(self, name: str) -> list[str]:
+        path = self._root / name
+        return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def create(self, name: str, content: bytes) -> bool:
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half = path.with_name(f".{path.name}.{os.getpid()}")
+        with half.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            # A link, not a rename: that one would replace what somebody else has made in between.
+            os.link(half, path)
+        except FileExistsError:
+            return False
+        finally:
+            half.unlink()
+        _sync(path.parent)
+        return True
+
+    def move(self, name: str, to: str) -> None:
+        source, target = self._root / name, self._root / to
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            source.rename(target)
+        except FileNotFoundError:
+            if not target.exists():
+                raise
+        _sync(target.parent)
+
+    def remove(self, name: str) -> None:
+        path = self._root / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def settle(self, name: str) -> None:
+        for folder, _, files in os.walk(self._root / name):
+            for file in files:
+                _sync(Path(folder) / file)
+            _sync(Path(folder))
+
+    def url(self, name: str) -> str:
+        # Not `as_uri`, which escapes what Hadoop takes literally.
+        return f"file://{self._root / name}"
+
+    def files(self, name: str) -> list[Path]:
+        """The files of a batch, without the checksums that Hadoop keeps beside them."""
+        return [path for path in sorted((self._root / name).rglob("*")) if path.is_file() and path.name[0] not in "._"]
+
+
+class HadoopFolder:
+    """A folder in any other file system that Spark's Java can reach, durable as that file system makes it."""
+
+    def __init__(self, java: Any, files: Any, root: Any) -> None:
+        self._java = java
+        self._files = files
+        self._root = root
+
+    def names(self, name: str) -> list[str]:
+        path = self._path(name)
+        if not self._files.exists(path):
+            return []
+        return sorted(str(status.getPath().getName()) for status in self._files.listStatus(path))
+
+    def read(self, name: str) -> bytes | None:
+        path = self._path(name)
+        if not self._files.exists(path):
+            return None
+        stream = self._files.open(path)
+        try:
+            return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def create(self, name: str, content: bytes) -> bool:
+        path, half = self._path(name), self._path(f"{name}.{os.getpid()}._half")
+        if self._files.exists(path):
+            return False
+        stream = self._files.create(half, True)
+        try:
+            stream.write(content)
+        finally:
+            stream.close()
+        return bool(self._files.rename(half, path))
+
+    def move(self, name: str, to: str) -> None:
+        source, target = self._path(name), self._path(to)
+        # Renaming onto a folder that exists would put the one into the other.
+        if self._files.exists(target):
+            return
+        self._files.mkdirs(target.getParent())
+        if not self._files.rename(source, target) and not self._files.exists(target):
+            raise OSError(f"{source.toString()} could not be renamed to {target.toString()}")
+
+    def remove(self, name: str) -> None:
+        self._files.delete(self._path(name), True)
+
+    def settle(self, name: str) -> None:
+        """Distributed file systems and object stores make a file durable when it is closed."""
+
+    def url(self, name: str) -> str:
+        return str(self._path(name).toString())
+
+    def _path(self, name: str) -> Any:
+        return self._java.org.apache.hadoop.fs.Path(self._root, name) if name else self._root
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,229 @@
+"""The Spark session of this process: started when first needed, shared by all connectors, stopped by the last."""
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conduit_connectors.spark.failures import explain, lost
+from conduit_connectors.spark.java import require_java
+from conduit_connectors.spark.options import SparkOptions
+from conduit_py.sdk import FatalError, TransientError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
+
+CONF = {
+    "spark.app.name": "conduit-py",
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A speculative copy of a task writes the same rows a second time.
+    "spark.speculation": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Halves what a small batch costs: rows go to the executors as they are, not as part of the query.
+    "spark.sql.execution.arrow.localRelationThreshold": "0",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""What every session of ours has unless the user says otherwise."""
+
+# A deep stack: Spark matches long error texts with regular expressions, which overflow the usual one.
+_JAVA = f"-Xss8m -Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+_REMINDER_SECONDS = 5.0
+_CONNECT_SECONDS = 5.0
+
+
+class SharedSession:
+    """One session per process, counted: the first `acquire` starts it, the last `release` stops it.
+
+    A session that the process had before, as notebooks do, is used as it is and never stopped.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+        self._asked: SparkOptions | None = None
+        self._holders = 0
+        self._ours = False
+
+    def acquire(self, options: SparkOptions) -> "SparkSession":
+        """The session. Blocks for seconds while it starts; FatalError or TransientError when it cannot."""
+        with self._lock:
+            if self._session is not None and lost(self._session):
+                self._forget()
+            if self._session is None:
+                self._session, self._ours = _started(options)
+                self._asked = options
+            else:
+                self._agree(options)
+            self._holders += 1
+            return self._session
+
+    def release(self) -> None:
+        """Give the session back: to be called once for each `acquire` that returned."""
+        with self._lock:
+            self._holders -= 1
+            if self._holders or self._session is None:
+                return
+            session, ours = self._session, self._ours
+            self._session = self._asked = None
+            if ours and not lost(session):
+                session.stop()
+                _logger.info("Spark is stopped")
+
+    def _agree(self, options: SparkOptions) -> None:
+        assert self._asked is not None
+        if options.where != self._asked.where:
+            raise FatalError(
+                f"this process runs Spark on {self._asked.where}, so it cannot use {options.where} too",
+                suggestion="give all spark connectors of a process the same `master` or `remote`",
+            )
+        other = {name for name, value in options.conf.items() if self._asked.conf.get(name) != value}
+        if other:
+            raise FatalError(
+                f"Spark was started by another connector with other values of {', '.join(sorted(other))}",
+                suggestion="give all spark connectors of a process the same `conf`",
+            )
+
+    def _forget(self) -> None:
+        """Drop a session whose Java is gone, and what PySpark remembers of it, so that another can start."""
+        _logger.warning("Spark's Java process has ended; starting another")
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        self._session = self._asked = None
+        # PySpark would talk to the dead process for ever.
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+shared = SharedSession()
+
+
+def _started(options: SparkOptions) -> "tuple[SparkSession, bool]":
+    from pyspark.sql import SparkSession
+
+    before = SparkSession.getActiveSession()
+    if before is not None:
+        _logger.info("using the Spark session that this process already has")
+        return before, False
+    began = time.monotonic()
+    with _progress(f"starting Spark on {options.where}"):
+        session = _connected(options) if options.remote else _driving(options)
+    _logger.info("Spark %s is ready on %s after %.1f s", session.version, options.where, time.monotonic() - began)
+    return session, True
+
+
+def _connected(options: SparkOptions) -> "SparkSession":
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    assert options.remote is not None
+    builder = SparkSession.builder.remote(options.remote)
+    for name, value in options.conf.items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except ImportError as error:
+        raise FatalError(
+            f"Spark Connect needs more than is installed: {error}", suggestion="pip install 'pyspark[connect]'"
+        ) from error
+    except PySparkException as error:
+        raise TransientError(
+            f"no Spark Connect server answers at {options.remote}: {explain(error)}",
+            suggestion="start one, or correct `remote`",
+        ) from error
+
+
+def _driving(options: SparkOptions) -> "SparkSession":
+    """A session whose driver is a Java process of ours."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    require_java()
+    _require_master(options.master)
+    # Else workers run whatever `python3` is in their PATH, which may be another version.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = CONF | options.conf
+    conf["spark.driver.extraJavaOptions"] = f"{_JAVA} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
+    builder = SparkSession.builder.master(options.master)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise FatalError(
+            f"Spark does not start on {options.master}: {explain(error)}", suggestion="correct `master` or `conf`"
+        ) from error
+    try:
+        _require_executor(session, options)
+    except BaseException:
+        session.stop()
+        raise
+    return session
+
+
+def _require_master(master: str) -> None:
+    """Spark itself would try for a minute, in silence, to reach a standalone master that is not there."""
+    if not master.startswith("spark://"):
+        return
+    failures = []
+    for address in master.removeprefix("spark://").split(","):
+        host, colon, port = address.rpartition(":")
+        if not colon or not port.isdecimal():
+            raise FatalError(f"master {master!r} has no port", suggestion='write it as "spark://host:7077"')
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
+                return
+        except OSError as error:
+            failures.append(f"{address}: {error.strerror or error}")
+    raise TransientError(
+        f"no Spark master answers ({'; '.join(failures)})", suggestion="start the cluster, or correct `master`"
+    )
+
+
+def _require_executor(session: "SparkSession", options: SparkOptions) -> None:
+    """Without an executor the first job would wait for ever."""
+    context = session.sparkContext
+    alone = options.master.startswith("local") or context.getConf().get("spark.dynamicAllocation.enabled") == "true"
+    deadline = time.monotonic() + options.start_seconds
+    # The driver counts itself.
+    while not alone and context._jsc.sc().getExecutorMemoryStatus().size() < 2:
+        if context._jsc.sc().isStopped():
+            raise TransientError(f"the cluster at {options.master} ended the application at once")
+        if time.monotonic() > deadline:
+            raise TransientError(
+                f"{options.master} gave no executor within {options.start_seconds:g} s",
+                suggestion="see whether its workers are alive and have cores and memory to spare, "
+                "or ask for less with spark.executor.memory and spark.cores.max in `conf`",
+            )
+        time.sleep(0.1)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[None]:
+    """Say that something has begun, and again every few seconds while it lasts."""
+    done = threading.Event()
+
+    def remind() -> None:
+        began = time.monotonic()
+        while not done.wait(_REMINDER_SECONDS):
+            _logger.info("still %s, %.0f s so far", what, time.monotonic() - began)
+
+    _logger.info("%s, which takes some seconds", what)
+    thread = threading.Thread(target=remind, name="conduit-spark-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

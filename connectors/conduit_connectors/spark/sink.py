@@ -1,0 +1,80 @@
+"""spark.Sink: append to whatever Spark can write to, or hand each batch to a function."""
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import pyarrow as pa
+from pydantic import AfterValidator, Field, model_validator
+
+from conduit_connectors.spark.failures import blames_definition, explain
+from conduit_connectors.spark.gather import GatherOptions, Piece
+from conduit_connectors.spark.gathering import GatheringDestination
+from conduit_connectors.spark.rows import Fields, RowMaker, frame_of
+from conduit_py.sdk import FatalError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _returns_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+        raise ValueError("must be a plain function: it runs in a thread, where it may block")
+    return function
+
+
+class SinkOptions(GatherOptions):
+    """What a user may say to the sink."""
+
+    table: str | None = Field(default=None, description="the table of Spark's catalog to append to")
+    format: str | None = Field(default=None, description="or a format of Spark's, with `options`")
+    options: dict[str, str] = Field(default={}, description="options of the format; `path` is one of them")
+    function: Annotated[Callable[..., Any], AfterValidator(_returns_at_once)] | None = Field(
+        default=None, description="or a function that is given each batch as a DataFrame and writes it"
+    )
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if sum(value is not None for value in (self.table, self.format, self.function)) != 1:
+            raise ValueError("give one of `table`, `format` and `function`")
+        return self
+
+
+class Sink(GatheringDestination[SinkOptions]):
+    """Appends batches to a table, a format of Spark's, or through a function.
+
+    At-least-once: a batch whose job failed half-way is written again in full, after a restart or in
+    halves, and what the failed job left behind is nobody's to remove. Rows for a table are made in the
+    table's own types, so that what does not fit is refused. A batch that fails because of its
+    values is halved until only the bad records are left, which are refused.
+    """
+
+    def _row_maker(self, session: "SparkSession") -> RowMaker:
+        maker = super()._row_maker(session)
+        if self.options.table is None or not isinstance(maker, Fields) or maker.schema is not None:
+            return maker
+        return Fields(_schema_of(session, self.options.table), self.options.drift)
+
+    def _commit(self, session: "SparkSession", piece: Piece) -> None:
+        frame = frame_of(session, piece.rows)
+        if self.options.function is not None:
+            self.options.function(frame)
+        elif self.options.table is not None:
+            frame.writeTo(self.options.table).append()
+        else:
+            assert self.options.format is not None
+            frame.write.format(self.options.format).options(**self.options.options).mode("append").save()
+
+
+def _schema_of(session: "SparkSession", table: str) -> pa.Schema:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(session.table(table).schema, timezone="UTC")
+    except PySparkException as error:
+        if not blames_definition(error):
+            raise
+        raise FatalError(
+            f"table {table!r} cannot be appended to: {explain(error)}", suggestion="create it, or correct `table`"
+        ) from error

@@ -1,0 +1,297 @@
+"""spark.Destination passes the acceptance suite on a cluster, and commits each batch of files once and whole."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from conduit_connectors.spark import Destination
+from pyspark.sql import SparkSession
+
+from conduit_py.batch import Batch, Span
+from conduit_py.errors import FatalError
+from conduit_py.record import Record
+from conduit_py.testing import destination_acceptance, numbered
+
+Options = dict[str, Any]
+
+
+def stored(path: Path) -> list[Any]:
+    """What a plain reader sees: the rows of all batches, in order."""
+    return [row for file in sorted(path.glob("batch=*/*.parquet")) for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+def a_folder(tmp_path: Path, spark: SparkSession, spark_options: Options) -> tuple[Destination, Callable[[], Any]]:
+    path = tmp_path / "a lake"
+    return Destination(path=str(path), delay_seconds=0.01, **spark_options), lambda: stored(path)
+
+
+TestFiles = destination_acceptance(a_folder, refused=Record.of(b"raw"))
+
+
+def opened(path: Path, options: Options, **more: Any) -> Destination:
+    destination = Destination(path=str(path), delay_seconds=0.01, **options, **more)
+    assert destination.problems == []
+    destination = destination.fresh()
+    destination.open()
+    return destination
+
+
+def batch(*payloads: Any, first: int = 0) -> Batch:
+    records = [Record.of(payload, position=b"%d" % (first + at)) for at, payload in enumerate(payloads)]
+    return Batch.whole(Span("p", "s", first, [record.position for record in records]), records)
+
+
+def deliver(destination: Destination, given: Batch) -> dict[int, str]:
+    """Write a batch and wait for the answers to it; what was refused, by index."""
+    refused = dict(destination.write(given) or {})
+    waiting = {message: at for at, message in enumerate(given.ids) if at not in refused}
+    while waiting:
+        for answer in destination.answers():
+            at = waiting.pop(answer.message)
+            if answer.refused is not None:
+                refused[at] = answer.refused
+    return refused
+
+
+def test_records_that_come_again_after_a_crash_are_acked_and_not_written(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    first = opened(tmp_path, spark_options)
+    deliver(first, batch({"n": 0}, {"n": 1}, {"n": 2}))
+    first.teardown()
+
+    again = opened(tmp_path, spark_options)
+    refused = deliver(again, batch({"n": 1}, {"n": 2}, {"n": 3}, b"bad", first=1))
+    again.teardown()
+
+    assert stored(tmp_path) == [{"n": 0}, {"n": 1}, {"n": 2}, {"n": 3}]
+    assert list(refused) == [3]
+
+
+def test_a_crash_at_any_step_of_a_commit_leaves_all_or_nothing(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    """A crash before the manifest: the batch is gone. After it: the next run shows it."""
+    first = opened(tmp_path, spark_options)
+    deliver(first, batch({"n": 0}))
+    deliver(first, batch({"n": 1}, first=1))
+    first.teardown()
+    # What a crash between manifest and move, and one before the manifest, would have left.
+    (tmp_path / "_conduit/plain").mkdir(exist_ok=True)
+    (tmp_path / "batch=000000000001").rename(tmp_path / "_conduit/plain/000000000001")
+    (tmp_path / "_conduit/plain/000000000002").mkdir()
+    (tmp_path / "_conduit/plain/000000000002/part-0.parquet").write_bytes(b"half")
+
+    again = opened(tmp_path, spark_options)
+    deliver(again, batch({"n": 1}, {"n": 2}, first=1))
+    again.teardown()
+
+    assert stored(tmp_path) == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+def test_only_the_newest_keys_are_kept(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
+    destination = opened(tmp_path, spark_options, remember=2)
+    for number in range(4):
+        deliver(destination, batch({"n": number}, first=number))
+    destination.teardown()
+
+    kept = sorted(path.stem for path in (tmp_path / "_conduit").glob("*.keys"))
+
+    assert kept == ["000000000002", "000000000003"]
+
+
+def test_stages_of_a_transaction_show_only_when_applied(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    destination = opened(tmp_path, spark_options, rows_max=2)
+    destination.begin("p:1", 3, [])
+    refused = destination.write(batch({"n": 0}, {"n": 1}, b"bad"))
+    destination.write(batch({"n": 2}, first=3))
+    intent = destination.stage()
+    before = stored(tmp_path)
+    assert intent is not None
+    destination.apply(intent)
+    destination.apply(intent)
+    nothing = destination.stage()
+    destination.teardown()
+
+    assert refused is not None
+    assert list(refused) == [2]
+    assert before == []
+    assert stored(tmp_path) == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert nothing is None
+
+
+def test_a_new_fence_discards_what_was_not_committed_and_applies_what_was(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    crashed = opened(tmp_path, spark_options)
+    crashed.begin("p", 1, [])
+    crashed.write(batch({"n": 0}))
+    committed = crashed.stage()
+    crashed.write(batch({"n": 1}, first=1))
+    uncommitted = crashed.stage()
+    crashed.teardown()
+    assert committed is not None
+    assert uncommitted is not None
+
+    destination = opened(tmp_path, spark_options)
+    destination.begin("p", 2, [committed])
+    destination.write(batch({"n": 11}, first=1))
+    intent = destination.stage()
+    assert intent is not None
+    destination.apply(intent)
+    destination.teardown()
+
+    assert stored(tmp_path) == [{"n": 0}, {"n": 11}]
+
+
+def test_values_arrive_in_the_declared_types(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
+    columns = "i INT, d DECIMAL(10,2), t TIMESTAMP, n TIMESTAMP_NTZ, day DATE, m MAP<STRING, INT>, "
+    columns += "s STRUCT<a: ARRAY<INT>>, b BINARY"
+    row = {
+        "i": 1,
+        "d": Decimal("1.50"),
+        "t": datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+        "n": datetime(2026, 1, 2, 3, 4, 5, 6),  # noqa: DTZ001
+        "day": date(2026, 1, 2),
+        "m": [("a", 1)],
+        "s": {"a": [1, 2]},
+        "b": b"\x00\xff",
+    }
+    destination = opened(tmp_path, spark_options, columns=columns)
+    refused = deliver(destination, batch(row, {}))
+    destination.teardown()
+
+    assert refused == {}
+    assert stored(tmp_path) == [row, dict.fromkeys(row)]
+
+
+def test_records_that_would_be_changed_are_refused_with_the_reason(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    columns = "i INT NOT NULL, day DATE, s STRUCT<a: INT>"
+    destination = opened(tmp_path, spark_options, columns=columns)
+    refused = deliver(
+        destination,
+        batch(
+            {"i": 1},
+            {"i": 1.5},
+            {"i": 2**31},
+            {"i": "1"},
+            {},
+            {"i": 1, "day": datetime(2026, 1, 1, tzinfo=UTC)},
+            {"i": 1, "new": 1},
+            {"i": 1, "s": {"a": 1, "b": 2}},
+            None,
+        ),
+    )
+    destination.teardown()
+
+    assert {at: reason.split(":")[0] for at, reason in refused.items()} == {
+        1: "i is 1.5, and its column takes integers",
+        2: "i does not fit the column's type int32",
+        3: "i does not fit the column's type int32",
+        4: "i is missing, and its column takes no null",
+        5: "day is a time, and its column takes dates",
+        6: "has fields that are not in the schema",
+        7: "s has fields that are not in the schema",
+        8: 'payload.after is absent, so it has no fields to write (write whole records with payload="envelope", '
+        "or filter records without payload.after)",
+    }
+    assert stored(tmp_path) == [{"i": 1, "day": None, "s": None}]
+
+
+def test_the_first_records_decide_about_the_schema_for_all_runs(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    first = opened(tmp_path, spark_options)
+    deliver(first, batch({"n": 1, "x": None}, {"n": 2, "x": "a"}))
+    first.teardown()
+
+    second = opened(tmp_path, spark_options)
+    refused = deliver(second, batch({"n": "three"}, {"n": 4}, first=2))
+    second.teardown()
+
+    assert list(refused) == [0]
+    assert stored(tmp_path) == [{"n": 1, "x": None}, {"n": 2, "x": "a"}, {"n": 4, "x": None}]
+
+
+def test_unknown_fields_can_be_ignored_or_end_the_run(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    lenient = opened(tmp_path, spark_options, columns="n INT", drift="ignore")
+    deliver(lenient, batch({"n": 1, "more": 2}))
+    lenient.teardown()
+    strict = opened(tmp_path, spark_options, columns="n INT", drift="stop")
+    with pytest.raises(FatalError, match="has fields that are not in the schema: 'more'"):
+        strict.write(batch({"n": 1, "more": 2}, first=1))
+    strict.teardown()
+
+    assert stored(tmp_path) == [{"n": 1}]
+
+
+def test_columns_other_than_those_of_the_files_are_refused(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    destination = opened(tmp_path, spark_options, columns="n INT, old STRING")
+    deliver(destination, batch({"n": 1}))
+    destination.teardown()
+
+    other = Destination(path=str(tmp_path), columns="n BIGINT, new INT", **spark_options).fresh()
+    with pytest.raises(FatalError, match="new is new; old is gone; n was int32 and is int64"):
+        other.open()
+    other.teardown()
+
+
+def test_a_path_that_cannot_be_written_is_told_at_once(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for path, why in ((tmp_path / "file" / "x", "Not a directory"), ("nosuch://x/y", "nosuch")):
+        destination = Destination(path=str(path), **spark_options).fresh()
+        with pytest.raises(FatalError, match=why):
+            destination.open()
+        destination.teardown()
+
+
+def test_columns_that_are_no_sql_are_told_at_once(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
+    destination = Destination(path=str(tmp_path), columns="n NUMBER(", **spark_options).fresh()
+    with pytest.raises(FatalError, match="cannot be understood"):
+        destination.open()
+    destination.teardown()
+
+
+def test_whole_records_can_be_written(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
+    destination = opened(tmp_path, spark_options, payload="envelope")
+    refused = deliver(destination, batch({"n": 1}, b"\xff", None))
+    destination.teardown()
+
+    assert refused == {}
+    assert [row["after"] for row in stored(tmp_path)] == [
+        json.dumps({"n": 1}, separators=(",", ":")).encode(),
+        b"\xff",
+        None,
+    ]
+    assert [row["position"] for row in stored(tmp_path)] == [b"0", b"1", b"2"]
+
+
+def test_many_batches_become_few_jobs(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
+    destination = Destination(path=str(tmp_path), rows_max=50, delay_seconds=60, **spark_options).fresh()
+    destination.open()
+    for first in range(0, 100, 10):
+        given = [numbered(number) for number in range(first, first + 10)]
+        destination.write(Batch.whole(Span("p", "s", first, [record.position for record in given]), given))
+        if first == 40:
+            answers = [answer.message.sequence for answer in destination.answers()]
+    more = [answer.message.sequence for answer in destination.answers()]
+    destination.teardown()
+
+    assert answers == list(range(50))
+    assert more == list(range(50, 100))
+    assert len(list(tmp_path.glob("batch=*"))) == 2

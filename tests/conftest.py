@@ -1,0 +1,3 @@
+"""The servers that tests of any folder may ask for; each starts when the first test does."""
+
+pytest_plugins = ["postgres_server"]

@@ -3,13 +3,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo page test check format bench clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
 	@echo "make test      set up, then lint, type-check and run every test"
 	@echo "make check     only lint, types and import rules"
 	@echo "make bench     compare with a plain Python loop and with bytewax, as ratios of one run"
+	@echo "make page      build the web page from web/ into conduit_py/server/page, which is committed (needs node 20)"
 	@echo "make install   create .venv with the command at .venv/bin/conduit-py"
 	@echo "make format    put the code into house style"
 	@echo "make clean     remove what the others made"
@@ -27,6 +28,13 @@ $(READY): pyproject.toml constraints.txt
 
 demo: install
 	@$(BIN)/python examples/demo/run.py
+
+# Its packages are installed anew whenever the lock file changes.
+page: web/node_modules/.package-lock.json
+	@cd web && node build.mjs
+
+web/node_modules/.package-lock.json: web/package-lock.json
+	@cd web && npm ci --silent
 
 check: install
 	$(BIN)/ruff check .

@@ -8,8 +8,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conduit_py.server.problems import Fault, fault_response
 from conduit_py.server.tokens import Role, Tokens
+from conduit_py.server.web import PATHS
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", *PATHS})
 """What may be read without a token: these very paths, not what begins or ends like them."""
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 OPERATED = "/api/v1/pipelines/"

@@ -99,7 +99,12 @@ async def test_unsafe_requests_to_what_is_not_known_need_an_admin(
         "/api/v1/pipelines?/healthz",
         "/api/v1/pipelines#/healthz",
         "/%2e%2e/healthz",
-        "/",
+        "//",
+        "/page.js/",
+        "/page.js/../api/v1/pipelines",
+        "/PAGE.CSS",
+        "/page",
+        "/index.html",
         "",
     ],
 )

@@ -1,0 +1,66 @@
+"""Web: the page at `/`, built from `web/` and shipped with the package; it holds no data, only what asks for it."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request, Response
+
+router = APIRouter(include_in_schema=False)
+
+PAGE = files("conduit_py.server") / "page"
+TYPES = {
+    "index.html": "text/html; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "page.css": "text/css; charset=utf-8",
+    "favicon.svg": "image/svg+xml",
+    "licences.txt": "text/plain; charset=utf-8",
+}
+PATHS = {"/" if name == "index.html" else f"/{name}": name for name in TYPES}
+"""Which file answers which path. Nothing else of the folder can be had."""
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+"""What the page may do: its own files and its own server, no code or style in the markup, no text become code."""
+
+
+@dataclass(frozen=True)
+class PageFile:
+    """A file as it is served, with the tag by which a browser asks whether it has changed."""
+
+    content: bytes
+    type: str
+    tag: str
+
+
+@cache
+def read_file(name: str) -> PageFile:
+    """Read once: a server goes on with the page that it was started with."""
+    content = (PAGE / name).read_bytes()
+    return PageFile(content, TYPES[name], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+
+
+async def show_page(request: Request, if_none_match: Annotated[str | None, Header()] = None) -> Response:
+    """A file of the page, or 304 when the browser has it already."""
+    file = read_file(PATHS[request.scope["path"]])
+    headers = {"etag": file.tag, "cache-control": "no-cache", "content-security-policy": POLICY}
+    if if_none_match is not None and file.tag in if_none_match:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers={**headers, "content-type": file.type})
+
+
+for _path in PATHS:
+    router.add_api_route(_path, show_page, methods=["GET"])

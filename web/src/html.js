@@ -1,0 +1,5 @@
+/** html: markup as tagged templates, without a compiler. */
+import htm from "htm";
+import { h } from "preact";
+
+export const html = htm.bind(h);

@@ -1,0 +1,84 @@
+/** live: the state of the server as it streams in; one connection, whatever is shown. */
+import { Recording } from "./recording.js";
+import { Series } from "./series.js";
+import { Store } from "./store.js";
+import { follow } from "./stream.js";
+
+const SILENT_SECONDS = 10;
+const HISTORY_SECONDS = 300;
+const RECORDINGS_MAX = 20;
+
+/** {at, pipelines, byId}, or null before the first event. */
+export const fleet = new Store(null);
+/** {at, pipeline} of the pipeline that is watched, or null. */
+export const details = new Store(null);
+/** How the connection is: see stream.js. */
+export const connection = new Store({ phase: "connecting", error: null, retryAt: null });
+
+const histories = new Map();
+const recordings = new Map();
+let watched = null;
+let stream = null;
+
+/** The totals of a pipeline over the last minutes, as long as the page is open. */
+export function history(id) {
+  return histories.get(id) ?? null;
+}
+
+/** What was seen of a pipeline while it was watched. */
+export function recording(id) {
+  if (!recordings.has(id)) recordings.set(id, new Recording());
+  if (recordings.size > RECORDINGS_MAX) recordings.delete(recordings.keys().next().value);
+  return recordings.get(id);
+}
+
+/** Have one pipeline streamed with its nodes, or with null only the fleet. */
+export function watch(id) {
+  if (stream && id === watched) return;
+  watched = id;
+  details.set(null);
+  connect();
+}
+
+export function retry() {
+  if (connection.value.phase === "refused") connect();
+  else stream?.retry();
+}
+
+/** A tab that nobody looks at needs no stream, and a browser has only six connections for all tabs of one site. */
+export function restWhileHidden() {
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) return connect();
+    stream?.close();
+    stream = null;
+    connection.set({ phase: "resting", error: null, retryAt: null });
+  });
+}
+
+function connect() {
+  stream?.close();
+  const path = watched === null ? "live" : `live?pipeline=${encodeURIComponent(watched)}`;
+  stream = follow(path, { onEvent: take, onState: (state) => connection.set(state), silentSeconds: SILENT_SECONDS });
+}
+
+function take(name, data) {
+  if (name === "fleet") takeFleet(data);
+  if (name === "pipeline") takePipeline(data);
+}
+
+function takeFleet({ at, pipelines }) {
+  for (const { id, progress } of pipelines) {
+    if (!progress) continue;
+    if (!histories.has(id)) histories.set(id, new Series(HISTORY_SECONDS));
+    histories.get(id).push({ at, ...progress });
+  }
+  const byId = new Map(pipelines.map((pipeline) => [pipeline.id, pipeline]));
+  for (const id of histories.keys()) if (!byId.has(id)) histories.delete(id);
+  fleet.set({ at, pipelines, byId });
+}
+
+function takePipeline({ at, pipeline }) {
+  if (pipeline.id !== watched) return;
+  recording(pipeline.id).push(at, pipeline);
+  details.set({ at, pipeline });
+}

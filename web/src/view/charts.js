@@ -1,0 +1,47 @@
+/** Charts: throughput and latency of a pipeline over time. */
+import { useState } from "preact/hooks";
+import { duration, rate } from "../format.js";
+import { html } from "../html.js";
+import { recording } from "../live.js";
+import { Chart } from "./chart.js";
+
+const SPANS = [
+  [60, "1 min"],
+  [300, "5 min"],
+  [900, "15 min"],
+];
+const POINTS = 240;
+const STEP_SECONDS = 2;
+const SHORTEST_SECONDS = 60;
+
+export function Charts({ seen }) {
+  const [span, setSpan] = useState(300);
+  const { totals, latencies } = recording(seen.pipeline.id);
+  // No wider than what there is to see, or a page that was just opened would show a thin line at its edge.
+  const recorded = seen.at - (totals.samples[0]?.at ?? seen.at);
+  const shown = Math.min(span, Math.max(SHORTEST_SECONDS, recorded));
+  return html`<section class="charts" aria-label="Over time">
+    <${Chart} title="Throughput" unit="records per second" format=${rate} span=${shown} at=${seen.at}
+      lines=${[["read", 1], ["delivered", 2], ["dead letters", 3]]} data=${throughput(totals, shown)}>
+      <div class="spans" role="group" aria-label="Time shown">
+        ${SPANS.map(([seconds, name]) => html`<button type="button" class="chip" aria-pressed=${span === seconds} onClick=${() => setSpan(seconds)}>${name}</button>`)}
+      </div>
+    <//>
+    <${Chart} title="Latency" unit="from read to acked" format=${duration} span=${shown} at=${seen.at}
+      lines=${[["p50", 1], ["p95", 2], ["p99", 3]]} data=${latency(latencies, shown)} />
+  </section>`;
+}
+
+function throughput(totals, span) {
+  const points = Math.min(POINTS, span / STEP_SECONDS);
+  const [times, read] = totals.rates("read", span, points);
+  return [times, read, totals.rates("acked", span, points)[1], totals.rates("dead_letters", span, points)[1]];
+}
+
+function latency(latencies, span) {
+  const from = (latencies.last?.at ?? 0) - span;
+  const samples = latencies.samples.filter(({ at }) => at >= from);
+  const step = Math.max(1, Math.ceil(samples.length / POINTS));
+  const kept = samples.filter((_, i) => (samples.length - 1 - i) % step === 0);
+  return [kept.map(({ at }) => at), ...["p50", "p95", "p99"].map((name) => kept.map((sample) => sample[name]))];
+}

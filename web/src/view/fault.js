@@ -1,0 +1,46 @@
+/** Fault: an error with its cause and what to do about it. */
+import { ago, iso, moment } from "../format.js";
+import { html } from "../html.js";
+import { href } from "../route.js";
+import { Icon } from "./icon.js";
+
+/** The error of a pipeline: which node, since when, and a suggestion. */
+export function PipelineFault({ id, error, now }) {
+  const where = error.node && html`<a href=${href(["pipelines", id, "nodes", error.node])}>${error.node}</a>`;
+  return html`<section class="fault" aria-label="Error">
+    <${Icon} name="warning" />
+    <div>
+      <p class="fault-message">${error.message}</p>
+      ${error.suggestion && html`<p class="fault-suggestion"><strong>Suggestion</strong> ${error.suggestion}</p>`}
+      <p class="fault-facts">
+        ${where && html`<span>node ${where}</span>`}<code>${error.code}</code>
+        <time datetime=${iso(error.at)} title=${moment(error.at)}>${ago(error.at, now)}</time>
+      </p>
+    </div>
+  </section>`;
+}
+
+/** A mistake in a file that was edited while the pipeline ran: it goes on with what it had. */
+export function DefinitionFault({ problem }) {
+  const place = [problem.file, problem.line].filter((part) => part !== null && part !== undefined).join(":");
+  return html`<section class="fault" data-kind="definition" aria-label="Problem with the definition">
+    <${Icon} name="warning" />
+    <div>
+      <p class="fault-message">The definition was changed and cannot be used, so the pipeline goes on as it was: ${problem.message}</p>
+      ${problem.suggestion && html`<p class="fault-suggestion"><strong>Suggestion</strong> ${problem.suggestion}</p>`}
+      <p class="fault-facts">${place && html`<code>${place}</code>`}${problem.path && html`<code>${problem.path}</code>`}</p>
+    </div>
+  </section>`;
+}
+
+/** What a request was refused with. */
+export function RequestFault({ error, children }) {
+  return html`<section class="fault" role="alert">
+    <${Icon} name="warning" />
+    <div>
+      <p class="fault-message">${error.message}</p>
+      ${error.suggestion && html`<p class="fault-suggestion"><strong>Suggestion</strong> ${error.suggestion}</p>`}
+      <p class="fault-facts"><code>${error.code ?? "internal"}</code>${children}</p>
+    </div>
+  </section>`;
+}

@@ -1,0 +1,65 @@
+/** NodePanel: one node of a pipeline: its numbers, and the records that pass through it. */
+import { useEffect, useRef } from "preact/hooks";
+import { blockage } from "../blockage.js";
+import { count, duration, exact, rate } from "../format.js";
+import { html } from "../html.js";
+import { recording } from "../live.js";
+import { quantile } from "../quantile.js";
+import { go, href } from "../route.js";
+import { Icon } from "./icon.js";
+import { Tap } from "./tap.js";
+
+export function NodePanel({ pipeline, node }) {
+  const heading = useRef(null);
+  const close = () => {
+    go(href(["pipelines", pipeline.id]));
+    document.querySelector(`[data-node="${CSS.escape(node.id)}"]`)?.focus();
+  };
+  useEffect(() => heading.current.focus(), []);
+  const onKeyDown = (event) => {
+    if (event.key !== "Escape" || event.defaultPrevented) return;
+    event.preventDefault();
+    close();
+  };
+  return html`<aside class="panel" aria-label=${`Node ${node.id}`} onKeyDown=${onKeyDown}>
+    <header>
+      <${Icon} name=${node.kind} />
+      <h2 ref=${heading} tabindex="-1">${node.id}</h2>
+      <span class="panel-kind">${node.kind} · ${node.label}</span>
+      <button type="button" class="quiet square" aria-label="Close" title="Close (Esc)" onClick=${close}><${Icon} name="close" /></button>
+    </header>
+    <${Facts} pipeline=${pipeline} node=${node} />
+    <${Tap} pipeline=${pipeline} node=${node} />
+  </aside>`;
+}
+
+function Facts({ pipeline, node }) {
+  const flow = recording(pipeline.id).nodeRate(node.id);
+  return html`<dl class="facts">
+    ${factsOf(pipeline, node, flow).map(([name, value, title]) => html`<div title=${title ?? null}><dt>${name}</dt><dd class="number">${value}</dd></div>`)}
+  </dl>`;
+}
+
+function factsOf(pipeline, node, flow) {
+  const alive = ["running", "recovering", "stopping"].includes(pipeline.status);
+  const facts = [
+    ["state", alive ? blockage(node.waiting_on).text : "not running"],
+    ["now", `${alive ? rate(flow) : "0"} /s`],
+    [verb(node.kind), count(node.records), exact(node.records)],
+    ["batches", count(node.batches), exact(node.batches)],
+  ];
+  if (node.kind === "source") {
+    facts.push(["acked", count(node.acked), exact(node.acked)], ["in flight", `${count(node.in_flight)} of ${count(node.window)}`]);
+    facts.push(["oldest", node.oldest_seconds ? duration(node.oldest_seconds) : "–", "how long ago the oldest record was read that is not settled"]);
+  } else {
+    facts.push(["queued", `${node.queued} of ${node.queue_size} batches`], ["refused", count(node.refused), exact(node.refused)]);
+    facts.push(["call p95", duration(quantile(0.95, node.calls.bounds, node.calls.counts)), "95 of 100 calls took no longer, since start"]);
+  }
+  if (node.kind === "processor") facts.push(["filtered", count(node.filtered), exact(node.filtered)]);
+  if (node.retries) facts.push(["retries", count(node.retries), exact(node.retries)]);
+  return facts;
+}
+
+function verb(kind) {
+  return { source: "read", processor: "processed", destination: "written" }[kind] ?? "stored";
+}

@@ -1,0 +1,62 @@
+/** Tap: the records that pass through a node, before and after it, as they pass. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import { path } from "../api.js";
+import { exact, plural } from "../format.js";
+import { html } from "../html.js";
+import { useKeys } from "../keys.js";
+import { follow } from "../stream.js";
+import { Exhibit } from "./exhibit.js";
+import { RequestFault } from "./fault.js";
+import { Icon } from "./icon.js";
+
+const KEPT = 50;
+const RATES = [1, 5, 20];
+
+export function Tap({ pipeline, node }) {
+  const [on, setOn] = useState(false);
+  const [perSecond, setPerSecond] = useState(RATES[1]);
+  const { exhibits, missed, state, clear } = useTap(on, pipeline.id, node.id, perSecond);
+  useKeys({ t: () => setOn((was) => !was) }, []);
+  return html`<section class="tap" aria-label="Record tap">
+    <header>
+      <h3>Records</h3>
+      <label>at most <select value=${perSecond} onChange=${(event) => setPerSecond(Number(event.target.value))}>
+        ${RATES.map((each) => html`<option value=${each}>${each}</option>`)}
+      </select> a second</label>
+      ${exhibits.length > 0 && !on && html`<button type="button" class="small quiet" onClick=${clear}>Clear</button>`}
+      <button type="button" class=${on ? "" : "primary"} aria-pressed=${on} onClick=${() => setOn(!on)}><${Icon} name=${on ? "stop" : "tap"} />${on ? "Stop tap" : "Tap"}</button>
+    </header>
+    ${state.phase === "refused" && html`<${RequestFault} error=${state.error} />`}
+    <p class="tap-state" role="status">${stateText(on, state, exhibits.length, pipeline.status)}</p>
+    ${missed > 0 && html`<p class="tap-dropped">${plural(missed, "record")} passed by unseen: the tap shows samples and never slows the pipeline.</p>`}
+    <ol class="exhibits" aria-label="Tapped records, newest first">
+      ${exhibits.map(({ key, exhibit }, i) => html`<${Exhibit} key=${key} exhibit=${exhibit} open=${i === 0} />`)}
+    </ol>
+  </section>`;
+}
+
+function stateText(on, state, shown, status) {
+  if (!on) return shown ? `Stopped. ${exact(shown)} shown.` : "See records before and after this node while the pipeline runs. It is not slowed down.";
+  if (state.phase === "live" && shown === 0) return status === "running" ? "Waiting for a record…" : "Waiting: the pipeline does not run.";
+  return { connecting: "Connecting…", waiting: "Broken off, trying again…", live: `Tapping. ${exact(shown)} shown.` }[state.phase] ?? "";
+}
+
+/** The newest records first, at most `KEPT`; a new node or rate begins anew. */
+function useTap(on, pipeline, node, perSecond) {
+  const [exhibits, setExhibits] = useState([]);
+  const [missed, setMissed] = useState(0);
+  const [state, setState] = useState({ phase: "off" });
+  const number = useRef(0);
+  const clear = () => (setExhibits([]), setMissed(0));
+  useEffect(() => {
+    if (!on) return undefined;
+    clear();
+    const onEvent = (name, data) => {
+      if (name === "record") setExhibits((before) => [{ key: ++number.current, exhibit: data }, ...before].slice(0, KEPT));
+      setMissed((before) => before + (name === "record" ? data.skipped : data.count));
+    };
+    const stream = follow(`${path("pipelines", pipeline, "nodes", node, "tap")}?rate=${perSecond}`, { onEvent, onState: setState });
+    return () => (stream.close(), setState({ phase: "off" }));
+  }, [on, pipeline, node, perSecond]);
+  return { exhibits, missed, state, clear };
+}

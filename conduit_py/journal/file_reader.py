@@ -1,0 +1,242 @@
+"""FileReader: reads the segments of a journal, in any process, while others append to it."""
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from conduit_py.journal.fault import JournalDamaged, JournalGap, JournalUnfit
+from conduit_py.journal.frame import Frame
+from conduit_py.journal.layout import GAP, HEADER_SIZE, MESSAGES, SEAL, Header, NotASegment, decode_header, segment_name
+from conduit_py.journal.log import HEAD, Reader
+from conduit_py.journal.message_id import MessageId
+from conduit_py.journal.segment import Damage, Segment, bases, frame_at, walk
+
+_logger = logging.getLogger(__name__)
+
+_BLOCK = 256 * 1024
+
+
+class FileReader(Reader):
+    """Needs no lock. With `durable` it hands out only what a power cut cannot take back.
+
+    Otherwise a reader could act on messages that the journal, after the power cut, never had. Whoever wrote
+    them syncs them soon; a reader that is faster does it itself, which costs nothing if they are synced.
+    """
+
+    def __init__(self, directory: Path | str, offset: int = 0, *, durable: bool = True) -> None:
+        self.directory = Path(directory)
+        self.name = str(directory)
+        self.offset = offset
+        self.skipped: list[tuple[int, int]] = []
+        """The gaps that were passed: places where damage had been set aside."""
+        self._durable_only = durable
+        self._durable = 0
+        self._segment: Segment | None = None
+        self._block, self._at = b"", 0
+        self._after_seal = False
+        if offset == HEAD:
+            self._go_to_head()
+
+    def read(self) -> Frame | None:
+        while True:
+            if self._segment is None and not self._open():
+                return None
+            found = self._next()
+            if found is None:
+                if not self._leave_unsealed():
+                    return None
+                continue
+            header, content = found
+            if header.kind == MESSAGES:
+                if self._durable_only and not self._is_durable(header):
+                    return None
+                self._advance(header.size)
+                return _frame(self.name, header, content)
+            self._pass(header)
+
+    def close(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+    def _pass(self, header: Header) -> None:
+        """Go past a frame that is not of messages."""
+        if header.kind == SEAL:
+            self._go_to(header.end)
+            self._after_seal = True
+        elif header.kind == GAP:
+            _logger.warning(
+                "journal %s: offsets %d to %d are a gap: damage was set aside there",
+                self.name,
+                header.begin,
+                header.end,
+            )
+            self.skipped.append((header.begin, header.end))
+            self._go_on_at(header.end)
+        else:
+            self._go_on_at(header.end)
+            raise JournalDamaged(self.name, header.begin, header.end, f"a frame of unknown kind {header.kind}")
+
+    def _next(self) -> tuple[Header, bytes] | None:
+        """The frame at the offset; None when it is not there yet."""
+        assert self._segment is not None
+        found = frame_at(self._block, self._at, self.offset)
+        if found is not None:
+            return found
+        header = decode_header(self._block, self._at, self.offset) or self._segment.header(self.offset)
+        size = max(_BLOCK, header.size if header is not None and header.kind != GAP else 0)
+        self._block, self._at = self._segment.read(self.offset, size), 0
+        if header is not None and header.kind == GAP:
+            return header, b""
+        found = frame_at(self._block, 0, self.offset)
+        if found is None and self._block:
+            self._raise_if_damaged()
+        return found
+
+    def _raise_if_damaged(self) -> None:
+        """Bytes that are no frame are an append under way, if they are the last; else they are damage."""
+        segment = self._segment
+        assert segment is not None
+        rest = segment.read(self.offset, segment.end - self.offset)
+        found = next(walk(rest, self.offset), None)
+        # Read once more, it may be whole by now; and what is last may become whole yet.
+        if isinstance(found, Damage) and (not found.tail or self._following() is not None):
+            following = self._following() if found.tail else None
+            if following is None:
+                self._go_on_at(found.end)
+            else:
+                self._go_to(following)
+            raise JournalDamaged(self.name, found.begin, following or found.end, found.what)
+
+    def _following(self) -> int | None:
+        """Where the next segment begins, if there is one."""
+        assert self._segment is not None
+        return next((base for base in bases(self.directory) if base > self._segment.base), None)
+
+    def _leave_unsealed(self) -> bool:
+        """Go to the next segment if one is there although this one has no seal: its writer died in between."""
+        if self._segment is None:
+            return True
+        following = self.offset + HEADER_SIZE
+        if self._segment.end != self.offset or not (self.directory / segment_name(following)).exists():
+            return False
+        self._go_to(following)
+        return True
+
+    def _is_durable(self, header: Header) -> bool:
+        if header.end <= self._durable:
+            return True
+        self._durable = max(self._durable, header.synced)
+        if header.end > self._durable:
+            assert self._segment is not None
+            end = self._segment.end
+            os.fdatasync(self._segment.descriptor)
+            self._durable = end
+        # A writer that failed to sync may have taken it back, in between.
+        return header.end <= self._durable
+
+    def _advance(self, size: int) -> None:
+        self._at += size
+        self.offset += size
+
+    def _go_on_at(self, offset: int) -> None:
+        self.offset = offset
+        self._block, self._at = b"", 0
+
+    def _go_to(self, base: int) -> None:
+        self.close()
+        self._go_on_at(base)
+
+    def _open(self) -> bool:
+        """Open the segment of the offset; whether there is one yet. Raises JournalGap where it is missing."""
+        starts = bases(self.directory)
+        if not starts:
+            return False
+        base = max((each for each in starts if each <= self.offset), default=None)
+        if self._after_seal and base != self.offset:
+            self._go_past_lost(starts)
+        self._after_seal = False
+        if base is None:
+            self._go_to_oldest(starts[0])
+            base = starts[0]
+        try:
+            self._segment = Segment.open(self.directory, base)
+        except NotASegment as error:
+            self._skip_segment(base, str(error))
+        assert self._segment is not None
+        missing_until = self._segment.info.missing_until
+        if missing_until is not None:
+            self.skipped.append((self.offset, missing_until))
+            _logger.warning("journal %s: offsets %d to %d are lost", self.name, self.offset, missing_until)
+            self._go_to(missing_until)
+            return self._open()
+        self._check_within(self._segment)
+        return True
+
+    def _go_to_oldest(self, oldest: int) -> None:
+        begin = self.offset
+        self._go_on_at(oldest)
+        # The end of a segment is the start of the next, and 0 stands for the oldest.
+        if begin not in (0, oldest - HEADER_SIZE):
+            raise JournalGap(self.name, begin, oldest, "are not there any more: they were pruned")
+
+    def _go_past_lost(self, starts: list[int]) -> None:
+        """A seal says that the journal goes on, and it does not: what follows it is lost."""
+        begin, end = self.offset, next((each for each in starts if each > self.offset), None)
+        if end is None:
+            raise JournalUnfit(
+                f"journal {self.name} goes on at offset {begin}, but the segment that begins there is missing",
+                suggestion=f"put {segment_name(begin)} back, or give it up: `conduit-py journal repair {self.name}`",
+            )
+        self._after_seal = False
+        self._go_on_at(end)
+        raise JournalGap(self.name, begin, end, "are missing: a segment is lost")
+
+    def _skip_segment(self, base: int, why: str) -> None:
+        following = next((each for each in bases(self.directory) if each > base), None)
+        if following is None:
+            raise JournalUnfit(f"segment {segment_name(base)} of journal {self.name} cannot be read: {why}")
+        begin = self.offset
+        self._go_to(following)
+        raise JournalDamaged(self.name, begin, following, f"a segment that cannot be read ({why})")
+
+    def _check_within(self, segment: Segment) -> None:
+        self.offset = max(self.offset, segment.first)
+        end = segment.end
+        if self.offset <= end:
+            return
+        following = self._following()
+        begin = self.offset
+        if following is None:
+            self.close()
+            raise JournalGap(self.name, end, begin, "are missing: the journal ends before them")
+        self._go_to(following)
+        raise JournalGap(self.name, begin, following, "are missing: a segment is lost")
+
+    def _go_to_head(self) -> None:
+        self.offset = 0
+        starts = bases(self.directory)
+        if starts:
+            segment = Segment.open(self.directory, starts[-1])
+            self._segment, self.offset = segment, segment.first
+            for found in segment.walk():
+                if not isinstance(found, Damage):
+                    self.offset = found[0].end
+
+
+def read_backward(directory: Path | str) -> Iterator[Frame]:
+    """The frames of a journal as they are now, the newest first. Where there is damage, it is passed over."""
+    for base in reversed(bases(Path(directory))):
+        segment = Segment.open(Path(directory), base)
+        try:
+            found = [each for each in segment.walk() if not isinstance(each, Damage) and each[0].kind == MESSAGES]
+        finally:
+            segment.close()
+        for header, content in reversed(found):
+            yield _frame(str(directory), header, content)
+
+
+def _frame(journal: str, header: Header, content: bytes) -> Frame:
+    packed = content[header.registers_size :] if header.registers_size else content
+    return Frame(journal, header.begin, header.end, MessageId.from_bytes(header.id), header.messages, packed)

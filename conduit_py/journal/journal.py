@@ -1,0 +1,224 @@
+"""Journal: a log for trio: appends of concurrent tasks share a write and an fsync, tailers wait for more."""
+
+import math
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar
+
+import outcome
+import trio
+
+from conduit_py.journal.fault import JournalFailed
+from conduit_py.journal.file_log import FileLog
+from conduit_py.journal.frame import Frame
+from conduit_py.journal.log import Append, Commit, Log, Reader
+from conduit_py.journal.memory_log import MemoryLog
+from conduit_py.journal.message_id import NO_ID, MessageId
+from conduit_py.journal.registers import Labels, Selector
+
+Stamp: TypeAlias = Callable[[int], MessageId]
+"""Called with the number of bodies when the append has its place: the id of the first. See Publisher."""
+
+T = TypeVar("T")
+
+_POLL_SECONDS = (0.001, 0.05)
+"""Between looks at files that another process may append to: at first, and at most."""
+_READ_MAX = 64
+
+
+class Journal:
+    """Any number of tasks of one trio run may use it at the same time.
+
+    Appends are carried out in the order in which `append` was called (invariant I1), in one thread that
+    belongs to the journal. A caller that is cancelled leaves at once; its append is carried out all the same.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.name = log.name
+        self.groups = 0
+        """How many writes the appends took."""
+        self._thread: _Thread | None = None
+        self._closed = False
+        self._appended = trio.Event()
+
+    @classmethod
+    async def open(cls, directory: Path | str, **options: Any) -> "Journal":
+        """Open the journal in a directory; options are those of FileLog."""
+        return cls(await trio.to_thread.run_sync(partial(FileLog, directory, **options)))
+
+    @classmethod
+    def in_memory(cls, name: str = "memory") -> "Journal":
+        return cls(MemoryLog(name))
+
+    async def append(
+        self,
+        bodies: Sequence[bytes],
+        *,
+        stamp: Stamp | MessageId = NO_ID,
+        check: Selector | None = None,
+        union: Labels | None = None,
+        subtract: Labels | None = None,
+        at: int | None = None,
+    ) -> Commit:
+        """Append bodies as one frame, as `Log.append` does."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._closed:
+            raise JournalFailed(f"journal {self.name} is closed")
+        # Invariant I2: from here to the queue there is no other task, so ids grow in the order of the journal.
+        id = stamp if isinstance(stamp, MessageId) else stamp(len(bodies))
+        append = Append(bodies, id, check, union or {}, subtract or {}, at)
+        if self.log.instant:
+            answer = self.log.append_all([append])[0]
+            self._wake()
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        else:
+            answer = await self._writer().append(append)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def barrier(self) -> Commit:
+        """The head and the registers, once every earlier append is as durable as the policy makes it."""
+        return await self.append(())
+
+    async def read(self, offset: int = 0, *, end: int | None = None, block: bool = False) -> AsyncIterator[Frame]:
+        """The frames from an offset on, up to `end`. At the head: wait for more with `block`, else stop.
+
+        Close it when done, with `async with aclosing(journal.read())`.
+        """
+        reader = await self._call(self.log.reader, offset)
+        pause = _POLL_SECONDS[0]
+        try:
+            while end is None or reader.offset < end:
+                appended = self._appended
+                frames = await self._call(_read_some, reader)
+                for frame in frames:
+                    if end is not None and frame.begin >= end:
+                        return
+                    yield frame
+                if frames:
+                    pause = _POLL_SECONDS[0]
+                    continue
+                if not block:
+                    return
+                with trio.move_on_after(math.inf if self.log.instant else pause):
+                    await appended.wait()
+                pause = min(2 * pause, _POLL_SECONDS[1])
+        finally:
+            reader.close()
+
+    async def last(self, count: int) -> list[Frame]:
+        """The newest frames, the newest first."""
+        return await self._call(lambda: list(islice(self.log.backward(), count)))
+
+    async def prune(self, before: int) -> int:
+        """Give up what lies before an offset, in whole segments; the offset of the oldest frame that is left."""
+        return await self._call(self.log.prune, before)
+
+    async def close(self) -> None:
+        """Finish the appends already begun, then let go of everything. Closing twice is closing once."""
+        if not self._closed:
+            self._closed = True
+            with trio.CancelScope(shield=True):
+                if self._thread is not None:
+                    await self._thread.end()
+                self.log.close()
+        await trio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _call(self, call: Callable[..., T], *args: object) -> T:
+        if self.log.instant:
+            await trio.lowlevel.checkpoint()
+            return call(*args)
+        return await trio.to_thread.run_sync(call, *args)
+
+    def _writer(self) -> "_Thread":
+        if self._thread is None:
+            self._thread = _Thread(self)
+        return self._thread
+
+    def _wake(self) -> None:
+        """Have tailers in this process look at once."""
+        self.groups += 1
+        self._appended.set()
+        self._appended = trio.Event()
+
+
+def _read_some(reader: Reader) -> list[Frame]:
+    """A few frames at a time, so that a thread is asked once for them. An error comes after what precedes it."""
+    frames: list[Frame] = []
+    while len(frames) < _READ_MAX and (frame := reader.read()) is not None:
+        frames.append(frame)
+    return frames
+
+
+class _Thread:
+    """Group commit: the appends that wait when the thread comes round share one write and one fsync."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._token = trio.lowlevel.current_trio_token()
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._ended = trio.Event()
+        # A daemon, so that a disk that never answers cannot keep the process from ending.
+        threading.Thread(target=self._work, name=f"conduit-journal-{journal.name}", daemon=True).start()
+
+    async def append(self, append: Append) -> Any:
+        request = _Request(append, trio.lowlevel.current_task())
+        self._requests.put(request)
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            request.task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        return await trio.lowlevel.wait_task_rescheduled(leave)
+
+    async def end(self) -> None:
+        self._requests.put(None)
+        await self._ended.wait()
+
+    # Everything below runs in the thread, or is called by it.
+
+    def _work(self) -> None:
+        ending = False
+        while not ending:
+            group = [self._requests.get(), *(self._requests.get_nowait() for _ in range(self._requests.qsize()))]
+            ending = None in group
+            requests = [request for request in group if request is not None]
+            if requests:
+                answers = outcome.capture(self._journal.log.append_all, [request.append for request in requests])
+                self._soon(partial(self._deliver, requests, answers))
+        self._soon(self._ended.set)
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(call)
+
+    def _deliver(self, requests: "list[_Request]", answers: "outcome.Outcome[list[Any]]") -> None:
+        self._journal._wake()
+        for index, request in enumerate(requests):
+            if request.task is not None:
+                answer = outcome.Value(answers.value[index]) if isinstance(answers, outcome.Value) else answers
+                trio.lowlevel.reschedule(request.task, answer)
+
+
+class _Request:
+    __slots__ = ("append", "task")
+
+    def __init__(self, append: Append, task: trio.lowlevel.Task) -> None:
+        self.append = append
+        self.task: trio.lowlevel.Task | None = task

@@ -1,0 +1,67 @@
+"""AppendLock: at any time one writer of a journal, of all logs in all processes, is at work on its files."""
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from conduit_py.journal.fault import JournalBusy, JournalUnfit
+
+WAIT_SECONDS = 30.0
+"""An append takes as long as an fsync: whoever holds the lock for longer is stuck, or was frozen."""
+
+
+class AppendLock:
+    """Held for one append, or one repair. A process that ends, however it ends, lets go of it."""
+
+    def __init__(self, directory: Path, *, wait_seconds: float = WAIT_SECONDS) -> None:
+        self._directory = directory
+        self._wait_seconds = wait_seconds
+        try:
+            self._descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise JournalUnfit(
+                f"journal {directory} cannot be used: {error.strerror}",
+                suggestion="choose a directory that this user may write to",
+            ) from error
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Wait for the lock and hold it. Raises JournalBusy when another process has it for too long."""
+        self._acquire()
+        try:
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _acquire(self) -> None:
+        deadline, pause = time.monotonic() + self._wait_seconds, 0.0002
+        while True:
+            try:
+                return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno != errno.EWOULDBLOCK:
+                    raise
+            if time.monotonic() > deadline:
+                raise JournalBusy(
+                    f"journal {self._directory} has been held by {self._holder()} for {self._wait_seconds:g} seconds",
+                    suggestion="that process is stuck, or was suspended in an append: let it go on, or kill it",
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+
+    def _holder(self) -> str:
+        """Whoever the system says holds it, to name in an error."""
+        inode = f":{os.fstat(self._descriptor).st_ino}"
+        try:
+            lines = Path("/proc/locks").read_text().splitlines()
+        except OSError:
+            return "another process"
+        holders = [fields[4] for line in lines if (fields := line.split())[1] == "FLOCK" and fields[5].endswith(inode)]
+        return f"process {holders[0]}" if holders else "another process"

@@ -1,0 +1,147 @@
+"""Log: durable frames in order, with registers. What a journal is, whoever keeps it; every call may block."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Literal, NamedTuple, Self, TypeAlias
+
+import msgspec
+
+from conduit_py.errors import ConduitError
+from conduit_py.journal.fault import RegisterMismatch, WrongOffset
+from conduit_py.journal.frame import Frame
+from conduit_py.journal.message_id import NO_ID, MessageId
+from conduit_py.journal.registers import Labels, Registers, Selector, changed, holds
+
+HEAD = -1
+"""As an offset: the end of the journal, so that only what comes from now on is read."""
+
+SyncPolicy: TypeAlias = Literal["never", "batch", "always"]
+"""When appends reach the disk. `always`: each before it returns. `batch`: all of them before a `barrier`
+returns. `never`: when the system writes them, so they survive the process and not a power cut."""
+
+
+class Append(msgspec.Struct, frozen=True):
+    """Something to append. Without bodies it is a barrier."""
+
+    bodies: Sequence[bytes] = ()
+    id: MessageId = NO_ID
+    """Of the first body; each further one is a tick later."""
+    check: Selector | None = None
+    union: Labels = {}
+    subtract: Labels = {}
+    at: int | None = None
+    """The offset that the head must have."""
+
+    def __post_init__(self) -> None:
+        if not self.bodies and (self.union or self.subtract):
+            raise ValueError("registers can be changed only together with an append of at least one body")
+
+
+class Commit(NamedTuple):
+    """Where an append lies, and the registers right after it. A barrier's `begin` is its `end`: the head."""
+
+    begin: int
+    end: int
+    registers: Registers
+
+
+class Reader(ABC):
+    """Reads frames from an offset on, while others append."""
+
+    offset: int
+    """Up to where has been read."""
+
+    @abstractmethod
+    def read(self) -> Frame | None:
+        """The next frame; None when there is none yet.
+
+        Raises JournalDamaged or JournalGap where something is damaged or missing: once for each such place, the
+        next call goes on behind it.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the files."""
+
+    def __iter__(self) -> Iterator[Frame]:
+        """The frames that are there now."""
+        while (frame := self.read()) is not None:
+            yield frame
+
+
+class Log(ABC):
+    """Appends are all-or-nothing, in the order given, and never change. Offsets only grow.
+
+    A failed append may still have been applied, unless it failed with RegisterMismatch, WrongOffset or
+    JournalFull. Any number of logs, in any number of processes, may share the files of one journal.
+    """
+
+    name: str
+    instant: bool
+    """Whether calls return at once, so that they need no thread."""
+
+    def append(
+        self,
+        bodies: Sequence[bytes],
+        *,
+        id: MessageId = NO_ID,
+        check: Selector | None = None,
+        union: Labels | None = None,
+        subtract: Labels | None = None,
+        at: int | None = None,
+    ) -> Commit:
+        """Append bodies as one frame and change the registers, in one step, if the check passes.
+
+        Raises RegisterMismatch, which is Fenced, when it does not; WrongOffset when the head is not `at`.
+        """
+        (answer,) = self.append_all([Append(bodies, id, check, union or {}, subtract or {}, at)])
+        if isinstance(answer, ConduitError):
+            raise answer
+        return answer
+
+    def barrier(self) -> Commit:
+        """The head and the registers, once every earlier append is as durable as the policy makes it."""
+        return self.append(())
+
+    @abstractmethod
+    def append_all(self, appends: Sequence[Append]) -> list[Commit | ConduitError]:
+        """Carry out appends one after another, as one write and at most one fsync.
+
+        Those that are refused have the reason in their place. An error that is raised concerns all of them.
+        """
+
+    @abstractmethod
+    def reader(self, offset: int = 0) -> Reader:
+        """Read from a frame on; 0 is the oldest one there is, HEAD the next to come."""
+
+    @abstractmethod
+    def backward(self) -> Iterator[Frame]:
+        """The frames that are there now, the newest first."""
+
+    @abstractmethod
+    def prune(self, before: int) -> int:
+        """Give up what lies before an offset, in whole segments; the offset of the oldest frame that is left."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def registers_for(journal: str, append: Append, head: int, registers: Registers) -> Registers:
+    """The registers after an append, or the reason why it cannot be made."""
+    if append.check is not None and not holds(registers, append.check):
+        raise RegisterMismatch(journal, append.check, registers)
+    if append.at is not None and append.at != head:
+        raise WrongOffset(journal, append.at, head)
+    if append.union or append.subtract:
+        return changed(registers, append.union, append.subtract)
+    return registers

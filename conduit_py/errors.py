@@ -118,6 +118,12 @@ class LetterBusy(FleetError):
     code = "dead_letter.queued"
 
 
+class PositionUnknown(FleetError):
+    """It is not known where the source was at that time."""
+
+    code = "position.unknown"
+
+
 class ShuttingDown(FleetError):
     """The server is about to end and starts nothing any more."""
 

@@ -3,6 +3,7 @@
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from re import fullmatch
 from typing import Annotated, Any, Literal
@@ -145,6 +146,40 @@ def reset_position(id: PipelineId, source: SourceId, /, *, call: Call = HERE) ->
     from conduit_py.cli.positions import change
 
     return change(call, id, source, None)
+
+
+@positions.command(name="history", sort_key=4)
+def position_history(id: PipelineId, source: SourceId, /, *, call: Call = HERE) -> int:
+    """Show the points of the past to which a source can be set back."""
+    from conduit_py.cli.positions import show_history
+
+    return show_history(call, id, source)
+
+
+def _check_since(_: Any, since: str) -> None:
+    if since != "start":
+        try:
+            datetime.fromisoformat(since)
+        except ValueError as error:
+            raise ValueError("must be `start` or a time such as 2026-11-16T03:00, in UTC unless it says") from error
+
+
+@positions.command(sort_key=5)
+def replay(
+    id: PipelineId,
+    source: SourceId,
+    /,
+    *,
+    since: Annotated[
+        str,
+        Parameter(name="--from", help="a time (UTC unless it has a zone), or `start` for all", validator=_check_since),
+    ],
+    call: Call = HERE,
+) -> int:
+    """Have a source read again what was settled since a time. The pipeline must be stopped."""
+    from conduit_py.cli.positions import replay
+
+    return replay(call, id, source, since)
 
 
 def top(

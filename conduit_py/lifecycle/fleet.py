@@ -2,17 +2,19 @@
 
 import logging
 from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
 
 import trio
 
 from conduit_py.backoff import Recovery
-from conduit_py.errors import PipelineBusy, PipelineIdle, PipelineUnknown, ShuttingDown
+from conduit_py.errors import PipelineBusy, PipelineIdle, PipelineUnknown, PositionUnknown, ShuttingDown
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
+from conduit_py.store.trail import Point, Trail
 from conduit_py.stream.meter import Progress
 from conduit_py.stream.tap import Taps
 
@@ -162,10 +164,7 @@ class Fleet:
 
     async def set_position(self, id: str, source: str, position: bytes | None) -> None:
         """Have a source go on after `position`, or start from the beginning; only while the pipeline is stopped."""
-        member = self[id]
-        if source not in {each.id for each in member.graph.sources}:
-            known = ", ".join(each.id for each in member.graph.sources)
-            raise PipelineUnknown(f"pipeline {id!r} has no source {source!r}", suggestion=f"sources are {known}")
+        member = self._with_source(id, source)
         if member.running:
             raise PipelineBusy(
                 f"pipeline {id!r} is running", suggestion="stop it first: it would overwrite the position"
@@ -174,6 +173,31 @@ class Fleet:
             await self._store.forget_positions(id, source)
         else:
             await self._store.save_positions(id, {source: position})
+
+    async def trail(self, id: str, source: str) -> Trail:
+        """The points of the past to which a source can be set back."""
+        self._with_source(id, source)
+        return await self._store.trail(id, source)
+
+    async def replay(self, id: str, source: str, since: float) -> Point:
+        """Have a source read again what was settled since a time, and maybe a little before; only while stopped."""
+        trail = await self.trail(id, source)
+        point = trail.at(since)
+        if point is None:
+            known = f"the oldest point is at {_utc(trail.points[0].at)}" if trail.points else "no point is known yet"
+            raise PositionUnknown(
+                f"it is not known where {source!r} was at {_utc(since)}: {known}",
+                suggestion="replay from a later time, or from the start",
+            )
+        await self.set_position(id, source, point.position)
+        return point
+
+    def _with_source(self, id: str, source: str) -> Member:
+        member = self[id]
+        if source not in {each.id for each in member.graph.sources}:
+            known = ", ".join(each.id for each in member.graph.sources)
+            raise PipelineUnknown(f"pipeline {id!r} has no source {source!r}", suggestion=f"sources are {known}")
+        return member
 
     async def shutdown(self, seconds: float) -> None:
         """Drain everything, at most for `seconds`; then stop the rest by force."""
@@ -202,3 +226,7 @@ class Fleet:
     def _known_ids(self) -> str:
         ids = sorted(self._members)
         return f"pipelines are {', '.join(ids)}" if ids else "no pipeline is loaded"
+
+
+def _utc(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

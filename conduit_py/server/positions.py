@@ -2,20 +2,24 @@
 
 import logging
 from base64 import b64decode, b64encode
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
-from pydantic import ConfigDict, StringConstraints
+from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
 from conduit_py.pipeline import Id
 from conduit_py.server.pipelines import PipelineId
 from conduit_py.server.problems import documented
 from conduit_py.server.service import Here, Service
-from conduit_py.server.views import PositionsView, View
+from conduit_py.server.views import HistoryView, PointView, PositionsView, ReplayView, View
+from conduit_py.store.trail import Point
 
 log = logging.getLogger("conduit_py.server")
 
 router = APIRouter(prefix="/api/v1/pipelines/{id}/positions", tags=["positions"])
+
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 
 SourceId = Annotated[Id, Path(description="the id of a source of the pipeline")]
 Base64 = Annotated[
@@ -32,6 +36,14 @@ class PositionRequest(View):
     model_config = ConfigDict(extra="forbid")
 
     position: Base64
+
+
+class ReplayRequest(View):
+    """From when on to read again: a time with its zone, or `start` for everything there is."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    since: Annotated[AwareDatetime, Field(ge=EARLIEST)] | Literal["start"] = Field(alias="from")
 
 
 @router.get("", responses=documented(404, 503))
@@ -56,9 +68,37 @@ async def reset_position(service: Here, id: PipelineId, source: SourceId) -> Pos
     return await _positions(service, id)
 
 
+@router.get("/{source}/history", responses=documented(404, 503))
+async def list_points(service: Here, id: PipelineId, source: SourceId) -> HistoryView:
+    """The points of the past to which a source can be set back, the oldest first."""
+    trail = await service.fleet.trail(id, source)
+    return HistoryView(points=[_point(point) for point in trail.points])
+
+
+@router.post("/{source}/replay", responses=documented(404, 409, 503))
+async def replay(service: Here, id: PipelineId, source: SourceId, request: ReplayRequest) -> ReplayView:
+    """Have a source read again what was settled since a time, or everything; only while the pipeline is stopped.
+
+    It is set back to the last point that is not after the time, so a little more may be read again.
+    """
+    point = None
+    if request.since == "start":
+        await service.fleet.set_position(id, source, None)
+    else:
+        point = _point(await service.fleet.replay(id, source, request.since.timestamp()))
+    log.info("pipeline %s: %s is to read again what came since %s, over HTTP", id, source, request.since)
+    return ReplayView(positions=(await _positions(service, id)).positions, point=point)
+
+
+def _point(point: Point) -> PointView:
+    return PointView(at=point.at, position=_shown(point.position), start=point.start)
+
+
+def _shown(position: bytes | None) -> str | None:
+    return None if position is None else b64encode(position).decode()
+
+
 async def _positions(service: Service, id: str) -> PositionsView:
     positions = await service.fleet.positions(id)
     shown = {node.id: positions.get(node.id) for node in service.fleet[id].graph.sources}
-    return PositionsView(
-        positions={source: None if each is None else b64encode(each).decode() for source, each in shown.items()}
-    )
+    return PositionsView(positions={source: _shown(each) for source, each in shown.items()})

@@ -135,6 +135,26 @@ class PositionsView(View):
     positions: dict[str, str | None]
 
 
+class PointView(View):
+    """A position that was durable at a time."""
+
+    at: float = Field(description="seconds since 1970")
+    position: str | None = Field(description="in base64; null is the beginning")
+    start: bool = Field(description="whether a run of the pipeline began here")
+
+
+class HistoryView(View):
+    """Where a source has been, the oldest point first: the older, the fewer."""
+
+    points: list[PointView]
+
+
+class ReplayView(PositionsView):
+    """From where each source goes on now, and the point that was gone back to; null is the beginning."""
+
+    point: PointView | None
+
+
 class PluginView(View):
     """A connector or processor that is installed."""
 

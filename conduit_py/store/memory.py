@@ -56,7 +56,7 @@ class MemoryStore(Store):
         await self._enter_write()
         self._rows.update({row[:3]: row.value for row in rows})
         if rows[0].kind == "position":
-            self.saved.append((rows[0].pipeline, {row.node: row.value for row in rows}))
+            self.saved.append((rows[0].pipeline, {row.node: row.value for row in rows if row.kind == "position"}))
 
     def _place(self, pipeline: str, positions: dict[str, bytes]) -> None:
         self._rows.update({(pipeline, "position", source): value for source, value in positions.items()})

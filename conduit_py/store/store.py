@@ -16,9 +16,10 @@ from conduit_py.store.outbox import Outbox
 from conduit_py.store.seen import Seen
 from conduit_py.store.shards import Shards
 from conduit_py.store.tables import Tables
+from conduit_py.store.trail import Trail
 
 T = TypeVar("T")
-Kind: TypeAlias = Literal["position", "state", "connector"]
+Kind: TypeAlias = Literal["position", "trail", "state", "connector"]
 
 
 class Row(NamedTuple):
@@ -62,9 +63,12 @@ class Store(ABC):
         """The last durable position of every source that has one."""
         return dict(await self._load(pipeline, "position"))
 
-    async def save_positions(self, pipeline: str, positions: Mapping[str, bytes]) -> None:
-        """Remember these positions, all in one step; sources that are not named keep theirs."""
+    async def save_positions(
+        self, pipeline: str, positions: Mapping[str, bytes], trails: Mapping[str, Trail] | None = None
+    ) -> None:
+        """Remember these positions, and trails with them, in one step; sources that are not named keep theirs."""
         rows = [Row(pipeline, "position", source, _bytes(source, value)) for source, value in positions.items()]
+        rows += [Row(pipeline, "trail", source, _pack(trail)) for source, trail in (trails or {}).items()]
         if rows:
             await self._save(rows)
         else:
@@ -73,6 +77,15 @@ class Store(ABC):
     async def forget_positions(self, pipeline: str, source: str | None = None) -> None:
         """Have one source, or all sources, start from the beginning. To forget what is unknown does nothing."""
         await self._forget(pipeline, "position", source)
+
+    async def trail(self, pipeline: str, source: str) -> Trail:
+        """Where a source has been; an empty trail when nothing is known."""
+        value = dict(await self._load(pipeline, "trail")).get(source)
+        return Trail() if value is None else _decode(_TRAIL, value, f"the trail of {source!r} in {pipeline!r}")
+
+    async def forget_trail(self, pipeline: str, source: str) -> None:
+        """Forget where a source has been. To forget what is unknown does nothing."""
+        await self._forget(pipeline, "trail", source)
 
     async def state(self, pipeline: str) -> PipelineState:
         """The last durable state; that of a pipeline just created when there is none."""
@@ -166,9 +179,11 @@ class Store(ABC):
 
 _STATE = msgspec.json.Decoder(PipelineState)
 _ENTRY = msgspec.json.Decoder(ConnectorEntry)
+_TRAIL = msgspec.msgpack.Decoder(Trail)
+_pack = msgspec.msgpack.Encoder().encode
 
 
-def _decode(decoder: "msgspec.json.Decoder[T]", value: bytes, what: str) -> T:
+def _decode(decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", value: bytes, what: str) -> T:
     try:
         return decoder.decode(value)
     except msgspec.DecodeError as error:

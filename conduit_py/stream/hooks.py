@@ -32,6 +32,7 @@ async def tell_changed(store: Store, pipeline: str, node: str, kind: registry.Ki
         return
     if known is not None and (known.kind, known.plugin) != (entry.kind, entry.plugin):
         await store.forget_positions(pipeline, node)
+        await store.forget_trail(pipeline, node)
         await _delete(store, pipeline, node, known)
         known = None
     if known is None:

@@ -36,12 +36,14 @@ class LagWatch:
         try:
             lag = await self._calls("lag")
         except Exception as error:  # a border: what the source cannot say now, it may say later
-            return self._unknown(f"{type(error).__name__}: {error}", error)
+            self._complain(f"{type(error).__name__}: {error}", error)
+            return None
         if lag is None or isinstance(lag, Lag):
             return lag
-        return self._unknown(f"lag() must return a Lag or None, not {type(lag).__name__}")
+        self._complain(f"lag() must return a Lag or None, not {type(lag).__name__}")
+        return None
 
-    def _unknown(self, why: str, error: Exception | None = None) -> None:
+    def _complain(self, why: str, error: Exception | None = None) -> None:
         level = logging.DEBUG if self._complained else logging.WARNING
         log.log(level, "%s does not say how far it is behind: %s", self._node, why, exc_info=self._complained and error)
         self._complained = True

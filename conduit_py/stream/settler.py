@@ -17,6 +17,7 @@ from conduit_py.stream.ledger import Ledger, Stretch
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.nack_window import NackWindow
 from conduit_py.stream.signal import Pace, Signal
+from conduit_py.stream.trail_keeper import TrailKeeper
 
 SETTLE_SECONDS = 0.005
 
@@ -55,6 +56,7 @@ class Settler:
         self._meter = meter
         self._commits = commits
         self._pace = Pace(SETTLE_SECONDS)
+        self._trail = TrailKeeper(store, pipeline, node)
         self._finishing = False
 
     def finish(self) -> None:
@@ -112,7 +114,9 @@ class Settler:
     async def _commit(self, positions: Sequence[Sequence[bytes]]) -> None:
         reach("settler.before_persist")
         with self._meter.waiting("store"), self._meter.timing(self._meter.persists):
-            await self._store.save_positions(self._pipeline, {self._node: positions[-1][-1]})
+            position = positions[-1][-1]
+            trails = await self._trail.trails(position)
+            await self._store.save_positions(self._pipeline, {self._node: position}, trails)
         reach("settler.after_persist")
         await self._ack(positions)
 

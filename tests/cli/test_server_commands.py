@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from base64 import b64encode
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
@@ -138,6 +139,31 @@ def test_positions_are_shown_set_and_reset_only_while_stopped(serving: "Serving"
     assert as_text == {"positions": {"count": position}, "before": {"count": None}}
     assert [line.split() for line in shown.stdout.splitlines()[1:]] == [["count", position, "5000"]]
     assert "5001" in (serving.command.folder / "endless.txt").read_text().splitlines()
+
+
+def test_a_source_is_set_back_to_where_it_was_at_a_time(serving: "Serving") -> None:
+    serving.add("short", "Count(to=100)")
+    serving.start()
+    serving.until("short", lambda shown: shown["status"] == "completed")
+    history = serving("positions", "history", "short", "count")
+    points = serving.json("positions", "history", "short", "count")["points"]
+    began = datetime.fromtimestamp(points[0]["at"] + 1e-6, UTC).replace(tzinfo=None).isoformat()
+    back = serving("positions", "replay", "short", "count", "--from", began)
+    shown = serving.json("positions", "show", "short")
+    start = serving.json("positions", "replay", "short", "count", "--from", "start")
+    early = serving("positions", "replay", "short", "count", "--from", "2001-01-01")
+    wrong = serving.apart("positions", "replay", "short", "count", "--from", "yesterday")
+
+    assert [(point["position"] is None, point["start"]) for point in points] == [(True, True), (False, False)]
+    assert history.stdout.splitlines()[0].split() == ["TIME", "(UTC)", "POSITION", "AS", "TEXT"]
+    assert history.stdout.splitlines()[1].endswith("the beginning  a run began")
+    assert back.stdout.startswith("short: count goes back to where it was at 20")
+    assert back.stdout.endswith("; its position was MTAw\n")
+    assert shown == {"positions": {"count": None}}
+    assert start == {"positions": {"count": None}, "point": None, "before": {"count": None}}
+    assert (early.returncode, "the oldest point is at" in early.stderr) == (1, True)
+    assert wrong.returncode == 2
+    assert "must be `start` or a time such as 2026-11-16T03:00" in " ".join(wrong.stderr.split())
 
 
 def test_what_does_not_exist_is_answered_with_what_does(serving: "Serving") -> None:

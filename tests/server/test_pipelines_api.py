@@ -152,6 +152,32 @@ async def test_positions_are_shown_set_and_reset_while_stopped(
         assert (await site.client.delete(f"{path}/elsewhere")).status_code == 404
 
 
+async def test_a_source_is_set_back_to_a_point_of_its_history(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    path = "/api/v1/pipelines/a/positions/source"
+    async with open_site("a", records=3) as site:
+        assert (await site.client.get(f"{path}/history")).json() == {"points": []}
+        await site.client.post("/api/v1/pipelines/a/start")
+        await site.settled()
+        busy = await site.client.post(f"{path}/replay", json={"from": "start"})
+        await site.client.post("/api/v1/pipelines/a/stop")
+        await site.settled()
+        points = (await site.client.get(f"{path}/history")).json()["points"]
+        early = await site.client.post(f"{path}/replay", json={"from": "2001-01-01T00:00:00Z"})
+        late = await site.client.post(f"{path}/replay", json={"from": "2999-01-01T00:00:00+01:00"})
+        start = await site.client.post(f"{path}/replay", json={"from": "start"})
+        wrong = [
+            await site.client.post(f"{path}/replay", json=body)
+            for body in ({"from": "yesterday"}, {"from": "2026-11-16T03:00"}, {}, {"from": "start", "to": "end"})
+        ]
+
+    assert [(point["position"], point["start"]) for point in points] == [(None, True), ("Mg==", False)]
+    assert (busy.status_code, code(busy)) == (409, "pipeline.running")
+    assert (early.status_code, code(early)) == (409, "position.unknown")
+    assert (late.status_code, late.json()) == (200, {"positions": {"source": "Mg=="}, "point": points[1]})
+    assert start.json() == {"positions": {"source": None}, "point": None}
+    assert [answer.status_code for answer in wrong] == [422] * 4
+
+
 async def test_a_position_that_is_not_base64_is_refused_with_its_path(
     autojump_clock: MockClock, open_site: "OpenSite"
 ) -> None:

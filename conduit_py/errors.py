@@ -9,6 +9,7 @@ ConduitError
     ├── TransientError     starting again may help: the lifecycle does so with back-off
     │   ├── NodeFailed     a connector or processor raised something it did not classify
     │   ├── StateFailed    the state store could not make progress durable
+    │   ├── RunElsewhere   another server runs the pipeline
     │   ├── Repeated       a transaction holds a key that was recorded as seen already
     │   └── StaleToken     leased work of a transaction went to somebody else
     └── FatalError         starting again would fail the same way: the pipeline stays stopped
@@ -118,6 +119,12 @@ class LetterBusy(FleetError):
     code = "dead_letter.queued"
 
 
+class LetterUnclear(FleetError):
+    """What was asked of a dead letter can be meant in several ways; say more."""
+
+    code = "dead_letter.unclear"
+
+
 class PositionUnknown(FleetError):
     """It is not known where the source was at that time."""
 
@@ -163,6 +170,19 @@ class StateFailed(TransientError):
     """The state store could not make progress durable; nothing after it was acked."""
 
     code = "state.failed"
+
+
+class RunElsewhere(TransientError):
+    """Another server that shares the state runs the pipeline; when it has ended, this one may."""
+
+    code = "run.elsewhere"
+
+    def __init__(self, pipeline: str, holder: str) -> None:
+        super().__init__(
+            f"pipeline {pipeline!r} is run by {holder}, which shares this state",
+            suggestion="stop it there, or leave this one waiting to take over",
+        )
+        self.holder = holder
 
 
 class Repeated(TransientError):

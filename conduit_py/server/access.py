@@ -13,8 +13,8 @@ from conduit_py.server.web import PATHS
 OPEN_PATHS = frozenset({"/healthz", "/readyz", *PATHS})
 """What may be read without a token: these very paths, not what begins or ends like them."""
 SAFE_METHODS = frozenset({"GET", "HEAD"})
-OPERATED = "/api/v1/pipelines/"
-TAP = re.compile(r"/api/v1/pipelines/[^/]+/nodes/[^/]+/tap")
+OPERATED = ("/api/v1/pipelines/", "/api/v1/dead-letters/")
+CONTENTS = re.compile(r"/api/v1/(pipelines/[^/]+/nodes/[^/]+/tap|dead-letters/(?!causes\Z)[^/]+)")
 """What shows the contents of records, so that to look at pipelines is not enough."""
 LOOPBACK_NAMES = frozenset({"localhost", "localhost."})
 HEADERS = [
@@ -59,7 +59,7 @@ class Policy:
         """The role that a request needs, or None when it needs none. What is not known needs the highest."""
         if scope["type"] == "websocket":
             return Role.READ
-        if scope["method"] in SAFE_METHODS and not TAP.fullmatch(scope["path"]):
+        if scope["method"] in SAFE_METHODS and not CONTENTS.fullmatch(scope["path"]):
             return None if scope["path"] in self.open_paths else Role.READ
         return Role.OPERATE if scope["path"].startswith(OPERATED) else Role.ADMIN
 

@@ -23,10 +23,12 @@ log = logging.getLogger("conduit_py.server")
 
 STATUSES: list[tuple[type[ConduitError], HTTPStatus]] = [
     (errors.PipelineUnknown, HTTPStatus.NOT_FOUND),
+    (errors.LetterUnknown, HTTPStatus.NOT_FOUND),
     (PluginUnknown, HTTPStatus.NOT_FOUND),
     (errors.ShuttingDown, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.FleetError, HTTPStatus.CONFLICT),
     (errors.PipelineInvalid, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.RecordRefused, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.EnvironmentUnfit, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.StateFailed, HTTPStatus.SERVICE_UNAVAILABLE),
 ]

@@ -266,6 +266,11 @@ _WHOLE = "pipeline, source, letter, attempts, state, queued_for"
 _KEPT = msgspec.msgpack.Decoder(_Kept)
 
 
+def size_of(letter: Letter) -> int:
+    """How many bytes the letter takes."""
+    return len(_blob(letter))
+
+
 def _summary(row: Sequence[Any]) -> Summary:
     fields = dict(zip(Summary.__struct_fields__, row, strict=True))
     fields |= {"nodes": json.loads(fields["nodes"]), "queued_for": json.loads(fields["queued_for"])}

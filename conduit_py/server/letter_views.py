@@ -1,0 +1,179 @@
+"""What the API shows of dead letters. Texts and records that may quote a secret are redacted."""
+
+from base64 import b64encode
+from typing import Any, Literal
+
+import msgspec
+from pydantic import Field
+
+from conduit_py.lifecycle.letter_desk import ReplayReport
+from conduit_py.record import Record, Structured
+from conduit_py.server.redaction import Redaction
+from conduit_py.server.views import View
+from conduit_py.store.letter import Letter
+from conduit_py.store.letter_table import Cause, Summary, size_of
+from conduit_py.stream.exhibit import exhibit
+
+RECORD_SIZE_MAX = 256 * 1024
+"""Characters that are shown of a record; the rest is there, but not shown."""
+
+State = Literal["kept", "queued"]
+
+
+class LetterSummaryView(View):
+    """A dead letter without its record."""
+
+    id: str
+    pipeline: str
+    source: str
+    node: str = Field(description="the first node that refuses it")
+    nodes: list[str] = Field(description="every node that refuses it")
+    error: str
+    cause: str = Field(description="the error, less what tells two records apart")
+    state: State = Field(description="kept until somebody acts, or queued to be sent again")
+    queued_for: list[str] = Field(description="the nodes to which it is sent again")
+    attempts: int = Field(description="deliveries that were tried, the first one and every replay")
+    edited: bool
+    first_at: float = Field(description="when it was first refused, in seconds since 1970")
+    last_at: float
+    bytes: int
+
+
+class LettersView(View):
+    """A page of dead letters."""
+
+    letters: list[LetterSummaryView]
+    next: int | None = Field(description="the cursor of the next page; null on the last")
+    total: int = Field(description="all that match")
+
+
+class CauseView(View):
+    """Letters that one node refused in one way."""
+
+    pipeline: str
+    node: str
+    cause: str
+    count: int
+    first_at: float
+    last_at: float
+
+
+class CausesView(View):
+    """The causes of dead letters."""
+
+    causes: list[CauseView]
+
+
+class RefusalView(View):
+    """One refusal in the history of a letter."""
+
+    node: str
+    error: str
+    at: float
+    attempt: int
+    tries: int = Field(description="how often the node tried, by its own retry policy")
+
+
+class LetterRecordView(View):
+    """The record as it stood at a node that refuses it, in its JSON form, without secrets."""
+
+    node: str
+    record: dict[str, Any]
+    original: dict[str, Any] | None = Field(description="as it was before it was edited")
+    cut: list[str] = Field(description="the paths of what is too long to be shown whole")
+
+
+class LetterView(LetterSummaryView):
+    """A dead letter with everything that is known of it."""
+
+    position: str = Field(description="the position that its source gave it, in base64")
+    piece: list[int] = Field(description="which part of a split record; empty for a whole one")
+    record: dict[str, Any] = Field(description="the record at the first node that refuses it")
+    records: list[LetterRecordView] = Field(description="the record at each node that refuses it")
+    history: list[RefusalView] = Field(description="the oldest first")
+
+
+class SendingView(View):
+    """A letter that is sent again, and the nodes at which it enters."""
+
+    id: str
+    pipeline: str
+    nodes: list[str]
+
+
+class ObstacleView(View):
+    """A letter that cannot be sent again, and why."""
+
+    id: str
+    reason: str
+
+
+class ReplayView(View):
+    """What a replay did, or in a dry run would do. Lists are of the first thousand, numbers of all."""
+
+    queued: int
+    already_queued: int
+    impossible: int
+    not_found: list[str]
+    letters: list[SendingView] = Field(description="only in a dry run")
+    obstacles: list[ObstacleView]
+    notes: list[str]
+
+
+class DiscardView(View):
+    """How many letters were discarded, or in a dry run would be."""
+
+    discarded: int
+
+
+def summary_view(summary: Summary, redaction: Redaction) -> LetterSummaryView:
+    return LetterSummaryView(**_redacted(msgspec.structs.asdict(summary), redaction))
+
+
+def cause_view(cause: Cause, redaction: Redaction) -> CauseView:
+    return CauseView(**_redacted(msgspec.structs.asdict(cause), redaction))
+
+
+def letter_view(letter: Letter, redaction: Redaction) -> LetterView:
+    records = [_record_view(node, letter, redaction) for node in letter.records]
+    summary = {
+        name: getattr(letter, name)
+        for name in LetterSummaryView.model_fields
+        if name not in ("nodes", "edited", "bytes")
+    }
+    return LetterView(
+        **_redacted(summary, redaction),
+        nodes=list(letter.records),
+        edited=bool(letter.originals),
+        bytes=size_of(letter),
+        position=b64encode(letter.position).decode(),
+        piece=list(letter.piece),
+        record=records[0].record,
+        records=records,
+        history=[RefusalView(**_redacted(msgspec.structs.asdict(each), redaction)) for each in letter.history],
+    )
+
+
+def replay_view(report: ReplayReport, *, dry_run: bool) -> ReplayView:
+    fields = msgspec.to_builtins(report)
+    return ReplayView(**fields | {"letters": fields["letters"] if dry_run else []})
+
+
+def shown(record: Record, redaction: Redaction) -> Structured:
+    """What is shown of a record."""
+    return exhibit(record, RECORD_SIZE_MAX, redaction).value
+
+
+def _record_view(node: str, letter: Letter, redaction: Redaction) -> LetterRecordView:
+    original = letter.originals.get(node)
+    display = exhibit(letter.records[node], RECORD_SIZE_MAX, redaction)
+    return LetterRecordView(
+        node=node,
+        record=display.value,
+        original=None if original is None else shown(original, redaction),
+        cut=display.cut,
+    )
+
+
+def _redacted(fields: dict[str, Any], redaction: Redaction) -> dict[str, Any]:
+    return {name: redaction(value) if name in ("error", "cause") else value for name, value in fields.items()}

@@ -1,0 +1,63 @@
+"""Revision: a record as somebody edited what was shown of it."""
+
+import json
+from typing import Any
+
+from conduit_py.record import Data, Payload, Record, Structured
+
+
+def revised(original: Record, shown: Structured, given: Structured) -> Record:
+    """The record that `given`, an edited copy of `shown`, stands for.
+
+    What was left as it was shown keeps its value: what JSON cannot carry, what was cut and what was
+    masked stays as it is. What was changed is a value of JSON, in base64 where the record has bytes.
+    What is no record raises RecordRefused naming the field.
+    """
+    whole = {**shown, **given}
+    if isinstance(whole["payload"], dict):
+        whole["payload"] = {**shown["payload"], **whole["payload"]}
+    read = Record.from_map(whole)
+    payload, before = whole["payload"] or {"before": None, "after": None}, shown["payload"]
+    return Record(
+        original.position if whole["position"] == shown["position"] else read.position,
+        read.operation,
+        _fields(original.metadata, shown["metadata"], read.metadata),
+        _data(original.key, shown["key"], whole["key"], read.key),
+        Payload(
+            _data(original.payload.before, before["before"], payload["before"], read.payload.before),
+            _data(original.payload.after, before["after"], payload["after"], read.payload.after),
+        ),
+    )
+
+
+def _data(original: Data, shown: Any, given: Any, read: Data) -> Data:
+    if _same(given, shown):
+        return original
+    if isinstance(original, dict) and isinstance(shown, dict) and isinstance(read, dict):
+        return _fields(original, shown, read)
+    return read
+
+
+def _fields(original: dict[Any, Any], shown: Structured, given: Structured) -> dict[Any, Any]:
+    # Names that are no text, or quote a secret, are shown otherwise than they are; their order is the same.
+    names = dict(zip(shown, original, strict=False))
+    return {
+        names.get(name, name): _value(original[names[name]], shown[name], value) if name in names else value
+        for name, value in given.items()
+    }
+
+
+def _value(original: Any, shown: Any, given: Any) -> Any:
+    if _same(given, shown):
+        return original
+    if isinstance(original, dict) and isinstance(shown, dict) and isinstance(given, dict):
+        return _fields(original, shown, given)
+    if isinstance(original, list) and isinstance(shown, list) and isinstance(given, list):
+        known = list(zip(original, shown, strict=False))
+        return [_value(*known[index], item) if index < len(known) else item for index, item in enumerate(given)]
+    return given
+
+
+def _same(one: Any, other: Any) -> bool:
+    # Not by comparing: 1, 1.0 and true are equal.
+    return json.dumps(one) == json.dumps(other)

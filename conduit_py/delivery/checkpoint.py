@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from conduit_py.dead_letter import DeadLetter
-from conduit_py.errors import EnvironmentUnfit
+from conduit_py.batch import MessageId
+from conduit_py.dead_letter import DeadLetter, Failure
+from conduit_py.errors import DeadLetterFailed, EnvironmentUnfit, RecordRefused
+from conduit_py.store.packing import pack, unpack
 
 VERSION = 1
 
@@ -38,19 +40,51 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return checkpoint
 
 
+class _PackedLetter(msgspec.Struct, frozen=True, array_like=True):
+    """A dead letter whose records come out again as they were, Python values included."""
+
+    pipeline: str
+    message: MessageId
+    position: bytes
+    record: bytes
+    failures: list[Failure]
+    at: float
+    elsewhere: dict[str, bytes]
+
+
 def encode_letters(letters: Sequence[DeadLetter]) -> list[bytes]:
-    """JSON, because it carries integers of any size; what JSON does not know becomes text, as in any letter."""
-    return [_LETTER_ENCODER.encode(letter) for letter in letters]
+    """The letters as bytes. One whose record cannot be kept raises DeadLetterFailed."""
+    return [_encoded(letter) for letter in letters]
+
+
+def _encoded(letter: DeadLetter) -> bytes:
+    try:
+        record, elsewhere = pack(letter.record), {node: pack(each) for node, each in letter.elsewhere.items()}
+    except RecordRefused as error:
+        failed = DeadLetterFailed(
+            f"a dead letter could not be kept: {error.message}; {letter.node} had refused the record: {letter.error}",
+            suggestion=error.suggestion,
+        )
+        failed.node = letter.node
+        raise failed from error
+    message, position, failures, at = letter.message, letter.position, letter.failures, letter.at
+    return _ENCODER.encode(_PackedLetter(letter.pipeline, message, position, record, failures, at, elsewhere))
 
 
 def decode_letters(encoded: Sequence[bytes]) -> list[DeadLetter]:
-    return [_LETTER_DECODER.decode(letter) for letter in encoded]
+    """The letters of which `encode_letters` made these bytes."""
+    return [_decoded(_LETTER_DECODER.decode(each)) for each in encoded]
+
+
+def _decoded(packed: _PackedLetter) -> DeadLetter:
+    elsewhere = {node: unpack(each) for node, each in packed.elsewhere.items()}
+    message, position, failures = packed.message, packed.position, packed.failures
+    return DeadLetter(packed.pipeline, message, position, unpack(packed.record), failures, packed.at, elsewhere)
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Checkpoint)
-_LETTER_ENCODER = msgspec.json.Encoder(enc_hook=str)
-_LETTER_DECODER = msgspec.json.Decoder(DeadLetter)
+_LETTER_DECODER = msgspec.msgpack.Decoder(_PackedLetter)
 
 
 def _unreadable(pipeline: str, why: str) -> EnvironmentUnfit:

@@ -1,7 +1,8 @@
 """ExactlyOnce: the transaction loop: gather, stage, commit in one fenced step, apply, ack."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import trio
@@ -90,9 +91,10 @@ class ExactlyOnce:
     async def recover(self) -> None:
         """Carry out what the last committed transaction left to do, and go on from its state (I8)."""
         claim = self._claim
-        await self._participants.adopt(claim, Checkpoint.decode(self._pipeline, claim.checkpoint).home)
-        checkpoint = Checkpoint.decode(self._pipeline, claim.checkpoint)
-        await self._participants.begin(claim, checkpoint.intents)
+        with self._one_at_a_time():
+            await self._participants.adopt(claim, Checkpoint.decode(self._pipeline, claim.checkpoint).home)
+            checkpoint = Checkpoint.decode(self._pipeline, claim.checkpoint)
+            await self._participants.begin(claim, checkpoint.intents)
         await _keep(self._wiring.office, decode_letters(checkpoint.letters))
         await self._load_states()
         reach("transaction.recovered")
@@ -107,12 +109,18 @@ class ExactlyOnce:
             state.load(values[node], self._claim.seen)
 
     async def run(self) -> None:
-        try:
+        with self._one_at_a_time():
             while await self._gathered():
                 sealed = self._seal()
                 self.gate.open_next()
                 with self.gate.pace.step():
                     await self._commit(sealed)
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """Whoever is fenced in the block is told that another process has taken over."""
+        try:
+            yield
         except Fenced as error:
             raise self._taken_over(error) from error
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
-from conduit_py.errors import FatalError
+from conduit_py.errors import FatalError, RunError
 from conduit_py.killpoint import reach
 from conduit_py.sdk.transactional import StagedDestination, TransactionalDestination
 from conduit_py.store.claim import Changes, Claim
@@ -91,13 +91,21 @@ class Participants:
 
 
 async def _each(nodes: Sequence[str], work: Callable[[str], Awaitable[None]]) -> None:
-    """All at once: each has a disk or a server of its own to wait for."""
-    if len(nodes) == 1:
-        await work(nodes[0])
-        return
+    """All at once: each has a disk or a server of its own to wait for. The first error ends it."""
+    errors: list[RunError] = []
+
+    async def attempt(node: str) -> None:
+        try:
+            await work(node)
+        except RunError as error:
+            errors.append(error)
+            nursery.cancel_scope.cancel()
+
     async with trio.open_nursery() as nursery:
         for node in nodes:
-            nursery.start_soon(work, node)
+            nursery.start_soon(attempt, node)
+    if errors:
+        raise errors[0]
 
 
 def _other_history(node: str, claim: Claim, number: int) -> FatalError:

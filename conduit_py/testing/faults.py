@@ -34,6 +34,8 @@ class Mortal:
         self.frozen = trio.Event()
         self.thawed = trio.Event()
         self.operations: list[str] = []
+        self.on_operation: Callable[[], None] = lambda: None
+        """Called after every durable operation."""
         self.scope = trio.CancelScope()
 
     async def live(self, work: Callable[[], Awaitable[Any]]) -> bool:
@@ -69,4 +71,5 @@ async def durable(name: str) -> AsyncIterator[None]:
     run.operations.append(name)
     await run.passes(Point(number, "before"))
     yield
+    run.on_operation()
     await run.passes(Point(number, "after"))

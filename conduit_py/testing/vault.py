@@ -1,7 +1,6 @@
 """Vaults: destinations in memory at each level of exactly-once delivery, kept by a world that outlives runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -16,19 +15,24 @@ from conduit_py.sdk.options import Options
 from conduit_py.testing.faults import durable
 
 
-@dataclass
 class Vault:
-    """What one destination holds: what readers see, and what only it knows."""
+    """What one destination holds: what readers see, and what only it knows. Records are known by their numbers."""
 
-    visible: list[int] = field(default_factory=list)
-    """The numbers of the records that a reader sees, in order."""
-    history: list[int] = field(default_factory=list)
-    """How many were visible after each change."""
-    staged: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    applied: tuple[int, int] = (0, 0)
-    fence: int = 0
-    changes: bytes | None = None
-    by_key: dict[bytes, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.visible: list[int] = []
+        """What a reader sees, in order."""
+        self.history: list[int] = []
+        """How many were visible after each change."""
+        self.staged: dict[tuple[int, int], list[int]] = {}
+        self.applied = (0, 0)
+        self.fence = 0
+        self.changes: bytes | None = None
+        self.by_key: dict[bytes, int] = {}
+        self.checks_fences = True
+
+    def check(self, fence: int) -> None:
+        if self.checks_fences and fence < self.fence:
+            raise Fenced(f"the vault knows fence {self.fence}")
 
     def show(self, numbers: Sequence[int]) -> None:
         self.visible += numbers
@@ -39,8 +43,12 @@ class VaultOptions(Options):
     """What a vault destination is told."""
 
     vault: Annotated[InstanceOf[Vault], Field(description="where everything is kept; survives runs")]
-    refuses: Annotated[InstanceOf[set[int]], Field(description="the numbers of records that are refused")] = set()
-    breaks: Annotated[InstanceOf[set[int]], Field(description="the numbers of records at which a write raises")] = set()
+    refuses: Annotated[InstanceOf[set[int]], Field(description="the numbers of records that are refused")] = Field(
+        default_factory=set
+    )
+    breaks: Annotated[InstanceOf[set[int]], Field(description="the numbers at which a write raises")] = Field(
+        default_factory=set
+    )
 
 
 class _Vault(sdk.Destination[VaultOptions]):
@@ -80,14 +88,13 @@ class StagedVault(_Vault, sdk.StagedDestination[VaultOptions]):
 
     async def open(self) -> None:
         await trio.lowlevel.checkpoint()
-        self._written: list[int] = []
+        self._pending: list[int] = []
         self._count = 0
 
     async def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         vault = self.vault
         async with durable("staged.begin"):
-            if fence < vault.fence:
-                raise Fenced(f"the vault knows fence {vault.fence}")
+            vault.check(fence)
             self._fence = vault.fence = fence
             for intent in intents:
                 self._apply(intent)
@@ -96,20 +103,19 @@ class StagedVault(_Vault, sdk.StagedDestination[VaultOptions]):
     async def write(self, batch: Batch) -> Refusals | None:
         await trio.lowlevel.checkpoint()
         taken, refused = self.accepted(batch)
-        self._written += taken.values()
+        self._pending += taken.values()
         return refused
 
     async def stage(self) -> bytes | None:
-        if not self._written:
+        if not self._pending:
             await trio.lowlevel.checkpoint()
             return None
         self._count += 1
         place = (self._fence, self._count)
         async with durable("staged.stage"):
-            if self._fence < self.vault.fence:
-                raise Fenced(f"the vault knows fence {self.vault.fence}")
-            self.vault.staged[place] = self._written
-        self._written = []
+            self.vault.check(self._fence)
+            self.vault.staged[place] = self._pending
+        self._pending = []
         return msgspec.msgpack.encode(place)
 
     async def apply(self, intent: bytes) -> None:
@@ -128,15 +134,13 @@ class HomeVault(StagedVault, sdk.TransactionalDestination[VaultOptions]):
 
     async def claim(self, owner: str, fence: int) -> bytes | None:
         async with durable("home.claim"):
-            if fence < self.vault.fence:
-                raise Fenced(f"the vault knows fence {self.vault.fence}")
+            self.vault.check(fence)
             self._fence = self.vault.fence = fence
         return self.vault.changes
 
     async def commit(self, changes: bytes) -> None:
         async with durable("home.commit"):
-            if self._fence != self.vault.fence:
-                raise Fenced(f"the vault knows fence {self.vault.fence}")
+            self.vault.check(self._fence)
             self.vault.changes = changes
-            self.vault.show(self._written)
-        self._written = []
+            self.vault.show(self._pending)
+        self._pending = []

@@ -267,9 +267,12 @@ class TestMistakes:
         ]
         assert all(str(problem) in str(invalid.value) for problem in invalid.value.problems)
 
-    def test_a_delivery_that_is_not_there_yet(self) -> None:
+    def test_exactly_once_into_a_destination_that_would_repeat_itself(self) -> None:
         assert mistakes(pipeline(delivery="exactly_once")) == [
-            ("delivery", "exactly_once is not available in this version")
+            (
+                "destinations.x",
+                "ScriptedDestination would write records again after a crash, which exactly_once rules out",
+            )
         ]
 
     def test_at_most_once_with_a_handler_that_keeps_letters(self) -> None:

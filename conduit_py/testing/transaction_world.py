@@ -1,0 +1,212 @@
+"""TransactionWorld: an exactly-once pipeline of every kind of end, in memory, and what must hold of it."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar
+
+import trio
+from pydantic import Field, InstanceOf
+
+from conduit_py import sdk
+from conduit_py.batch import Batch
+from conduit_py.errors import RecordRefused
+from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Source
+from conduit_py.record import Record
+from conduit_py.sdk.options import Options
+from conduit_py.sdk.processor import processor
+from conduit_py.sdk.state import State
+from conduit_py.store.claim import Changes
+from conduit_py.store.letter_filter import LetterFilter
+from conduit_py.store.letter_table import LetterTable
+from conduit_py.store.memory import MemoryStore
+from conduit_py.store.memory_letters import MemoryLetterBox
+from conduit_py.store.store import Kind, Row
+from conduit_py.store.tables import Tables
+from conduit_py.testing.faults import durable
+from conduit_py.testing.vault import HomeVault, KeyedVault, StagedVault, Vault
+from conduit_py.transaction import Transaction
+
+T = TypeVar("T")
+
+
+class WorldStore(MemoryStore):
+    """A memory store whose every write is a moment at which its run may end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters = _Letters(self._enter, self._enter_write)
+
+    async def transact(self, work: Callable[[Tables], T]) -> T:
+        async with durable("store.transact"):
+            return work(self._tables)
+
+    async def _save(self, rows: list[Row]) -> None:
+        async with durable("store.save"):
+            self._rows.update({row[:3]: row.value for row in rows})
+
+    async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
+        async with durable("store.forget"):
+            await super()._forget(pipeline, kind, node)
+
+
+class _Letters(MemoryLetterBox):
+    async def _change(self, work: Callable[[LetterTable], T]) -> T:
+        async with durable("letters.change"):
+            return await super()._change(work)
+
+
+class NumbersOptions(Options):
+    """What a source of numbers is told."""
+
+    first: int
+    count: int
+    acked: Annotated[InstanceOf[Callable[[str, list[int]], None]], Field(description="is told what was acked")]
+    name: str
+
+
+class Numbers(sdk.Source[NumbersOptions]):
+    """Gives consecutive numbers, one record at a time, and ends."""
+
+    async def open(self, position: bytes | None) -> None:
+        await trio.lowlevel.checkpoint()
+        self._next = self.options.first if position is None else int(position) + 1
+
+    async def read(self, n: int) -> list[Record]:
+        await trio.lowlevel.checkpoint()
+        if self._next == self.options.first + self.options.count:
+            raise sdk.EndOfSource
+        number, self._next = self._next, self._next + 1
+        return [Record.of({"n": number}, position=str(number).encode())]
+
+    async def ack(self, positions: Sequence[bytes]) -> None:
+        async with durable("source.ack"):
+            self.options.acked(self.options.name, [int(position) for position in positions])
+
+
+class TransactionWorld:
+    """Two sources, a processor with state, and a destination of each level; and what it all comes to.
+
+    Number `flaky` is refused by a processor in every other run, so that a run that takes over may decide about
+    it differently: it must be an output or a letter, once, and never both.
+    """
+
+    SOURCES = ("left", "right")
+
+    def __init__(self, *, with_home: bool, count: int = 3, flaky: int = 101) -> None:
+        self.with_home = with_home
+        self.count = count
+        self.flaky = flaky
+        self.store = WorldStore()
+        self.vaults = {"home": Vault(), "staged": Vault(), "keyed": Vault()}
+        self.runs = 0
+        self.acks: dict[int, dict[str, list[int]]] = {}
+        self.violations: list[str] = []
+
+    @property
+    def numbers(self) -> dict[str, list[int]]:
+        return {name: list(range(100 * at, 100 * at + self.count)) for at, name in enumerate(self.SOURCES, 1)}
+
+    def pipeline(self) -> Pipeline:
+        """The pipeline as the next run has it."""
+        self.runs += 1
+        run, acks = self.runs, self.acks.setdefault(self.runs, {name: [] for name in self.SOURCES})
+
+        def acked(name: str, numbers: list[int]) -> None:
+            acks[name] += numbers
+            self._check_acks(run, name)
+
+        @processor
+        def moody(record: Record) -> Record:
+            if record.payload["n"] == self.flaky and run % 2:
+                raise RecordRefused("not today")
+            return record
+
+        names = ["home", "staged", "keyed"] if self.with_home else ["staged", "keyed"]
+        kinds: dict[str, Any] = {"home": HomeVault, "staged": StagedVault, "keyed": KeyedVault}
+        return Pipeline(
+            "world",
+            sources=[
+                Source(name, Numbers(first=numbers[0], count=self.count, acked=acked, name=name))
+                for name, numbers in self.numbers.items()
+            ],
+            processors=[moody, unrepeated, summed],
+            destinations=[Destination(name, kinds[name](vault=self.vaults[name])) for name in names],
+            dead_letters=DeadLetters("journal"),
+            delivery="exactly_once",
+            transaction=Transaction(max_records=2),
+        )
+
+    def look(self) -> None:
+        """What must hold at every moment: readers see nothing that is not committed (I4)."""
+        committed = self._committed()
+        for name in ("home", "staged"):
+            for number in self.vaults[name].visible:
+                source = self.SOURCES[number // 100 - 1]
+                if number > committed.get(source, -1):
+                    self.violations.append(f"{name} shows {number}, but {source} is committed to {committed}")
+
+    def _committed(self) -> dict[str, int]:
+        places = {
+            node: int(value)
+            for (pipeline, kind, node), value in self.store._rows.items()
+            if (pipeline, kind) == ("world", "position")
+        }
+        if self.with_home and (changes := self.vaults["home"].changes) is not None:
+            places |= {source: int(value) for source, value in Changes.decode(changes).positions.items()}
+        return places
+
+    def _check_acks(self, run: int, name: str) -> None:
+        """I12: in order, at most once, only after the commit."""
+        said = self.acks[run][name]
+        if said != sorted(set(said)):
+            self.violations.append(f"{name} was acked {said} in run {run}")
+        if said and said[-1] > self._committed().get(name, -1):
+            self.violations.append(f"{name} was acked {said[-1]} before that was committed")
+
+    async def check(self) -> list[str]:
+        """What must hold at the end, when everything is read: the promise itself."""
+        box = self.store.letters
+        ids = [summary.id for summary in (await box.page(LetterFilter())).letters]
+        letters = sorted([int((await box.letter(id)).position) for id in ids])
+        for name in self.SOURCES:
+            self._check_source(name, [number for number in letters if number in self.numbers[name]])
+        claim = await self.store.claim("world")
+        total = sum(number for numbers in self.numbers.values() for number in numbers) - sum(letters)
+        kept = dict(await claim.scan())
+        state = State()
+        state.load({"sum": kept.get(b"summed\0sum", b"\0")}, claim.seen)
+        if state.get("sum") != total:
+            self.violations.append(f"the state is {state.get('sum')}, not {total} (I6)")
+        pending = await self.store.outbox.lease("audit", "test", 60, 1000) or []
+        sent = sorted(int(Record.from_json(each.body).payload["n"]) for each in pending)
+        expected = sorted(n for numbers in self.numbers.values() for n in numbers if n not in letters)
+        if sent != expected:
+            self.violations.append(f"the outbox has {sent}, not {expected} (I6)")
+        return self.violations
+
+    def _check_source(self, name: str, letters: list[int]) -> None:
+        """I11: each input is an output, once and in order, or a letter."""
+        expected = [number for number in self.numbers[name] if number not in letters]
+        if len(letters) != len(set(letters)):
+            self.violations.append(f"letters of {name} repeat: {letters}")
+        shown = ["home", "staged"] if self.with_home else ["staged"]
+        seen = {each: [n for n in self.vaults[each].visible if n in self.numbers[name]] for each in shown}
+        for each, got in seen.items():
+            if got != expected:
+                self.violations.append(f"{each} shows {got} of {name}, not {expected}")
+        keyed = sorted(n for n in self.vaults["keyed"].by_key.values() if n in self.numbers[name])
+        # One that was refused only in the run that committed may have been written before, under its key.
+        if [number for number in keyed if number not in letters] != expected:
+            self.violations.append(f"keyed has {keyed} of {name}, not {expected}")
+
+
+@processor(state=True, batch=True, name="unrepeated")
+async def unrepeated(batch: Batch, state: State) -> list[Record | None]:
+    first = await state.once("numbers", [str(record.payload["n"]).encode() for record in batch])
+    return [record if new else None for record, new in zip(batch, first, strict=True)]
+
+
+@processor(state=True, name="summed")
+def summed(record: Record, state: State) -> Record:
+    state.put("sum", state.get("sum", 0) + record.payload["n"])
+    state.publish("audit", record)
+    return record

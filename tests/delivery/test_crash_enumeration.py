@@ -1,0 +1,139 @@
+"""The promise of exactly-once, attacked at every durable operation, on the real code, in memory.
+
+Each scenario checks the whole promise: I4 (nothing is seen before the commit), I6 (positions, state, seen keys
+and outbox agree), I7 (a zombie commits nothing), I8 (what was committed is shown), I11 (output or letter,
+once), I12 (acks in order, once, after the commit). CONDUIT_ENUMERATE=all tries every pair of moments.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from conduit_py.delivery.checkpoint import Checkpoint
+from conduit_py.delivery.exactly_once import ExactlyOnce, Sealed
+from conduit_py.delivery.participants import Participants
+from conduit_py.graph.node import Graph
+from conduit_py.store.claim import Changes, Claim
+from conduit_py.store.store import Store
+from conduit_py.store.tables import Tables
+from conduit_py.stream.wiring import Wiring
+from conduit_py.testing.enumeration import Enumeration
+from conduit_py.testing.transaction_world import TransactionWorld, WorldStore
+
+EVERY = 1 if os.environ.get("CONDUIT_ENUMERATE") == "all" else 13
+"""A prime number, so that over the pairs every moment has its turn."""
+
+
+def world_with_home() -> TransactionWorld:
+    return TransactionWorld(with_home=True)
+
+
+def world_without_home() -> TransactionWorld:
+    return TransactionWorld(with_home=False)
+
+
+BOTH = pytest.mark.parametrize("world", [world_with_home, world_without_home])
+
+
+@BOTH
+def test_i4_i6_i8_i11_i12_killed_once(world: Callable[[], TransactionWorld]) -> None:
+    report = Enumeration(world).killed_once()
+
+    assert report.broken == {}
+    assert report.scenarios >= 40
+
+
+@BOTH
+def test_i8_killed_twice(world: Callable[[], TransactionWorld]) -> None:
+    report = Enumeration(world, every=EVERY).killed_twice()
+
+    assert report.broken == {}
+    assert report.scenarios >= 1000 // EVERY
+
+
+@BOTH
+def test_i3_i7_zombies_change_nothing(world: Callable[[], TransactionWorld]) -> None:
+    report = Enumeration(world, every=EVERY).haunted()
+
+    assert report.broken == {}
+    assert report.scenarios >= 500 // EVERY
+
+
+class TestTheHarnessItself:
+    """Without what the promise rests on, the harness must find violations, or it would prove nothing."""
+
+    @BOTH
+    def test_no_fence_check(self, world: Callable[[], TransactionWorld]) -> None:
+        def unfenced() -> TransactionWorld:
+            made = world()
+            made.store = UnfencedStore()
+            for vault in made.vaults.values():
+                vault.checks_fences = False
+            return made
+
+        assert Enumeration(unfenced, only_one=True).haunted().broken
+
+    @BOTH
+    def test_no_resending_of_intents(self, world: Callable[[], TransactionWorld]) -> None:
+        assert Enumeration(world, with_participants(Forgetful), only_one=True).killed_once().broken
+
+    @BOTH
+    def test_shown_before_the_commit(self, world: Callable[[], TransactionWorld]) -> None:
+        assert Enumeration(world, with_participants(Hasty), only_one=True).killed_once().broken
+
+    @BOTH
+    def test_acked_before_the_commit(self, world: Callable[[], TransactionWorld]) -> None:
+        assert Enumeration(world, HastyAck, only_one=True).killed_once().broken
+
+
+class UnfencedStore(WorldStore):
+    """Lets whoever comes commit, as if it held the newest claim."""
+
+    async def claim(self, owner: str) -> Claim:
+        return Unfenced(owner, await self.transact(lambda tables: tables.claim(owner)), self)
+
+
+class Unfenced(Claim):
+    async def commit(self, changes: Changes) -> None:
+        def commit(tables: Tables) -> None:
+            newest = tables.claimed(self.owner)
+            assert newest is not None
+            tables.commit(self.owner, newest.fence, changes)
+
+        await self._access.transact(commit)
+        self.committed, self.checkpoint = changes.number, changes.checkpoint
+
+
+class Forgetful(Participants):
+    """Does not apply what the last transaction left."""
+
+    async def begin(self, claim: Claim, intents: Mapping[str, bytes]) -> None:
+        await super().begin(claim, {})
+
+
+class Hasty(Participants):
+    """Shows what is staged, and only then commits."""
+
+    async def commit(self, claim: Claim, changes: Changes) -> None:
+        await self.apply(Checkpoint.decode("world", changes.checkpoint).intents)
+        await super().commit(claim, changes)
+
+
+class HastyAck(ExactlyOnce):
+    """Acks, and only then commits."""
+
+    async def _commit(self, sealed: Sealed) -> None:
+        for source, stretches in sealed.stretches.items():
+            if stretches:
+                await self._wiring.settlers[source]._ack([stretch.positions for stretch in stretches])
+        await super()._commit(sealed)
+
+
+def with_participants(kind: type[Participants]) -> Callable[[Graph, Store], ExactlyOnce]:
+    class Lacking(ExactlyOnce):
+        def enlist(self, wiring: Wiring) -> None:
+            super().enlist(wiring)
+            self._participants = kind(wiring.destination_calls, {})
+
+    return Lacking

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import trio
 
 from conduit_py.backoff import Recovery
-from conduit_py.errors import PipelineBusy, PipelineIdle, PipelineUnknown, PositionUnknown, ShuttingDown
+from conduit_py.errors import PipelineBusy, PipelineIdle, PipelineUnknown, PositionUnknown, Problem, ShuttingDown
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
+from conduit_py.lifecycle.letter_desk import LetterDesk
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import LastError, PipelineState, Status, Stopper
@@ -32,6 +33,8 @@ class Member:
         self.ended = trio.Event()
         self.ended.set()
         self.supervisor: Supervisor | None = None
+        self.definition: Problem | None = None
+        """What is wrong with its newest definition, if that could not take effect."""
         self.taps = Taps()
         self._known = state
 
@@ -91,10 +94,14 @@ class Fleet:
     async def boot(self) -> None:
         """Start what was running, or never ran, when the process last ended."""
         for member in self:
-            state = await self._store.state(member.pipeline.id)
-            by_user = state.status is Status.STOPPED and state.stopped_by is Stopper.USER
-            if not by_user and state.status not in STAYS_AS_IT_IS:
-                self.start(member.pipeline.id)
+            await self.resume(member.pipeline.id)
+
+    async def resume(self, id: str) -> None:
+        """Start a pipeline, unless the user stopped it, or it is completed or failed for good."""
+        state = await self._store.state(id)
+        by_user = state.status is Status.STOPPED and state.stopped_by is Stopper.USER
+        if not by_user and state.status not in STAYS_AS_IT_IS:
+            self.start(id)
 
     def start(self, id: str) -> None:
         """Start a pipeline; returns at once."""
@@ -116,23 +123,34 @@ class Fleet:
         (member.supervisor.force if force else member.supervisor.stop)(by)
 
     async def restart(self, id: str) -> None:
-        """Stop a pipeline if it is running, wait for that, and start it."""
-        if self[id].running:
+        """Stop a pipeline if it is running, wait for that, and start it, unless the user stops it meanwhile."""
+        member = self[id]
+        if member.running:
+            asked_by = member.state.stopped_by
             self.stop(id, by=Stopper.SYSTEM)
-            await self[id].ended.wait()
+            await member.ended.wait()
+            if asked_by is not Stopper.USER and member.state.stopped_by is Stopper.USER:
+                return
         self.start(id)
 
     async def replace(self, pipeline: Pipeline) -> None:
-        """Go on with another definition under the same id: what runs is drained first, then started anew."""
+        """Go on with another definition under the same id: what runs is drained first, then started anew.
+
+        What the user stops, before or meanwhile, stays stopped.
+        """
         graph = compile_pipeline(pipeline)
         member = self[pipeline.id]
         was_running = member.running
-        if was_running:
-            self.stop(pipeline.id, by=Stopper.SYSTEM)
-            await member.ended.wait()
+        await self._drained(member)
         member.graph = graph
-        if was_running:
+        if was_running and member.state.stopped_by is not Stopper.USER:
             self.start(pipeline.id)
+
+    async def _drained(self, member: Member) -> None:
+        while member.running:
+            self.stop(member.pipeline.id, by=Stopper.SYSTEM)
+            # Whoever waits for it too may start it again at once, by the old definition.
+            await member.ended.wait()
 
     async def swap(self, pipeline: Pipeline, nodes: Collection[str]) -> None:
         """Go on with another definition that differs in the processors of these nodes only, without stopping.
@@ -152,11 +170,13 @@ class Fleet:
 
     async def remove(self, id: str) -> None:
         """Drain a pipeline and let go of it; its positions stay in the store."""
-        member = self[id]
-        if member.running:
-            self.stop(id, by=Stopper.SYSTEM)
-            await member.ended.wait()
+        await self._drained(self[id])
         self._members.pop(id, None)
+
+    @property
+    def letters(self) -> LetterDesk:
+        """The dead letters of pipelines that keep them in the store, also of those that are not here any more."""
+        return LetterDesk(self._store.letters, lambda: dict(self._members))
 
     async def positions(self, id: str) -> dict[str, bytes]:
         """From where each source would go on."""

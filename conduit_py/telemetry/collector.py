@@ -11,6 +11,8 @@ from conduit_py.graph.node import Graph, connector_label
 from conduit_py.lifecycle.fleet import Fleet, Member
 from conduit_py.sdk.destination import Destination
 from conduit_py.status import Status
+from conduit_py.store.letter import LetterState
+from conduit_py.store.letter_table import Tally
 from conduit_py.stream.meter import Meter, Progress
 from conduit_py.stream.tap import TapPoint
 from conduit_py.telemetry import table
@@ -30,6 +32,7 @@ def collect(fleet: Fleet) -> Sheet:
     sheet.put(table.THREADS, "", threading.active_count())
     members = list(fleet)
     _add_fleet(sheet, members)
+    _add_letters(sheet, members, fleet.letters.box.tallies)
     for member in members:
         _add_member(sheet, member)
     return sheet
@@ -45,6 +48,19 @@ def _add_fleet(sheet: Sheet, members: Sequence[Member]) -> None:
     sheet.put(table.CONNECTORS, labels_text(type="destination"), kinds["destination"])
     for label, count in Counter(node.label for node in nodes if node.kind == "processor").items():
         sheet.put(table.PROCESSORS, labels_text(type=label), count)
+
+
+def _add_letters(sheet: Sheet, members: Sequence[Member], tallies: Sequence[Tally]) -> None:
+    """The letters of every pipeline, as last counted; none is 0."""
+    counted = {(tally.pipeline, tally.state): tally for tally in tallies}
+    for member in members:
+        name, size = member.pipeline.id, 0
+        for state in LetterState:
+            tally = counted.get((name, state))
+            labels = labels_text(pipeline_name=name, state=state.value)
+            sheet.put(table.LETTERS, labels, tally.letters if tally else 0)
+            size += tally.bytes if tally else 0
+        sheet.put(table.LETTERS_BYTES, labels_text(pipeline_name=name), size)
 
 
 def _add_member(sheet: Sheet, member: Member) -> None:
@@ -129,6 +145,7 @@ def _add_destination(sheet: Sheet, name: str, graph: Graph, meter: Meter, labels
 
 def _add_dead_letters(sheet: Sheet, name: str, graph: Graph, meter: Meter) -> None:
     sheet.put(table.DEAD_LETTERED, labels_text(pipeline_name=name), meter.records)
+    sheet.put(table.REPLAYED, labels_text(pipeline_name=name), meter.acked)
     sheet.spread(table.DLQ_DURATION, labels_text(pipeline_name=name, plugin=_handler_label(graph)), meter.calls)
 
 

@@ -112,6 +112,16 @@ DEAD_LETTERED = Metric(
     PIPELINE,
     "Dead letters that the handler took; a split record may have several.",
 )
+REPLAYED = Metric(
+    "conduit_records_replayed_total", "counter", PIPELINE, "Dead letters that were sent again and delivered."
+)
+LETTERS = Metric(
+    "conduit_dead_letters",
+    "gauge",
+    ("pipeline_name", "state"),
+    "Dead letters in the journal: kept until somebody acts, or queued to be sent again.",
+)
+LETTERS_BYTES = Metric("conduit_dead_letters_bytes", "gauge", PIPELINE, "What the dead letters in the journal take.")
 BATCH_SIZE = Metric(
     "conduit_batch_records", "histogram", NODE, "Records read, processed or written at once. The count is of batches."
 )
@@ -169,7 +179,8 @@ TAP_DROPS = Metric(
 GROUPS: dict[str, tuple[Metric, ...]] = {
     "The process": (INFO, TASKS, THREADS),
     "The fleet": (PIPELINES, CONNECTORS, PROCESSORS),
-    "A pipeline": (PIPELINE_STATUS, PIPELINE_DURATION, PROGRESS_AGE, RECOVERIES, DEAD_LETTERED, DLQ_DURATION),
+    "A pipeline": (PIPELINE_STATUS, PIPELINE_DURATION, PROGRESS_AGE, RECOVERIES),
+    "Dead letters": (DEAD_LETTERED, DLQ_DURATION, LETTERS, LETTERS_BYTES, REPLAYED),
     "A source": (READ, ACKED, IN_FLIGHT, WINDOW, OLDEST, CHECKPOINT_DURATION, *LAGS),
     "A processor": (PROCESSED, PROCESSOR_DURATION),
     "A destination": (WRITTEN, CONNECTOR_DURATION),

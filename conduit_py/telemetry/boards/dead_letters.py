@@ -24,6 +24,13 @@ DEAD_LETTERS = Board(
     {
         "Now": (
             number(
+                "Dead letters kept",
+                f"sum({table.LETTERS.name}{{{OF_PIPELINE}}})",
+                "short",
+                "In the journal, kept or queued to be sent again.",
+                bad=1,
+            ),
+            number(
                 "Dead letters, last hour",
                 f"sum(increase({table.DEAD_LETTERED.name}{{{OF_PIPELINE}}}[1h]))",
                 "short",
@@ -51,6 +58,27 @@ DEAD_LETTERS = Board(
                 "cps",
                 "Per second, taken by the handler.",
                 (rate(table.DEAD_LETTERED, OF_PIPELINE, by="pipeline_name"), BY_PIPELINE),
+            ),
+            lines(
+                "In the journal",
+                "short",
+                "Kept until somebody acts, or queued to be sent again.",
+                (
+                    f"sum by (pipeline_name, state) ({table.LETTERS.name}{{{OF_PIPELINE}}})",
+                    f"{BY_PIPELINE} {{{{state}}}}",
+                ),
+            ),
+            lines(
+                "Size of the journal",
+                "bytes",
+                "What the letters take on disk.",
+                (f"sum by (pipeline_name) ({table.LETTERS_BYTES.name}{{{OF_PIPELINE}}})", BY_PIPELINE),
+            ),
+            lines(
+                "Delivered by replay",
+                "cps",
+                "Letters per second that were sent again and taken.",
+                (rate(table.REPLAYED, OF_PIPELINE, by="pipeline_name"), BY_PIPELINE),
             ),
             lines(
                 "Refused by node",

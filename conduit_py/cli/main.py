@@ -43,8 +43,11 @@ def run(
     *,
     pipeline: PipelineId = None,
     state: Annotated[
-        Path | None,
-        Parameter(help="folder that remembers positions [default: .conduit/NAME-OF-FILE in the working directory]"),
+        str | None,
+        Parameter(
+            help="folder that remembers positions, or a PostgreSQL database as postgresql://user@host/name "
+            "[default: .conduit/NAME-OF-FILE in the working directory]"
+        ),
     ] = None,
     fresh: Annotated[bool, Parameter(help="forget the stored positions and start from the beginning")] = False,
     stop_timeout: Annotated[
@@ -72,8 +75,12 @@ def serve(
     *,
     pipelines: Annotated[Path, Parameter(help="folder of pipeline files, or one file")],
     state: Annotated[
-        Path, Parameter(help="folder that remembers positions and statuses [default: .conduit/serve]")
-    ] = Path(".conduit/serve"),
+        str,
+        Parameter(
+            help="folder that remembers positions and statuses, or a PostgreSQL database, which several servers "
+            "may share, as postgresql://user@host/name [default: .conduit/serve]"
+        ),
+    ] = ".conduit/serve",
     host: Annotated[str, Parameter(help="address to listen on", show_default=True)] = "127.0.0.1",
     port: Annotated[
         int, Parameter(help="port to listen on; 0 is any", show_default=True, validator=validators.Number(gte=0))

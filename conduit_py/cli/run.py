@@ -20,7 +20,7 @@ from conduit_py.errors import ConduitError, Problem
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import Stopper
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.opening import open_store
 from conduit_py.store.store import Store
 
 STATE = Path(".conduit")
@@ -31,7 +31,7 @@ def run_file(
     file: Path,
     *,
     pipeline: str | None = None,
-    state: Path | None = None,
+    state: str | Path | None = None,
     fresh: bool = False,
     stop_timeout: float | None = None,
     as_json: bool = False,
@@ -77,8 +77,8 @@ def writes_to_stdout(pipeline: Pipeline) -> bool:
     return any(type(each).__module__.startswith("conduit_connectors.stdio") for each in connectors)
 
 
-async def _run(pipelines: Sequence[Pipeline], state: Path, fresh: bool, display: Display) -> ExitCode:
-    async with await SqliteStore.open(state) as store:
+async def _run(pipelines: Sequence[Pipeline], state: str | Path, fresh: bool, display: Display) -> ExitCode:
+    async with await open_store(state) as store:
         if fresh:
             for pipeline in pipelines:
                 await store.forget_positions(pipeline.id)

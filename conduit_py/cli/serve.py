@@ -19,7 +19,7 @@ from conduit_py.errors import EnvironmentUnfit, PipelineInvalid, Problem
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.sdk.options import at
 from conduit_py.status import PipelineState, Status, Stopper
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.opening import open_store
 from conduit_py.store.store import Store
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Serving:
     """What is served from where, and how long its end may take."""
 
     pipelines: Path
-    state: Path
+    state: str | Path
     stop_timeout: float
     log_format: LogFormat = "text"
     debug: bool = False
@@ -96,7 +96,7 @@ async def _serve(serving: Serving, config: "ServerConfig", pipelines: Sequence[L
     from conduit_py.server.serve import serve_api
     from conduit_py.server.service import Service
 
-    async with await SqliteStore.open(serving.state) as store, trio.open_nursery() as nursery:
+    async with await open_store(serving.state) as store, trio.open_nursery() as nursery:
         fleet = Fleet(store, nursery)
         service = Service(fleet, store, nursery)
         ending = Ending(fleet, service.closing, serving.stop_timeout)

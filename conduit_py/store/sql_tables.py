@@ -1,7 +1,7 @@
 """SqlTables: the rules of the tables in SQL that SQLite and PostgreSQL both understand."""
 
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from conduit_py.errors import OutOfStep, Repeated
@@ -33,7 +33,10 @@ class SqlTables(Tables):
 
     @abstractmethod
     def record(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
-        """Record keys as seen now; returns those that were, in which case the others may be recorded or not."""
+        """Record keys, all different, as seen now; returns those that were before.
+
+        If there are any, the others may be recorded or not.
+        """
 
     @abstractmethod
     def put(self, owner: str, values: Sequence[tuple[bytes, bytes]]) -> None:
@@ -132,13 +135,6 @@ class SqlTables(Tables):
         if beyond is None:
             return self.rows(f"{sql} ORDER BY key", owner, prefix)
         return self.rows(f"{sql} AND key < ? ORDER BY key", owner, prefix, beyond)
-
-    def remember(self, scope: str, keys: Collection[bytes]) -> set[bytes]:
-        repeated = self.known(scope, list(keys))
-        # One that was recorded meanwhile is found by recording; then the rest has to be tried again.
-        while more := self.record(scope, sorted(set(keys) - repeated)):
-            repeated |= more
-        return repeated
 
     def forget(self, scope: str, age_seconds: float, limit: int) -> int:
         return self.run(

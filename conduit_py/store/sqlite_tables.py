@@ -1,7 +1,7 @@
 """SqliteTables: the tables of a store in the state database."""
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -46,6 +46,11 @@ class SqliteTables(SqlTables):
                 # The statement has undone itself.
                 return self.known(scope, chunk)
         return set()
+
+    def remember(self, scope: str, keys: Collection[bytes]) -> set[bytes]:
+        repeated = self.known(scope, list(keys))
+        self.record(scope, list(set(keys) - repeated))
+        return repeated
 
     def forget(self, scope: str, age_seconds: float, limit: int) -> int:
         before = self.now() - age_seconds

@@ -1,7 +1,8 @@
 """Store: what is remembered of every pipeline between runs, and what may be relied on about it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -136,6 +137,14 @@ class Store(ABC):
     def shards(self) -> Shards:
         """Pieces of leased work: whose they are and how far they have come."""
         return Shards(self)
+
+    @asynccontextmanager
+    async def held(self, pipeline: str) -> AsyncIterator[None]:
+        """Within the block nobody else who shares this state runs the pipeline; raises RunElsewhere if somebody does.
+
+        A state that one process owns has nobody to exclude.
+        """
+        yield
 
     @abstractmethod
     async def transact(self, work: Callable[[Tables], T]) -> T:

@@ -1,14 +1,18 @@
 """Every store, for the tests that must hold for any, and a clock that they can put forward."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 import trio
+from postgres_server import PostgresServer
 
 from conduit_py.store.database import Database
 from conduit_py.store.memory import MemoryStore
+from conduit_py.store.postgres import PostgresStore
 from conduit_py.store.sqlite import SqliteStore
 from conduit_py.store.store import Store
 
@@ -34,19 +38,48 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
-    async with _opened(request.param, tmp_path, clock) as opened:
+    async with await _opened(request, tmp_path, clock) as opened:
         yield opened
 
 
 @pytest.fixture
-def pass_time(clock: Clock) -> PassTime:
+def pass_time(request: pytest.FixtureRequest, store: Store, clock: Clock) -> PassTime:
     """Has the store believe that this many seconds have passed."""
-    return clock.pass_time
+
+    async def age_rows(seconds: float) -> None:
+        # The clock is that of the server, so what is in the tables is made older instead.
+        connection: psycopg.Connection[Any] = request.getfixturevalue("database")
+        for table, column in (("seen", "at"), ("leases", "expires"), ("shards", "updated")):
+            connection.execute(f"UPDATE conduit_py.{table} SET {column} = {column} - %s", [seconds])
+        await trio.lowlevel.checkpoint()
+
+    return age_rows if isinstance(store, PostgresStore) else clock.pass_time
 
 
-def _opened(kind: str, directory: Path, clock: Clock) -> Store:
-    if kind == "memory":
+@pytest.fixture(scope="session")
+def shared_database(postgres_server: PostgresServer) -> str:
+    """The address of one database for all tests of a worker, which `database` makes empty again."""
+    return postgres_server.create_database()
+
+
+@pytest.fixture
+def database(shared_database: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to the database of the PostgreSQL store; its tables are empty when the test begins."""
+    with psycopg.connect(shared_database, autocommit=True) as connection:
+        for (table,) in connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'conduit_py'"
+        ).fetchall():
+            if table != "format":
+                connection.execute(f"DELETE FROM conduit_py.{table}")
+        yield connection
+
+
+async def _opened(request: pytest.FixtureRequest, directory: Path, clock: Clock) -> Store:
+    if request.param == "memory":
         return MemoryStore(clock=clock)
-    return SqliteStore(Database.open(directory / "state"), clock)
+    if request.param == "sqlite":
+        return SqliteStore(Database.open(directory / "state"), clock)
+    request.getfixturevalue("database")
+    return await PostgresStore.open(request.getfixturevalue("shared_database"))

@@ -3,8 +3,9 @@
 import math
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -88,7 +89,9 @@ class Journal:
         """The head and the registers, once every earlier append is as durable as the policy makes it."""
         return await self.append(())
 
-    async def read(self, offset: int = 0, *, end: int | None = None, block: bool = False) -> AsyncIterator[Frame]:
+    async def read(
+        self, offset: int = 0, *, end: int | None = None, block: bool = False
+    ) -> AsyncGenerator[Frame, None]:
         """The frames from an offset on, up to `end`. At the head: wait for more with `block`, else stop.
 
         Close it when done, with `async with aclosing(journal.read())`.
@@ -212,8 +215,17 @@ class _Thread:
         self._journal._wake()
         for index, request in enumerate(requests):
             if request.task is not None:
-                answer = outcome.Value(answers.value[index]) if isinstance(answers, outcome.Value) else answers
-                trio.lowlevel.reschedule(request.task, answer)
+                trio.lowlevel.reschedule(request.task, _share(answers, index))
+
+
+def _share(answers: "outcome.Outcome[list[Any]]", index: int) -> "outcome.Outcome[Any]":
+    if isinstance(answers, outcome.Value):
+        return outcome.Value(answers.value[index])
+    # Each task raises an error of its own, or they would add to each other's tracebacks.
+    assert isinstance(answers, outcome.Error)
+    error = copy(answers.error)
+    error.__cause__ = answers.error.__cause__
+    return outcome.Error(error)
 
 
 class _Request:

@@ -109,6 +109,14 @@ def restart(id: PipelineId, /, *, wait: Wait = 30.0, call: Call = HERE) -> int:
     return restart(call, id, wait)
 
 
+@pipelines.command(sort_key=6)
+def reload(*, call: Call = HERE) -> int:
+    """Have the server read its pipeline files again, with what they refer to, and follow them."""
+    from conduit_py.cli.pipelines import reload
+
+    return reload(call)
+
+
 @positions.command(name="show", sort_key=1)
 def show_positions(id: PipelineId, /, *, call: Call = HERE) -> int:
     """Show from where each source of a pipeline goes on."""

@@ -11,10 +11,17 @@ from conduit_py.cli.exit_code import ExitCode
 from conduit_py.cli.operate import Call
 from conduit_py.cli.output import put, put_json
 from conduit_py.cli.table import ago, printable, put_table
-from conduit_py.errors import ConduitError
+from conduit_py.errors import ConduitError, Problem
 
 POLL_SECONDS = 0.1
 ENDED = ("stopped", "completed", "degraded")
+STEPS = {
+    "add": "is new, and started",
+    "remove": "is gone; what it has read is delivered, then it is removed",
+    "swap": "goes on with other processors",
+    "restart": "delivers what it has read, and is started anew",
+    "note": "has another definition, for the next start",
+}
 STARTED = ("running", "recovering", "completed", "degraded")
 
 
@@ -88,6 +95,22 @@ def restart(call: Call, id: str, wait: float) -> ExitCode:
     return _report(call, shown)
 
 
+def reload(call: Call) -> ExitCode:
+    """Have the server read its files again, and print what that changes and what is wrong with them."""
+    with calling(call) as client:
+        answer = client.ask("POST", "reload")
+    if call.json:
+        put_json(answer)
+    else:
+        for id, step in answer["steps"].items():
+            put(f"{id}: {STEPS[step]}")
+        for problem in answer["problems"]:
+            put(_mistake(problem), sys.stderr)
+        if not answer["steps"]:
+            put("nothing has changed")
+    return ExitCode.FAILED if answer["problems"] else ExitCode.OK
+
+
 def _wait(
     client: Client,
     id: str,
@@ -153,7 +176,14 @@ def _facts(shown: dict[str, Any]) -> list[str]:
         )
         if progress["blocked_on"]:
             facts.append(f"waits for {progress['blocked_on']}")
+    if shown.get("definition"):
+        facts.append(f"its file is wrong, so the last sound definition is in effect: {_mistake(shown['definition'])}")
     return [*facts, _error(error)] if error else facts
+
+
+def _mistake(problem: dict[str, Any]) -> str:
+    fields = {name: problem[name] for name in ("path", "message", "suggestion", "file", "line")}
+    return printable(str(Problem(**fields)))
 
 
 def _error(error: dict[str, Any]) -> str:

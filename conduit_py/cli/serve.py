@@ -1,7 +1,6 @@
 """The command `serve`: many pipelines in one process, until a signal, with an API to see and operate them."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,14 +12,13 @@ from conduit_py.cli.exit_code import ExitCode
 from conduit_py.cli.log_lines import LogFormat, log_lines
 from conduit_py.cli.output import put
 from conduit_py.cli.signals import stop_on_signal
-from conduit_py.config.folder import load_folder
-from conduit_py.config.loaded import Loaded, LoadedPipeline, LoadWarning
-from conduit_py.errors import EnvironmentUnfit, PipelineInvalid, Problem
+from conduit_py.config.definitions import Definitions, Reading
+from conduit_py.errors import EnvironmentUnfit
 from conduit_py.lifecycle.fleet import Fleet
-from conduit_py.sdk.options import at
-from conduit_py.status import PipelineState, Status, Stopper
+from conduit_py.lifecycle.reloader import Reloader
+from conduit_py.lifecycle.watch import watch
+from conduit_py.status import Stopper
 from conduit_py.store.opening import open_store
-from conduit_py.store.store import Store
 
 if TYPE_CHECKING:
     from conduit_py.server.serve import ServerConfig
@@ -37,6 +35,7 @@ class Serving:
     stop_timeout: float
     log_format: LogFormat = "text"
     debug: bool = False
+    watch: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,12 @@ def serve(serving: Serving, listening: Listening) -> ExitCode:
     """Serve until a signal. What keeps the server from starting is raised; a bad pipeline file is only logged."""
     config = _config(listening)
     log_lines(serving.log_format, debug=serving.debug)
-    return trio.run(_serve, serving, config, _load(serving.pipelines).pipelines)
+    if not serving.pipelines.exists():
+        hint = "name a folder of pipeline files with --pipelines"
+        raise EnvironmentUnfit(f"there is no {serving.pipelines}", suggestion=hint)
+    # Here, not in the event loop: what the files import may take a while.
+    definitions = Definitions(serving.pipelines)
+    return trio.run(_serve, serving, config, definitions, definitions.read())
 
 
 def _config(listening: Listening) -> "ServerConfig":
@@ -76,33 +80,17 @@ def _config(listening: Listening) -> "ServerConfig":
     return config
 
 
-def _load(path: Path) -> Loaded:
-    """What is in the folder or file. What is wrong with a file is logged, and the others go on without it."""
-    if not path.exists():
-        raise EnvironmentUnfit(f"there is no {path}", suggestion="name a folder of pipeline files with --pipelines")
-    loaded = load_folder(path)
-    for problem in loaded.problems:
-        _report(logging.ERROR, problem)
-    for warning in loaded.warnings:
-        _report(logging.WARNING, warning)
-    return loaded
-
-
-def _report(level: int, finding: Problem | LoadWarning) -> None:
-    log.log(level, "%s", shortened(str(finding)))
-
-
-async def _serve(serving: Serving, config: "ServerConfig", pipelines: Sequence[LoadedPipeline]) -> ExitCode:
+async def _serve(serving: Serving, config: "ServerConfig", definitions: Definitions, reading: Reading) -> ExitCode:
     from conduit_py.server.serve import serve_api
     from conduit_py.server.service import Service
 
     async with await open_store(serving.state) as store, trio.open_nursery() as nursery:
         fleet = Fleet(store, nursery)
-        service = Service(fleet, store, nursery)
+        reloader = Reloader(fleet, store, definitions, nursery, shown=shortened)
+        service = Service(fleet, store, nursery, reloader=reloader)
         ending = Ending(fleet, service.closing, serving.stop_timeout)
         await nursery.start(stop_on_signal, ending.stop, ending.force)
-        for pipeline in pipelines:
-            await _add(pipeline, fleet, store)
+        await reloader.begin(reading)
         service.redaction.learn()
         nursery.start_soon(service.watch)
         async with trio.open_nursery() as serving_api:
@@ -110,22 +98,12 @@ async def _serve(serving: Serving, config: "ServerConfig", pipelines: Sequence[L
             url = await serving_api.start(serve_api, service, config, ending.drained)
             await fleet.boot()
             service.booted.set()
+            if serving.watch:
+                nursery.start_soon(watch, reloader, service.closing)
             put(f"serving {_count(len(fleet))} on {url}")
             await ending.drain()
         nursery.cancel_scope.cancel()
     return ExitCode.OK
-
-
-async def _add(loaded: LoadedPipeline, fleet: Fleet, store: Store) -> None:
-    """Take a pipeline in, unless it is wrong. One that its file wants stopped is, until a user starts it."""
-    unseen = (await store.state(loaded.id)).status is Status.CREATED
-    if loaded.desired == "stopped" and unseen:
-        await store.save_state(loaded.id, PipelineState(Status.STOPPED, Stopper.USER))
-    try:
-        await fleet.add(loaded.pipeline)
-    except PipelineInvalid as invalid:
-        for problem in invalid.problems:
-            _report(logging.ERROR, at(problem, loaded.id))
 
 
 class Ending:

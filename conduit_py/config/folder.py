@@ -20,12 +20,19 @@ def load_folder(path: Path) -> Loaded:
     underscore are left alone. Whatever is wrong with one file, the others are loaded. A pipeline file
     is code, so one that anybody may write to, or that is in such a folder, is refused.
     """
+    files, refusal = list_files(path)
+    return Loaded(problems=(refusal,)) if refusal else without_repeated(together(map(load_one, files)))
+
+
+def list_files(path: Path) -> tuple[list[Path], Problem | None]:
+    """The pipeline files of a folder, or a single file; or why none of them may be read."""
     try:
-        refusal = _writable_folder(path) if path.is_dir() else None
-        files = _files(path) if path.is_dir() else [path]
+        if not path.is_dir():
+            return [path], None
+        refusal = _writable_folder(path)
+        return ([], refusal) if refusal else (_files(path), None)
     except OSError as error:
-        return _unreadable(path, error)
-    return Loaded(problems=(refusal,)) if refusal else without_repeated(together(map(_load, files)))
+        return [], _unreadable(path, error)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -33,12 +40,13 @@ def _files(folder: Path) -> list[Path]:
     return [file for file in named if file.suffix.lower() in PATTERNS and not file.is_dir()]
 
 
-def _load(file: Path) -> Loaded:
+def load_one(file: Path) -> Loaded:
+    """What is in one file, before pipelines that share an id with those of others are refused. Raises nothing."""
     try:
         refusal = _writable_file(file)
         return Loaded(problems=(refusal,)) if refusal else read_file(file)
     except OSError as error:
-        return _unreadable(file, error)
+        return Loaded(problems=(_unreadable(file, error),))
     except NoPipeline as nothing:
         # Modules that the pipelines import are in the same folder.
         (problem,) = nothing.problems
@@ -50,13 +58,13 @@ def _load(file: Path) -> Loaded:
         return Loaded(problems=(Problem("", unfit.message, unfit.suggestion, str(file)),))
 
 
-def _unreadable(path: Path, error: OSError) -> Loaded:
+def _unreadable(path: Path, error: OSError) -> Problem:
     what = (
         "there is no such file or folder"
         if isinstance(error, FileNotFoundError)
         else f"cannot be read: {error.strerror}"
     )
-    return Loaded(problems=(Problem("", what, None, str(path)),))
+    return Problem("", what, None, str(path))
 
 
 def _writable_folder(folder: Path) -> Problem | None:

@@ -111,9 +111,7 @@ class _Comparison:
             names = [field.name for field in dataclasses.fields(one)]
             return all(self.same(getattr(one, name), getattr(other, name)) for name in names)
         # A lock, a client, a cache: there is no telling what it stands for, unless it is a value and says so.
-        kind = type(one)
-        says_so = kind.__eq__ is not object.__eq__ and kind.__hash__ not in (None, object.__hash__)
-        return kind is type(other) and says_so and bool(one == other)
+        return type(one) is type(other) and _is_value(type(one)) and bool(one == other)
 
     def _functions(self, one: types.FunctionType, other: types.FunctionType) -> bool:
         return (
@@ -179,6 +177,10 @@ def _content(cell: types.CellType) -> tuple[object, ...]:
         return (cell.cell_contents,)
     except ValueError:  # A name that is given its value later.
         return ()
+
+
+def _is_value(kind: Any) -> bool:
+    return kind.__eq__ is not object.__eq__ and kind.__hash__ not in (None, object.__hash__)
 
 
 def _attributes(function: types.FunctionType) -> dict[str, object]:

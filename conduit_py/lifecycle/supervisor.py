@@ -71,7 +71,8 @@ class Supervisor:
         """Ask for a graceful stop; a back-off that is under way is abandoned. Nothing happens once it has ended."""
         if self._ended_at is not None:
             return
-        if self._stopped_by is None:
+        # What the system stops in order to start it anew, the user may want to stay stopped.
+        if self._stopped_by is None or (self._stopped_by is Stopper.SYSTEM and by is Stopper.USER):
             self._stopped_by = by
             self.state = PipelineState(Status.STOPPING, by, self.state.error)
         self._stop_requested.set()

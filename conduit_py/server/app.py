@@ -4,7 +4,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from conduit_py import __version__
-from conduit_py.server import health, live, metrics, pipelines, plugins, positions, taps
+from conduit_py.server import health, letters, live, metrics, pipelines, plugins, positions, reload, taps, web
 from conduit_py.server.access import Access, Policy
 from conduit_py.server.body import BodyLimit
 from conduit_py.server.problems import Border, handle_problems
@@ -26,7 +26,8 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
     app.state.service = service
     app.state.live = live.Live()
     app.state.taps = taps.OpenTaps()
-    routers = [noun.router for noun in (pipelines, positions, plugins, taps, live, health, metrics)]
+    nouns = (pipelines, positions, letters, plugins, reload, taps, live, health, metrics, web)
+    routers = [noun.router for noun in nouns]
     for router in routers:
         app.include_router(router)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]

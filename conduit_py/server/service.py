@@ -8,12 +8,16 @@ import trio
 from fastapi import Depends
 from fastapi.requests import HTTPConnection
 
-from conduit_py.errors import FleetError, ShuttingDown
+from conduit_py.errors import EnvironmentUnfit, FleetError, ShuttingDown, StateFailed
 from conduit_py.lifecycle.fleet import Fleet, Member
+from conduit_py.lifecycle.reloader import Reloader
 from conduit_py.server.redaction import Redaction
 from conduit_py.store.store import Store
 
 log = logging.getLogger("conduit_py.server")
+
+RETAIN_SECONDS = 60.0
+COUNT_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,10 @@ class Service:
     `nursery` is for what goes on after its request was answered; it must outlive the API.
     """
 
-    def __init__(self, fleet: Fleet, store: Store, nursery: trio.Nursery) -> None:
+    def __init__(self, fleet: Fleet, store: Store, nursery: trio.Nursery, *, reloader: Reloader | None = None) -> None:
         self.fleet = fleet
         self.store = store
+        self.reloader = reloader
         self.booted = trio.Event()
         self.closing = trio.Event()
         self.redaction = Redaction(fleet)
@@ -70,12 +75,33 @@ class Service:
         return now - seen.at
 
     async def watch(self) -> None:
-        """Look at every pipeline once a second, so that ages and secrets are known whenever they are asked for."""
+        """Look at every pipeline once a second, so that ages and secrets are known whenever they are asked for.
+
+        Once a minute, have the dead letters forgotten that their pipelines want to keep no longer.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._forget_old_letters)
+            while True:
+                self.redaction.learn()
+                for member in self.fleet:
+                    self.progress_age(member)
+                await trio.sleep(1)
+
+    async def _forget_old_letters(self) -> None:
         while True:
-            self.redaction.learn()
-            for member in self.fleet:
-                self.progress_age(member)
-            await trio.sleep(1)
+            try:
+                await self.fleet.letters.forget_old()
+            except (StateFailed, EnvironmentUnfit) as error:
+                log.warning("old dead letters could not be forgotten: %s", error.message)
+            await trio.sleep(RETAIN_SECONDS)
+
+    async def count_letters(self) -> None:
+        """Count the dead letters anew. A store that cannot, or takes long, leaves the numbers as they were."""
+        try:
+            with trio.move_on_after(COUNT_SECONDS):
+                await self.store.letters.count()
+        except (StateFailed, EnvironmentUnfit) as error:
+            log.warning("the dead letters could not be counted: %s", error.message)
 
 
 async def _service_of(connection: HTTPConnection) -> Service:

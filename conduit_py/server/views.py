@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from conduit_py.errors import Problem
 from conduit_py.graph.node import Node, connector_label
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline import DeadLetters, Delivery
@@ -113,6 +114,16 @@ class DeadLettersView(View):
     records: int
 
 
+class DefinitionView(View):
+    """A mistake in a definition, with the place where it stands."""
+
+    message: str
+    path: str
+    file: str | None
+    line: int | None
+    suggestion: str | None
+
+
 class PipelineDetailsView(PipelineView):
     """A pipeline with its graph."""
 
@@ -120,6 +131,7 @@ class PipelineDetailsView(PipelineView):
     edges: list[tuple[str, str]]
     delivery: Delivery
     dead_letters: DeadLettersView
+    definition: DefinitionView | None = Field(description="what is wrong with its newest definition, if not in effect")
 
 
 class AcceptedView(View):
@@ -174,6 +186,16 @@ def pipeline_view(member: Member, redaction: Redaction) -> PipelineView:
     return PipelineView(**_glance(member, member.progress(), redaction))
 
 
+def definition_view(problem: Problem, redaction: Redaction) -> DefinitionView:
+    return DefinitionView(
+        message=redaction(problem.message),
+        path=problem.path,
+        file=problem.file,
+        line=problem.line,
+        suggestion=problem.suggestion and redaction(problem.suggestion),
+    )
+
+
 def pipeline_details_view(member: Member, redaction: Redaction) -> PipelineDetailsView:
     progress = member.progress()
     meters = {meter.node: meter for meter in progress.nodes} if progress else {}
@@ -184,6 +206,7 @@ def pipeline_details_view(member: Member, redaction: Redaction) -> PipelineDetai
         edges=[(node.id, output) for node in member.graph.nodes.values() for output in node.outputs],
         delivery=member.pipeline.delivery,
         dead_letters=_dead_letters_view(member.pipeline.dead_letters, refused),
+        definition=None if member.definition is None else definition_view(member.definition, redaction),
     )
 
 

@@ -120,13 +120,15 @@ class TestStateAndProgress:
             stopping = supervisor.progress()
             assert supervisor.state.stopped_by is Stopper.SYSTEM
             supervisor.stop(Stopper.USER)
+            # What the system only meant to start anew, or to stop with the server, stays stopped for the user.
+            supervisor.stop(Stopper.SYSTEM)
         await trio.sleep(100)
         stopped = supervisor.progress()
 
         assert (stopping.status, stopping.in_flight) == ("stopping", 1)
         assert (stopped.status, stopped.in_flight, stopped.acked) == ("stopped", 0, 6)
         assert stopped.elapsed_seconds == 20
-        assert supervisor.state.stopped_by is Stopper.SYSTEM
+        assert supervisor.state.stopped_by is Stopper.USER
         assert await store.state("p") == supervisor.state
 
     async def test_when_it_is_completed(self, autojump_clock: MockClock) -> None:

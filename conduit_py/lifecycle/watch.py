@@ -1,0 +1,82 @@
+"""watch: have a fleet follow its files for as long as a server runs."""
+
+import logging
+from contextlib import aclosing
+
+import trio
+
+from conduit_py.config.definitions import Definitions
+from conduit_py.errors import describe
+from conduit_py.lifecycle.reloader import GONE_SECONDS, Reloader
+
+log = logging.getLogger("conduit_py.server")
+
+LOOK_SECONDS = 2.0
+"""How often to look for changes that nobody tells of, as on a network file system."""
+QUIET_SECONDS = 0.2
+"""How long files must stay as they are before they are read: an editor may be half way through one."""
+PATIENCE_SECONDS = 5.0
+
+
+async def watch(reloader: Reloader, until: trio.Event) -> None:
+    """Reload whenever files change, until the event. A file is read when it has stayed as it is for a moment."""
+    definitions = reloader.definitions
+    watcher = _Watcher(definitions, until)
+    while not until.is_set():
+        await watcher.change()
+        if until.is_set() or await _stamp(definitions) == definitions.seen:
+            continue
+        await _quiet(definitions)
+        try:
+            await reloader.reload(gone_seconds=GONE_SECONDS)
+        except Exception:  # a border: no file may end the server
+            log.exception("the files could not be read")
+
+
+async def _stamp(definitions: Definitions) -> object:
+    return await trio.to_thread.run_sync(definitions.stamp)
+
+
+async def _quiet(definitions: Definitions) -> None:
+    """Wait until files stay as they are, but not for ever: the one that never does may be a log."""
+    before = await _stamp(definitions)
+    with trio.move_on_after(PATIENCE_SECONDS):
+        while True:
+            await trio.sleep(QUIET_SECONDS)
+            now = await _stamp(definitions)
+            if now == before:
+                return
+            before = now
+
+
+class _Watcher:
+    """Waits for changes in the folders that count, as the operating system tells of them."""
+
+    def __init__(self, definitions: Definitions, until: trio.Event) -> None:
+        self._definitions = definitions
+        self._until = until
+        self._trouble = ""
+
+    async def change(self) -> None:
+        """Return when something may have changed, at the latest after a moment."""
+        from watchfiles import awatch
+
+        folders = [folder for folder in sorted(self._definitions.folders()) if folder.is_dir()]
+        changes = awatch(
+            *folders,
+            watch_filter=lambda _, path: self._definitions.counts(path),
+            debounce=400,
+            step=50,
+            rust_timeout=round(LOOK_SECONDS * 1000),
+            yield_on_timeout=True,
+            recursive=False,
+            stop_event=self._until,
+        )
+        try:
+            async with aclosing(changes):
+                await anext(changes, None)
+        except Exception as error:  # a border: of the many ways in which it cannot watch, none is worth ending for
+            if self._trouble != (trouble := describe(error)):
+                self._trouble = trouble
+                log.warning("changes of files are looked for only now and then: %s", trouble)
+            await trio.sleep(LOOK_SECONDS)

@@ -2,7 +2,6 @@
 
 import logging
 from base64 import b64decode, b64encode
-from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
@@ -18,8 +17,6 @@ from conduit_py.store.trail import Point
 log = logging.getLogger("conduit_py.server")
 
 router = APIRouter(prefix="/api/v1/pipelines/{id}/positions", tags=["positions"])
-
-EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 
 SourceId = Annotated[Id, Path(description="the id of a source of the pipeline")]
 Base64 = Annotated[
@@ -43,7 +40,7 @@ class ReplayRequest(View):
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    since: Annotated[AwareDatetime, Field(ge=EARLIEST)] | Literal["start"] = Field(alias="from")
+    since: AwareDatetime | Literal["start"] = Field(alias="from")
 
 
 @router.get("", responses=documented(404, 503))
@@ -85,7 +82,7 @@ async def replay(service: Here, id: PipelineId, source: SourceId, request: Repla
     if request.since == "start":
         await service.fleet.set_position(id, source, None)
     else:
-        point = _point(await service.fleet.replay(id, source, request.since.timestamp()))
+        point = _point(await service.fleet.replay(id, source, max(request.since.timestamp(), 0.0)))
     log.info("pipeline %s: %s is to read again what came since %s, over HTTP", id, source, request.since)
     return ReplayView(positions=(await _positions(service, id)).positions, point=point)
 

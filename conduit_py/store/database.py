@@ -4,13 +4,14 @@ import ctypes
 import os
 import sqlite3
 import weakref
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from conduit_py import killpoint
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.store.lock import StateLock, unusable
+from conduit_py.store.renewal import adopt_whole, copy_whole, sync_directory, whole_of
 from conduit_py.store.schema import FORMAT_VERSION, LATER, SCHEMA
 
 APPLICATION_ID = 0x436E6470
@@ -65,6 +66,10 @@ class Database:
             lock.release()
             raise
 
+    def renew(self) -> None:
+        """Go on in a copy of the file after an error of the disk; see Renewal. If that fails it may be tried again."""
+        self.connection = renewed(self.connection, self.file, STATE)
+
     def close(self) -> None:
         # The lock goes last: whoever gets it must find the file released.
         try:
@@ -99,6 +104,7 @@ os.register_at_fork(after_in_child=_keep_from_closing)
 def open_file(file: Path, format: Format) -> sqlite3.Connection:
     """Open a file in a directory that is locked, creating it if missing; raises EnvironmentUnfit as `open` does."""
     try:
+        adopt_whole(file)
         if not file.exists():
             _create(file, format)
         # SQLite would open a file that may only be read, and fail later and less clearly.
@@ -112,6 +118,29 @@ def open_file(file: Path, format: Format) -> sqlite3.Connection:
     except (sqlite3.Error, OSError) as error:
         raise _refused(file, format, error) from error
     return connection
+
+
+def renewed(connection: sqlite3.Connection, file: Path, format: Format) -> sqlite3.Connection:
+    """A connection to a copy that has taken the file's place. The old one is closed, unless the copy cannot be made.
+
+    Raises EnvironmentUnfit when the disk does not take the copy.
+    """
+    try:
+        # An earlier attempt may have come further: nothing was written since then.
+        if not (_closed(connection) or whole_of(file).exists()):
+            copy_whole(connection, file)
+    except (sqlite3.Error, OSError) as error:
+        raise _refused(file, format, error) from error
+    with suppress(sqlite3.Error):
+        connection.close()
+    return open_file(file, format)
+
+
+def _closed(connection: sqlite3.Connection) -> bool:
+    try:
+        return connection.total_changes < 0
+    except sqlite3.ProgrammingError:
+        return True
 
 
 def _prepare(file: Path, connection: sqlite3.Connection, format: Format) -> None:
@@ -192,7 +221,7 @@ def _create(file: Path, format: Format) -> None:
         _add(connection, format, version=1)
         connection.execute("COMMIT")
     draft.rename(file)
-    _sync(file.parent)
+    sync_directory(file.parent)
 
 
 def _create_directory(directory: Path) -> None:
@@ -200,15 +229,7 @@ def _create_directory(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     # A directory whose name is not on disk would take the state with it in a power cut.
     for path in missing:
-        _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_directory(path.parent)
 
 
 def _one(connection: sqlite3.Connection, sql: str) -> object:

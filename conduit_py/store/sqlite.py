@@ -20,8 +20,8 @@ T = TypeVar("T")
 class SqliteStore(Store):
     """Durable on the local disk. Concurrent writes share commits, so a hundred cost little more than one.
 
-    After a failed commit that was not due to a full disk every write raises StateFailed until the store
-    is opened again; reads go on and show what was durable before.
+    After a failed commit that was not due to a full disk every write raises StateFailed until the database
+    could be renewed, which is tried now and then; reads go on and show what was durable before.
     """
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import trio
 
-from conduit_py.errors import StateFailed, describe
+from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
 from conduit_py.killpoint import reach
-from conduit_py.store.database import open_file, survive_forks
+from conduit_py.store.database import open_file, renewed, survive_forks
 from conduit_py.store.letter_table import FORMAT, LetterTable
 from conduit_py.store.letters import LetterBox
 
@@ -21,7 +21,7 @@ class SqliteLetterBox(LetterBox):
     """Durable on the local disk, in a file that comes to be with the first letter; until then there are none.
 
     The directory must be locked by the caller. After a failed commit that was not due to a full disk
-    every change raises StateFailed until the box is opened again, for no later one could be believed.
+    every change raises StateFailed until the file could be renewed, for no later one could be believed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -64,13 +64,22 @@ class _Drawer:
     def change(self, work: Callable[[LetterTable], T]) -> T:
         with self._lock:
             if self._broken is not None:
-                raise StateFailed(
-                    f"{self._file} takes no more changes, because an earlier one failed: {describe(self._broken)}",
-                    suggestion="check the disk, then start conduit-py again",
-                )
+                self._renew(self._broken)
             opened = self._open(create=True)
             assert opened is not None
             return self._transact(opened, work)
+
+    def _renew(self, broken: BaseException) -> None:
+        """Try to go on after an error of the disk; see Renewal."""
+        assert self._opened is not None
+        try:
+            self._opened = _Opened(renewed(self._opened.connection, self._file, FORMAT))
+        except EnvironmentUnfit as error:
+            raise StateFailed(
+                f"{self._file} takes no more changes, because an earlier one failed: {describe(broken)}",
+                suggestion="check the disk; once it takes writes again, so does conduit-py",
+            ) from error
+        self._broken = None
 
     def close(self) -> None:
         with self._lock:

@@ -1,8 +1,10 @@
 """Writer: the one thread that owns the state database, and commits for everyone who waits at once."""
 
+import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
@@ -11,13 +13,17 @@ import outcome
 import trio
 
 from conduit_py import killpoint
-from conduit_py.errors import StateFailed, describe
+from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
 from conduit_py.store.database import Database
 from conduit_py.store.store import Row
 
 Statement: TypeAlias = tuple[str, Sequence[object]]
 Work: TypeAlias = Callable[[sqlite3.Connection], Any]
 
+log = logging.getLogger("conduit_py")
+
+RENEW_SECONDS = 5.0
+"""How long to wait after an attempt to renew the database before the next."""
 _ROWS_MAX = 240
 """Rows in one statement: SQLite before 3.32 takes 999 variables, a row has four."""
 
@@ -30,9 +36,10 @@ class Writer:
 
     After a commit that failed for any reason but a full disk, no later one is believed: the system may
     have dropped the unwritten pages, so that a second fsync succeeds and proves nothing. Every later
-    write fails until the database is opened again. A full disk is different: SQLite learns of it from
-    the write call, before it asks for any fsync, and the next commit writes all its pages anew; so that
-    group fails and the next one is tried.
+    write fails until the database could be renewed: copied to a file of its own, which is tried when
+    something is to be written, not more often than every few seconds. A full disk is different: SQLite
+    learns of it from the write call, before it asks for any fsync, and the next commit writes all its
+    pages anew; so that group fails and the next one is tried.
 
     A piece of work that raises anything but an error of the database is undone by itself: the others of
     its group are committed as if it had never been there.
@@ -46,6 +53,7 @@ class Writer:
         self._token = trio.lowlevel.current_trio_token()
         self._requests: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._broken: BaseException | None = None
+        self._renew_at = 0.0
         self._closing = False
         self._closed = trio.Event()
         # A daemon, so that a disk that never answers cannot keep the process from ending.
@@ -127,7 +135,7 @@ class Writer:
                 request.answer = outcome.capture(self._database.close)
 
     def _commit(self, writes: "list[_Request]") -> None:
-        if self._broken is not None:
+        if self._broken is not None and not self._renewed(self._broken):
             for request in writes:
                 request.answer = outcome.Error(self._disbelief(self._broken))
             return
@@ -143,6 +151,20 @@ class Writer:
             for request in writes:
                 if request.work is None:
                     request.answer = outcome.Value(None)
+
+    def _renewed(self, broken: BaseException) -> bool:
+        """Try to go on after an error of the disk, if the last attempt is long enough ago."""
+        if time.monotonic() < self._renew_at:
+            return False
+        try:
+            self._database.renew()
+        except EnvironmentUnfit as error:
+            log.warning("%s still cannot be written: %s", self._database.file, error.message)
+            self._renew_at = time.monotonic() + RENEW_SECONDS
+            return False
+        log.warning("%s was renewed after an error of the disk: %s", self._database.file, describe(broken))
+        self._broken = None
+        return True
 
     def _transact(self, steps: "list[Statement | _Request]") -> None:
         connection = self._database.connection
@@ -240,7 +262,7 @@ class _Request:
         self.answer: outcome.Outcome[Any]
 
 
-_CHECK_DISK = "check the disk, then start conduit-py again"
+_CHECK_DISK = "check the disk; once it takes writes again, so does conduit-py"
 _NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
 
 

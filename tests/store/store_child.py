@@ -18,6 +18,7 @@ import signal
 import struct
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import trio
@@ -108,6 +109,19 @@ async def too_big(directory: Path) -> None:
         tell("read", (await store.positions("orders"))["web"].decode())
 
 
+async def renew(directory: Path) -> None:
+    """Break the store with writes that are too large, time after time, and go on; to be killed on the way."""
+    async with await SqliteStore.open(directory) as store:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        for number in range(1000):
+            await store.save_positions("orders", {"web": b"%d" % number, "size": b"x" * 5000})
+            tell("saved", number)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (65536, hard))
+            with suppress(ConduitError):
+                await store.save_positions("orders", {"web": b"too large", "size": b"x" * 1_000_000})
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
 async def no_sync(directory: Path) -> None:
     database = Database.open(directory)
     # The first commit to a log syncs its header too; the next must sync for its own sake.
@@ -164,6 +178,7 @@ ACTIONS: dict[str, Callable[..., Awaitable[None]]] = {
     "exec": execute,
     "too-big": too_big,
     "no-sync": no_sync,
+    "renew": renew,
     "as-nobody": as_nobody,
 }
 

@@ -78,22 +78,56 @@ async def test_killed_after_a_commit_all_of_it_is_there(tmp_path: Path, nth: int
     assert await stored(tmp_path) == {"pipeline-0": nth}
 
 
-async def test_after_a_failed_write_no_later_one_is_believed_until_reopened(tmp_path: Path) -> None:
+async def test_after_a_failed_write_later_ones_go_to_a_renewed_file(tmp_path: Path) -> None:
     with start("too-big", tmp_path) as child:
         assert child.stdout is not None
-        failed, disbelieved, read = child.stdout.read().splitlines()
+        failed, again, read = child.stdout.read().splitlines()
 
     file = tmp_path / "state.db"
     assert failed == f"state.failed {file} could not be written: OperationalError: disk I/O error OperationalError"
-    assert disbelieved == (
-        f"state.failed {file} takes no more writes, because an earlier one failed: "
-        "OperationalError: disk I/O error OperationalError"
-    )
-    assert read == "read before"
+    assert again == "saved"
+    assert read == "read after"
+    assert sorted(os.listdir(tmp_path)) == ["lock", "state.db"]
     async with await SqliteStore.open(tmp_path) as store:
-        assert await store.positions("orders") == {"web": b"before"}
-        await store.save_positions("orders", {"web": b"after"})
         assert await store.positions("orders") == {"web": b"after"}
+        await store.save_positions("orders", {"web": b"later"})
+        assert await store.positions("orders") == {"web": b"later"}
+
+
+@pytest.mark.parametrize("point", ["store.within_renewal", "store.within_adoption", "store.before_commit"])
+@pytest.mark.parametrize("nth", [1, 2, 7])
+async def test_killed_while_the_file_is_renewed_nothing_acknowledged_is_lost(
+    tmp_path: Path, point: str, nth: int
+) -> None:
+    with start("renew", tmp_path, kill_at=f"{point}:{nth}") as child:
+        assert child.stdout is not None
+        told = [int(line.split()[1]) for line in child.stdout]
+
+    assert child.returncode == -signal.SIGKILL
+    async with await SqliteStore.open(tmp_path) as store:
+        positions = await store.positions("orders")
+        if told:
+            assert positions["web"] == b"%d" % told[-1]
+            assert len(positions["size"]) == 5000
+        await store.save_positions("orders", {"web": b"after"})
+    assert set(os.listdir(tmp_path)) - {"state.db.new"} == {"lock", "state.db"}
+
+
+async def test_a_copy_that_is_whole_counts_and_the_log_of_the_old_file_does_not(tmp_path: Path) -> None:
+    """As a power cut may leave it: the copy is there, and so are the old file and its log, newer than the copy."""
+    async with await SqliteStore.open(tmp_path) as store:
+        await store.save_positions("orders", {"web": b"copied"})
+    (tmp_path / "state.db.whole").write_bytes((tmp_path / "state.db").read_bytes())
+    with start("write", tmp_path / "other", 1) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        child.kill()
+    for name in ("state.db", "state.db-wal"):
+        (tmp_path / name).write_bytes((tmp_path / "other" / name).read_bytes())
+
+    async with await SqliteStore.open(tmp_path) as store:
+        assert await store.positions("orders") == {"web": b"copied"}
+        assert await store.pipelines() == ["orders"]
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="system call numbers of Linux differ")

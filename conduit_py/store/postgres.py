@@ -8,6 +8,7 @@ import psycopg
 
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.store.holder import Holder
+from conduit_py.store.postgres_letters import PostgresLetterBox
 from conduit_py.store.postgres_pool import Connection, PostgresPool
 from conduit_py.store.postgres_tables import PostgresTables
 from conduit_py.store.store import Kind, Row, Store
@@ -25,6 +26,7 @@ class PostgresStore(Store):
 
     def __init__(self, pool: PostgresPool) -> None:
         self._pool = pool
+        self.letters = PostgresLetterBox(pool)
 
     @classmethod
     async def open(cls, dsn: str) -> "PostgresStore":

@@ -32,6 +32,16 @@ _VERSIONS: tuple[tuple[str, ...], ...] = (
         'CREATE TABLE shards (scope text COLLATE "C" NOT NULL, shard text COLLATE "C" NOT NULL, token text NOT NULL,'
         " position bytea NOT NULL, done integer NOT NULL, updated double precision NOT NULL,"
         " PRIMARY KEY (scope, shard))",
+        "CREATE TABLE letters (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL UNIQUE,"
+        ' pipeline text COLLATE "C" NOT NULL, source text NOT NULL, nodes text NOT NULL,'
+        ' node text COLLATE "C" NOT NULL, error text NOT NULL,'
+        ' cause text COLLATE "C" NOT NULL, state text NOT NULL, queued_for text NOT NULL,'
+        " turn bigint NOT NULL, attempts bigint NOT NULL, edited boolean NOT NULL, first_at double precision NOT NULL,"
+        " last_at double precision NOT NULL, bytes bigint NOT NULL, letter bytea NOT NULL)",
+        "CREATE INDEX letters_by_pipeline ON letters (pipeline, state, turn, bytes)",
+        "CREATE INDEX letters_by_cause ON letters (pipeline, node, md5(cause), last_at)",
+        "CREATE TABLE turns (turn bigint NOT NULL)",
+        "INSERT INTO turns VALUES (0)",
         'CREATE TABLE holders (pipeline text COLLATE "C" PRIMARY KEY, holder text NOT NULL)',
     ),
 )

@@ -71,7 +71,7 @@ def database(shared_database: str) -> Iterator[psycopg.Connection[Any]]:
         for (table,) in connection.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = 'conduit_py'"
         ).fetchall():
-            if table != "format":
+            if table not in ("format", "turns"):
                 connection.execute(f"DELETE FROM conduit_py.{table}")
         yield connection
 

@@ -1,7 +1,6 @@
 """A process that uses a state directory, for tests that kill it. It tells on standard output what it did.
 
 store_child.py write DIRECTORY CALLERS    save ever newer positions; a line for each that was acknowledged
-store_child.py claim DIRECTORY OWNERS     commit ever newer transactions; a line for each that was acknowledged
 store_child.py hold DIRECTORY             open the store, say so, wait
 store_child.py fork DIRECTORY             open the store, fork a child that says its pid, wait both
 store_child.py exec DIRECTORY             start a program, say its pid, wait both
@@ -24,7 +23,6 @@ from pathlib import Path
 import trio
 
 from conduit_py.errors import ConduitError
-from conduit_py.store.claim import Changes, Intent
 from conduit_py.store.database import Database
 from conduit_py.store.sqlite import SqliteStore
 
@@ -49,30 +47,6 @@ async def write(directory: Path, callers: str) -> None:
     async with trio.open_nursery() as nursery:
         for caller in range(int(callers)):
             nursery.start_soon(save, f"pipeline-{caller}")
-
-
-async def claim(directory: Path, owners: str) -> None:
-    store = await SqliteStore.open(directory)
-
-    async def commit(owner: str) -> None:
-        claim = await store.claim(owner)
-        total = int(await claim.get(b"total") or b"0")
-        for number in range(claim.committed + 1, claim.committed + 100_000):
-            total += number
-            changes = Changes(
-                number,
-                b"%d" % number,
-                {b"total": b"%d" % total, b"last %d" % (number % 3): b"%d" % number},
-                [(owner, b"%d" % number)],
-                [Intent(owner, b"%d" % number, b"")],
-                positions={"web": b"%d" % number},
-            )
-            await claim.commit(changes)
-            tell(owner, number)
-
-    async with trio.open_nursery() as nursery:
-        for owner in range(int(owners)):
-            nursery.start_soon(commit, f"owner-{owner}")
 
 
 async def hold(directory: Path) -> None:
@@ -172,7 +146,6 @@ async def as_nobody(directory: Path) -> None:
 
 ACTIONS: dict[str, Callable[..., Awaitable[None]]] = {
     "write": write,
-    "claim": claim,
     "hold": hold,
     "fork": fork,
     "exec": execute,

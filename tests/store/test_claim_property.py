@@ -5,16 +5,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+import psycopg
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conduit_py.errors import ConduitError
 from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
 from conduit_py.store.database import Database
 from conduit_py.store.memory import MemoryStore
+from conduit_py.store.postgres import PostgresStore
 from conduit_py.store.sqlite import SqliteStore
 from conduit_py.store.store import Store
 
+TABLES = ("entries", "claims", "owned", "seen", "intents", "leases", "shards")
 OWNERS = st.sampled_from(["a", "b"])
 NAMES = st.sampled_from(["x", "y", "z"])
 KEYS = st.sampled_from([b"", b"k", b"k\xff", b"\xff", b"\x00"])
@@ -145,7 +148,7 @@ class Ticks:
         return self.now
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(steps, max_size=25))
 async def test_sqlite_does_what_the_model_does_and_still_knows_it_when_reopened(played: list[Any]) -> None:
     model = Player(MemoryStore(clock=Ticks()))
@@ -157,3 +160,16 @@ async def test_sqlite_does_what_the_model_does_and_still_knows_it_when_reopened(
             assert await contents(store) == await contents(model.store)
         async with await SqliteStore.open(Path(directory)) as reopened:
             assert await contents(reopened) == await contents(model.store)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(steps, max_size=15))
+async def test_postgresql_does_what_the_model_does(shared_database: str, played: list[Any]) -> None:
+    model = Player(MemoryStore(clock=Ticks()))
+    async with await PostgresStore.open(shared_database) as store:
+        with psycopg.connect(shared_database, autocommit=True) as connection:
+            connection.execute(f"TRUNCATE {', '.join(f'conduit_py.{table}' for table in TABLES)}")
+        player = Player(store)
+        for step in played:
+            assert (step, await player.take(*step)) == (step, await model.take(*step))
+        assert await contents(store) == await contents(model.store)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import trio
 from conduit_connectors.spark import Destination
 from pyspark.sql import SparkSession
 
@@ -63,11 +64,11 @@ def test_records_that_come_again_after_a_crash_are_acked_and_not_written(
 ) -> None:
     first = opened(tmp_path, spark_options)
     deliver(first, batch({"n": 0}, {"n": 1}, {"n": 2}))
-    first.teardown()
+    trio.run(first.teardown)
 
     again = opened(tmp_path, spark_options)
     refused = deliver(again, batch({"n": 1}, {"n": 2}, {"n": 3}, b"bad", first=1))
-    again.teardown()
+    trio.run(again.teardown)
 
     assert stored(tmp_path) == [{"n": 0}, {"n": 1}, {"n": 2}, {"n": 3}]
     assert list(refused) == [3]
@@ -80,7 +81,7 @@ def test_a_crash_at_any_step_of_a_commit_leaves_all_or_nothing(
     first = opened(tmp_path, spark_options)
     deliver(first, batch({"n": 0}))
     deliver(first, batch({"n": 1}, first=1))
-    first.teardown()
+    trio.run(first.teardown)
     # What a crash between manifest and move, and one before the manifest, would have left.
     (tmp_path / "_conduit/plain").mkdir(exist_ok=True)
     (tmp_path / "batch=000000000001").rename(tmp_path / "_conduit/plain/000000000001")
@@ -89,7 +90,7 @@ def test_a_crash_at_any_step_of_a_commit_leaves_all_or_nothing(
 
     again = opened(tmp_path, spark_options)
     deliver(again, batch({"n": 1}, {"n": 2}, first=1))
-    again.teardown()
+    trio.run(again.teardown)
 
     assert stored(tmp_path) == [{"n": 0}, {"n": 1}, {"n": 2}]
 
@@ -98,7 +99,7 @@ def test_only_the_newest_keys_are_kept(tmp_path: Path, spark: SparkSession, spar
     destination = opened(tmp_path, spark_options, remember=2)
     for number in range(4):
         deliver(destination, batch({"n": number}, first=number))
-    destination.teardown()
+    trio.run(destination.teardown)
 
     kept = sorted(path.stem for path in (tmp_path / "_conduit").glob("*.keys"))
 
@@ -118,7 +119,7 @@ def test_stages_of_a_transaction_show_only_when_applied(
     destination.apply(intent)
     destination.apply(intent)
     nothing = destination.stage()
-    destination.teardown()
+    trio.run(destination.teardown)
 
     assert refused is not None
     assert list(refused) == [2]
@@ -136,7 +137,7 @@ def test_a_new_fence_discards_what_was_not_committed_and_applies_what_was(
     committed = crashed.stage()
     crashed.write(batch({"n": 1}, first=1))
     uncommitted = crashed.stage()
-    crashed.teardown()
+    trio.run(crashed.teardown)
     assert committed is not None
     assert uncommitted is not None
 
@@ -146,7 +147,7 @@ def test_a_new_fence_discards_what_was_not_committed_and_applies_what_was(
     intent = destination.stage()
     assert intent is not None
     destination.apply(intent)
-    destination.teardown()
+    trio.run(destination.teardown)
 
     assert stored(tmp_path) == [{"n": 0}, {"n": 11}]
 
@@ -166,7 +167,7 @@ def test_values_arrive_in_the_declared_types(tmp_path: Path, spark: SparkSession
     }
     destination = opened(tmp_path, spark_options, columns=columns)
     refused = deliver(destination, batch(row, {}))
-    destination.teardown()
+    trio.run(destination.teardown)
 
     assert refused == {}
     assert stored(tmp_path) == [row, dict.fromkeys(row)]
@@ -191,7 +192,7 @@ def test_records_that_would_be_changed_are_refused_with_the_reason(
             None,
         ),
     )
-    destination.teardown()
+    trio.run(destination.teardown)
 
     assert {at: reason.split(":")[0] for at, reason in refused.items()} == {
         1: "i is 1.5, and its column takes integers",
@@ -212,11 +213,11 @@ def test_the_first_records_decide_about_the_schema_for_all_runs(
 ) -> None:
     first = opened(tmp_path, spark_options)
     deliver(first, batch({"n": 1, "x": None}, {"n": 2, "x": "a"}))
-    first.teardown()
+    trio.run(first.teardown)
 
     second = opened(tmp_path, spark_options)
     refused = deliver(second, batch({"n": "three"}, {"n": 4}, first=2))
-    second.teardown()
+    trio.run(second.teardown)
 
     assert list(refused) == [0]
     assert stored(tmp_path) == [{"n": 1, "x": None}, {"n": 2, "x": "a"}, {"n": 4, "x": None}]
@@ -227,11 +228,11 @@ def test_unknown_fields_can_be_ignored_or_end_the_run(
 ) -> None:
     lenient = opened(tmp_path, spark_options, columns="n INT", drift="ignore")
     deliver(lenient, batch({"n": 1, "more": 2}))
-    lenient.teardown()
+    trio.run(lenient.teardown)
     strict = opened(tmp_path, spark_options, columns="n INT", drift="stop")
     with pytest.raises(FatalError, match="has fields that are not in the schema: 'more'"):
         strict.write(batch({"n": 1, "more": 2}, first=1))
-    strict.teardown()
+    trio.run(strict.teardown)
 
     assert stored(tmp_path) == [{"n": 1}]
 
@@ -241,12 +242,12 @@ def test_columns_other_than_those_of_the_files_are_refused(
 ) -> None:
     destination = opened(tmp_path, spark_options, columns="n INT, old STRING")
     deliver(destination, batch({"n": 1}))
-    destination.teardown()
+    trio.run(destination.teardown)
 
     other = Destination(path=str(tmp_path), columns="n BIGINT, new INT", **spark_options).fresh()
     with pytest.raises(FatalError, match="new is new; old is gone; n was int32 and is int64"):
         other.open()
-    other.teardown()
+    trio.run(other.teardown)
 
 
 def test_a_path_that_cannot_be_written_is_told_at_once(
@@ -257,20 +258,20 @@ def test_a_path_that_cannot_be_written_is_told_at_once(
         destination = Destination(path=str(path), **spark_options).fresh()
         with pytest.raises(FatalError, match=why):
             destination.open()
-        destination.teardown()
+        trio.run(destination.teardown)
 
 
 def test_columns_that_are_no_sql_are_told_at_once(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     destination = Destination(path=str(tmp_path), columns="n NUMBER(", **spark_options).fresh()
     with pytest.raises(FatalError, match="cannot be understood"):
         destination.open()
-    destination.teardown()
+    trio.run(destination.teardown)
 
 
 def test_whole_records_can_be_written(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     destination = opened(tmp_path, spark_options, payload="envelope")
     refused = deliver(destination, batch({"n": 1}, b"\xff", None))
-    destination.teardown()
+    trio.run(destination.teardown)
 
     assert refused == {}
     assert [row["after"] for row in stored(tmp_path)] == [
@@ -290,7 +291,7 @@ def test_many_batches_become_few_jobs(tmp_path: Path, spark: SparkSession, spark
         if first == 40:
             answers = [answer.message.sequence for answer in destination.answers()]
     more = [answer.message.sequence for answer in destination.answers()]
-    destination.teardown()
+    trio.run(destination.teardown)
 
     assert answers == list(range(50))
     assert more == list(range(50, 100))

@@ -1,25 +1,64 @@
 """What Spark's errors mean: in one line for people, and whether a record, the cluster or Java is to blame."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from conduit_py.sdk import FatalError, RecordRefused, TransientError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DATA_STATES = re.compile(r"SQLSTATE: ?(?:22|23)\w{3}")
 """Classes 22 (data exception) and 23 (constraint violation) of SQL's states."""
+_DEFINITION_STATES = re.compile(r"SQLSTATE: ?42\w{3}")
+"""Class 42: syntax errors, things that do not exist, and access that is not allowed."""
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\]")
+_GENERAL = ("[TASK_WRITE_FAILED]", "[FAILED_READ_FILE", "[INTERNAL_ERROR]")
+"""Conditions that say no more than that something failed, which their cause says better."""
 _TEXT_MAX = 500
+_CAUSES_MAX = 10
+
+
+class Cancelled(Exception):
+    """The connector was closed or stopped, so none of its jobs are started any more."""
+
+
+class BadRows(Exception):
+    """Some of the rows made a job fail, and it would succeed without them."""
+
+
+@contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """Say of whatever goes wrong in the block whose fault it is: BadRows, FatalError or TransientError."""
+    try:
+        yield
+    except (FatalError, TransientError, BadRows):
+        raise
+    except RecordRefused as error:
+        raise BadRows(error.message) from error
+    except Exception as error:  # a border: Spark, its sink, or the user's function
+        if isinstance(error, Cancelled) or _cancelled(error):
+            raise TransientError(f"{what} was cancelled") from error
+        if _blames_data(error):
+            raise BadRows(explain(error)) from error
+        if blames_definition(error):
+            advice = "correct the options of the connector"
+            raise FatalError(f"{what} failed: {explain(error)}", suggestion=advice) from error
+        raise TransientError(f"{what} failed: {explain(error)}") from error
 
 
 def explain(error: BaseException) -> str:
-    """The first line of what Spark says that is not a Java stack trace."""
-    cause = _innermost(error)
-    lines = (line.strip() for line in cause.splitlines())
+    """The line of what Spark says that says the most, and no Java stack trace."""
+    messages = _messages(error)
+    named = [text for text in messages if _CONDITION.match(text) and not text.startswith(_GENERAL)]
+    lines = (line.strip() for line in (named or messages)[-1].splitlines())
     text = next((line for line in lines if line and not line.startswith(("at ", "== ", "JVM stacktrace"))), "")
     return text[:_TEXT_MAX] or type(error).__name__
 
 
-def blames_data(error: BaseException) -> bool:
+def _blames_data(error: BaseException) -> bool:
     """Whether a job failed because of the values it was given, so that it would without some of them succeed."""
     return bool(_DATA_STATES.search(str(error)))
 
@@ -28,10 +67,11 @@ def blames_definition(error: BaseException) -> bool:
     """Whether Spark did not even begin, because what it was asked to do makes no sense."""
     from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 
-    return isinstance(error, AnalysisException | IllegalArgumentException | ParseException)
+    meant = isinstance(error, AnalysisException | IllegalArgumentException | ParseException)
+    return meant or bool(_DEFINITION_STATES.search(str(error)))
 
 
-def cancelled(error: BaseException) -> bool:
+def _cancelled(error: BaseException) -> bool:
     """Whether a job failed because it was cancelled."""
     return "SPARK_JOB_CANCELLED" in str(error) or "OPERATION_CANCELED" in str(error)
 
@@ -50,18 +90,14 @@ def lost(session: "SparkSession") -> bool:
         return True
 
 
-def _innermost(error: BaseException) -> str:
-    """What the deepest Java cause says: those around it say no more than that a job was aborted."""
+def _messages(error: BaseException) -> list[str]:
+    """What an error and its causes in Java say, the outermost first."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    if java is None:
-        return str(error)
+    messages: list[str] = []
     try:
-        text = str(java.getMessage() or java.toString())
-        for _ in range(10):
+        while java is not None and len(messages) < _CAUSES_MAX:
+            messages.append(str(java.getMessage() or java.toString()))
             java = java.getCause()
-            if java is None:
-                break
-            text = str(java.getMessage() or java.toString())
     except Exception:  # a border: the Java process may be the very thing that failed
-        return str(error)
-    return text
+        messages.clear()
+    return messages or [str(error)]

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pydantic import Field
 
-from conduit_connectors.spark.failures import explain
+from conduit_connectors.spark.failures import BadRows, explain, spark_errors
 from conduit_connectors.spark.folder import Folder, LocalFolder, folder_of
 from conduit_connectors.spark.gather import GatherOptions, Piece, joined
-from conduit_connectors.spark.gathering import BadRows, GatheringDestination
+from conduit_connectors.spark.gathering import GatheringDestination
 from conduit_connectors.spark.manifest import Manifests, staged, visible
 from conduit_connectors.spark.rows import Fields, frame_of
 from conduit_connectors.spark.schema import difference
@@ -139,10 +139,10 @@ class Destination(GatheringDestination[FilesOptions], sdk.StagedDestination[File
         if not pieces:
             return
         piece, stage = joined(pieces), f"{self._stages}/{self._count:012d}"
-        assert self._session is not None
+        what = f"a Spark job over {len(piece.messages)} records"
         try:
-            with self._spark(len(piece.messages)):
-                self._write_files(self._session, piece, stage)
+            with spark_errors(what), self._work.running() as session:
+                self._write_files(session, piece, stage)
         except BadRows as bad:
             raise FatalError(f"Spark does not write these records as {self.options.format}: {bad}") from bad
         self._moves.append((stage, f"batch={self._fence:012d}-{self._count:012d}"))

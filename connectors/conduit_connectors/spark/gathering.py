@@ -3,20 +3,18 @@
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import pyarrow as pa
 
-from conduit_connectors.spark.failures import blames_data, blames_definition, cancelled, explain
+from conduit_connectors.spark.failures import BadRows, spark_errors
 from conduit_connectors.spark.gather import Gathered, GatherOptions, Piece, joined
-from conduit_connectors.spark.jobs import Cancelled, Jobs
 from conduit_connectors.spark.rows import Envelopes, Fields, RowMaker
 from conduit_connectors.spark.schema import declared
-from conduit_connectors.spark.session import shared
+from conduit_connectors.spark.work import OnSpark
 from conduit_py import sdk
-from conduit_py.sdk import AckMode, Answer, Batch, MessageId, RecordRefused, TransientError
+from conduit_py.sdk import AckMode, Answer, Batch, MessageId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 OptionsT = TypeVar("OptionsT", bound=GatherOptions)
 
 
-class GatheringDestination(sdk.Destination[OptionsT]):
+class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
     """Rows gather until there are enough of them, or they are old enough, and become one Spark job.
 
     Records that do not fit the schema are refused at once, those that the sink does not take when the job
@@ -34,19 +32,23 @@ class GatheringDestination(sdk.Destination[OptionsT]):
 
     acks = AckMode.LATER
 
-    _session: "SparkSession | None" = None
-    _jobs: Jobs | None = None
+    _changed: threading.Condition
+    _closing: bool
+
+    def fresh(self) -> Self:
+        new = super().fresh()
+        new._changed = threading.Condition()
+        new._closing = False
+        return new
 
     def open(self) -> None:
-        self._changed = threading.Condition()
-        self._closing = False
         self._gathered = Gathered(self.options)
         self._handled: list[MessageId] = []
-        self._session = shared.acquire(self.options)
-        self._jobs = Jobs(self._session)
-        with self._jobs.running():
-            self._maker = self._row_maker(self._session)
-            self._prepare(self._session)
+        with spark_errors("opening"):
+            self._work.start(self.options)
+            with self._work.running() as session:
+                self._maker = self._row_maker(session)
+                self._prepare(session)
 
     def write(self, batch: Batch) -> dict[int, str] | None:
         """Rows are made here, so that what does not fit is refused while the batch is at hand."""
@@ -70,16 +72,11 @@ class GatheringDestination(sdk.Destination[OptionsT]):
             answers += self._committed(joined(pieces))
         return answers
 
-    def teardown(self) -> None:
-        if self._session is None:
-            return
+    def _close(self) -> None:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._jobs is not None:
-            self._jobs.cancel()
-        self._session = self._jobs = None
-        shared.release()
+        super()._close()
 
     def _row_maker(self, session: "SparkSession") -> RowMaker:
         if self.options.payload == "envelope":
@@ -114,53 +111,16 @@ class GatheringDestination(sdk.Destination[OptionsT]):
 
     def _committed(self, piece: Piece) -> list[Answer]:
         """Write the rows; if some of them are to blame for a failure, all but those."""
-        assert self._session is not None
+        count = len(piece.messages)
         try:
-            self._run(piece)
+            with spark_errors(f"a Spark job over {count} records"), self._work.running() as session:
+                self._commit(session, piece)
         except BadRows as bad:
-            if len(piece.messages) == 1:
+            if count == 1:
                 return [Answer(piece.messages[0], refused=str(bad))]
-            half = len(piece.messages) // 2
-            return [
-                answer
-                for start, stop in ((0, half), (half, len(piece.messages)))
-                for answer in self._committed(_part(piece, start, stop))
-            ]
+            halves = (_part(piece, 0, count // 2), _part(piece, count // 2, count))
+            return [answer for half in halves for answer in self._committed(half)]
         return [Answer(message) for message in piece.messages]
-
-    def _run(self, piece: Piece) -> None:
-        assert self._session is not None
-        with self._spark(len(piece.messages)):
-            self._commit(self._session, piece)
-
-    @contextmanager
-    def _spark(self, count: int) -> Iterator[None]:
-        """Run jobs over `count` records, and say of a failure whose fault it is: BadRows, fatal or transient."""
-        assert self._jobs is not None
-        try:
-            with self._jobs.running():
-                yield
-        except (sdk.FatalError, TransientError):
-            raise
-        except RecordRefused as error:
-            raise BadRows(error.message) from error
-        except Exception as error:  # a border: Spark, its sink, or the user's function
-            raise run_error(error, f"a Spark job over {count} records failed") from error
-
-
-class BadRows(Exception):
-    """Some of the rows made a job fail, and it would succeed without them."""
-
-
-def run_error(error: Exception, what: str) -> Exception:
-    """What an error of Spark's means for a run."""
-    if isinstance(error, Cancelled) or cancelled(error):
-        return TransientError("the Spark job was cancelled")
-    if blames_data(error):
-        return BadRows(explain(error))
-    if blames_definition(error):
-        return sdk.FatalError(f"{what}: {explain(error)}", suggestion="correct the options of the connector")
-    return TransientError(f"{what}: {explain(error)}")
 
 
 def _part(piece: Piece, start: int, stop: int) -> Piece:

@@ -60,7 +60,8 @@ class Sink(GatheringDestination[SinkOptions]):
         if self.options.function is not None:
             self.options.function(frame)
         elif self.options.table is not None:
-            frame.writeTo(self.options.table).append()
+            # In SQL, because only there all kinds of tables are written to in the same way.
+            session.sql(f"INSERT INTO {self.options.table} BY NAME SELECT * FROM {{batch}}", batch=frame)
         else:
             assert self.options.format is not None
             frame.write.format(self.options.format).options(**self.options.options).mode("append").save()

@@ -1,0 +1,65 @@
+"""Origin: what a source reads, as a DataFrame: a query, a table, files or whatever else Spark has a format for."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import Field, model_validator
+
+from conduit_connectors.spark.failures import blames_definition, explain
+from conduit_connectors.spark.options import SparkOptions
+from conduit_py.sdk import FatalError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class OriginOptions(SparkOptions):
+    """Where the rows are."""
+
+    query: str | None = Field(default=None, description="a SELECT in Spark's SQL")
+    table: str | None = Field(default=None, description="or a table of Spark's catalog")
+    format: str | None = Field(default=None, description='or a format of Spark\'s, such as "parquet" or "jdbc"')
+    options: dict[str, str] = Field(default={}, description="options of the format")
+    path: str | None = Field(default=None, description="the files of the format, a path or a URL")
+    function: Callable[..., Any] | None = Field(
+        default=None, description="or a function that is given the session and returns a DataFrame"
+    )
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if sum(value is not None for value in (self.query, self.table, self.format, self.function)) != 1:
+            raise ValueError("give one of `query`, `table`, `format` and `function`")
+        if (self.path is not None or self.options) and self.format is None:
+            raise ValueError("`path` and `options` go with a `format`")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What is read, for people and for the metadata of records."""
+        named = getattr(self.function, "__name__", "function") if self.function is not None else None
+        return self.table or self.path or self.options.get("dbtable") or self.query or named or str(self.format)
+
+
+def frame_at(session: "SparkSession", origin: OriginOptions) -> "DataFrame":
+    """The rows as a DataFrame, of which Spark has looked at nothing but the schema."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame
+
+    try:
+        if origin.query is not None:
+            return session.sql(origin.query)
+        if origin.table is not None:
+            return session.table(origin.table)
+        if origin.format is not None:
+            return session.read.format(origin.format).options(**origin.options).load(origin.path)
+        assert origin.function is not None
+        frame = origin.function(session)
+    except PySparkException as error:
+        if not blames_definition(error):
+            raise
+        raise FatalError(
+            f"{origin.name} cannot be read: {explain(error)}", suggestion="correct what the source reads"
+        ) from error
+    if not isinstance(frame, DataFrame):
+        raise FatalError(f"{origin.name} returned a {type(frame).__name__}, not a DataFrame")
+    return frame

@@ -1,0 +1,47 @@
+"""Positions of the spark source: a row of a staged snapshot, or the values that a table is ordered by."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from conduit_connectors.numbering import foreign_position
+
+
+class Staged(msgspec.Struct, frozen=True, tag="staged"):
+    """A row of a segment of a snapshot."""
+
+    snapshot: str
+    segment: int
+    row: int
+
+
+class Ordered(msgspec.Struct, frozen=True, tag="ordered"):
+    """The values, as text, of the columns that rows are ordered by."""
+
+    values: tuple[str, ...]
+
+
+_PREFIX = b"spark:1:"
+_decode = msgspec.json.Decoder(Staged | Ordered).decode
+
+
+def encode(position: Staged | Ordered) -> bytes:
+    return _PREFIX + msgspec.json.encode(position)
+
+
+def staged_positions(snapshot: str, segment: int, rows: Sequence[int]) -> list[bytes]:
+    """The positions of consecutive rows; formatting is many times cheaper than encoding each."""
+    [before, after] = encode(Staged(snapshot, segment, -1)).rsplit(b"-1", 1)
+    return [b"%b%d%b" % (before, row, after) for row in rows]
+
+
+def decode(position: bytes) -> Staged | Ordered:
+    """The position of a record; one of another connector is a FatalError."""
+    text = position.removeprefix(_PREFIX)
+    try:
+        if text == position:
+            raise ValueError
+        found: Staged | Ordered = _decode(text)
+    except (msgspec.MsgspecError, ValueError):
+        raise foreign_position("spark", position) from None
+    return found

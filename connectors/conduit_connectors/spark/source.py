@@ -1,0 +1,164 @@
+"""spark.Source: the rows of a query, a table or files, as records."""
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from conduit_connectors.spark.failures import BadRows, spark_errors
+from conduit_connectors.spark.ordered import OrderedRows
+from conduit_connectors.spark.origin import OriginOptions, frame_at
+from conduit_connectors.spark.positions import Ordered, Staged, decode
+from conduit_connectors.spark.snapshot import Snapshot
+from conduit_connectors.spark.work import OnSpark
+from conduit_py import metadata, sdk
+from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Operation, Payload, Record, TransientError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SourceOptions(OriginOptions):
+    """What a user may say to the spark source."""
+
+    mode: Literal["snapshot", "keyed", "incremental"] = Field(
+        default="snapshot",
+        description='"snapshot": the rows of one query, kept on disk while they are read. "keyed": those of a table '
+        'in the order of its key. "incremental": the same, and what is added later',
+    )
+    key: list[str] = Field(default=[], description="the columns that name a row; they become the key of the record")
+    column: str | None = Field(default=None, description='"incremental": the column that grows with every new row')
+    stage: Path | None = Field(
+        default=None, description='"snapshot": the folder to keep it in; executors must see it too'
+    )
+    chunk_rows: int = Field(default=100_000, ge=1, description='"keyed", "incremental": how many rows one query gives')
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.mode == "snapshot" and self.stage is None:
+            raise ValueError('mode "snapshot" needs `stage`, a folder that this machine and all executors share')
+        if self.mode == "keyed" and not self.key:
+            raise ValueError('mode "keyed" needs `key`, the columns that name a row')
+        if (self.mode == "incremental") != (self.column is not None):
+            raise ValueError('`column` and mode "incremental" go together')
+        return self
+
+
+class Source(OnSpark[SourceOptions], sdk.Source[SourceOptions]):
+    """One record per row, with its columns as `payload.after`, in a stable order; resumes at any row.
+
+    Modes "snapshot" and "keyed" end; "incremental" goes on for ever. At-least-once on its own, exactly-once
+    with a destination that can be. A snapshot is taken once and read from disk, whatever happens to its
+    tables meanwhile. In the other modes a row that is added or changed behind the last one read is not
+    seen: `column` must grow, also across transactions that commit out of order.
+    """
+
+    def open(self, position: bytes | None) -> None:
+        at = decode(position) if position is not None else None
+        if at is not None and isinstance(at, Staged) != (self.options.mode == "snapshot"):
+            raise FatalError(
+                f"the position is not one of mode {self.options.mode!r}",
+                suggestion="give the source a new id to start afresh in another mode",
+            )
+        self._stopping = threading.Event()
+        self._snapshot: Snapshot | None = None
+        if self.options.mode == "snapshot":
+            assert at is None or isinstance(at, Staged)
+            self._open_snapshot(at)
+        else:
+            assert at is None or isinstance(at, Ordered)
+            self._open_ordered(at)
+
+    def read(self, n: int) -> list[Record]:
+        if self._stopping.is_set():
+            raise EndOfSource
+        if self._snapshot is not None:
+            rows, positions = self._snapshot.read(n)
+        else:
+            rows, positions = self._read_ordered(n)
+        if not rows:
+            raise NothingYet if self.options.mode == "incremental" else EndOfSource
+        return [self._record(row, position) for row, position in zip(rows, positions, strict=True)]
+
+    def ack(self, positions: Sequence[bytes]) -> None:
+        if self._snapshot is not None:
+            at = decode(positions[-1])
+            assert isinstance(at, Staged)
+            self._snapshot.acked(at)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._work.cancel()
+
+    def on_deleted(self) -> None:
+        if self.options.stage is not None:
+            Snapshot(self.options.stage, self._identity()).forget()
+
+    def _open_snapshot(self, at: Staged | None) -> None:
+        assert self.options.stage is not None
+        self._snapshot = snapshot = Snapshot(self.options.stage.absolute(), self._identity())
+        if at is not None:
+            snapshot.continue_after(at)
+        elif not snapshot.is_taken():
+            # Only to take it: reading what is on the disk needs no Spark.
+            self._with_spark("taking a snapshot", lambda session: snapshot.take(frame_at(session, self.options)))
+
+    def _open_ordered(self, at: Ordered | None) -> None:
+        options = self.options
+        columns = list(dict.fromkeys([*([options.column] if options.column else []), *options.key]))
+
+        def ordered(session: "SparkSession") -> OrderedRows:
+            frame = frame_at(session, options)
+            _refuse_text_order(options, dict(frame.dtypes), columns)
+            return OrderedRows(frame, columns, options.chunk_rows, at)
+
+        self._ordered: OrderedRows = self._with_spark("reading the schema", ordered)
+
+    def _read_ordered(self, n: int) -> tuple[list[dict[str, Any]], list[bytes]]:
+        found: tuple[list[dict[str, Any]], list[bytes]] = self._with_spark("a query", lambda _: self._ordered.read(n))
+        return found
+
+    def _with_spark(self, what: str, work: Any) -> Any:
+        """Run jobs that `stop` can cancel, and say of a failure whose fault it is."""
+        try:
+            with spark_errors(f"{what} of {self.options.name}"):
+                if not self._work.started:
+                    self._work.start(self.options)
+                with self._work.running() as session:
+                    return work(session)
+        except BadRows as bad:
+            raise FatalError(f"{what} of {self.options.name} failed: {bad}") from bad
+        except TransientError:
+            if self._stopping.is_set():
+                raise EndOfSource from None
+            raise
+
+    def _identity(self) -> str:
+        """What a snapshot is a snapshot of: another query has another one."""
+        options = self.options
+        function = f"{options.function.__module__}.{options.function.__qualname__}" if options.function else None
+        return json.dumps([options.query, options.table, options.format, options.path, options.options, function])
+
+    def _record(self, row: dict[str, Any], position: bytes) -> Record:
+        key = {name: row[name] for name in self.options.key} if self.options.key else None
+        snapshot = self.options.mode != "incremental"
+        return Record(
+            position=position,
+            operation=Operation.SNAPSHOT if snapshot else Operation.CREATE,
+            metadata={metadata.COLLECTION: self.options.name},
+            key=key,
+            payload=Payload(after=row),
+        )
+
+
+def _refuse_text_order(options: SourceOptions, kinds: dict[str, str], columns: Sequence[str]) -> None:
+    """A database compares text by rules of its own, and would leave out rows that Spark expects to follow."""
+    text = [name for name in columns if kinds.get(name) == "string"]
+    if options.format == "jdbc" and text and options.options.get("pushDownPredicate") != "false":
+        raise FatalError(
+            f"rows cannot be ordered by the text column {text[0]!r} of a database, which may order text otherwise",
+            suggestion='order by another column, or give the option "pushDownPredicate": "false"',
+        )

@@ -1,0 +1,119 @@
+"""What is missing or wrong with Spark is told before anything waits for it, and one session serves all connectors."""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conduit_connectors.spark.options import SparkOptions
+from conduit_connectors.spark.session import SharedSession, shared
+from pyspark.sql import SparkSession
+
+from conduit_py.errors import FatalError, TransientError
+
+OPEN = """
+import trio
+from conduit_connectors.spark import Sink
+sink = Sink(format="noop", master="local[1]").fresh()
+try:
+    sink.open()
+except Exception as error:
+    print(type(error).__name__, error, error.suggestion)
+"""
+
+
+def in_a_process(code: str, **environment: str) -> str:
+    """What a program prints, in a process of its own, where nothing of Spark has been touched yet."""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_without_java_there_is_advice_what_to_install(tmp_path: Path) -> None:
+    said = in_a_process(OPEN, PATH=str(tmp_path), JAVA_HOME="")
+
+    assert said.startswith("FatalError Spark runs on Java, and there is none on this machine")
+    assert "apt-get install openjdk-17-jre-headless" in said
+
+
+def test_a_java_that_is_too_old_is_named(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
+    java.chmod(0o755)
+
+    said = in_a_process(OPEN, JAVA_HOME=str(tmp_path))
+
+    assert said.startswith(f"FatalError Spark needs Java 17 or newer, and {java} is version 8")
+
+
+def test_a_wrong_java_home_is_named(tmp_path: Path) -> None:
+    said = in_a_process(OPEN, JAVA_HOME=str(tmp_path))
+
+    assert said.startswith(f"FatalError JAVA_HOME is {tmp_path}, but there is no {tmp_path}/bin/java")
+
+
+def test_without_pyspark_the_import_says_what_to_install() -> None:
+    code = """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "pyspark" else find(name, *rest)
+try:
+    import conduit_connectors.spark
+except ImportError as error:
+    print(error)
+"""
+    assert in_a_process(code) == (
+        "the spark connector needs pyspark, not installed here: pip install 'conduit-py[spark]'\n"
+    )
+
+
+def test_pyspark_is_imported_only_when_it_is_used() -> None:
+    code = "import sys, conduit_connectors.spark; print('pyspark' in sys.modules)"
+
+    assert in_a_process(code) == "False\n"
+
+
+def test_a_master_that_does_not_answer_is_told_at_once() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(TransientError, match=f"no Spark master answers.*{address}: Connection refused"):
+            SharedSession().acquire(SparkOptions(master=f"spark://{address}"))
+
+
+def test_a_master_without_a_port_is_told() -> None:
+    with pytest.raises(FatalError, match="has no port"):
+        SharedSession().acquire(SparkOptions(master="spark://somewhere"))
+
+
+def test_connectors_must_agree_on_their_spark(spark: SparkSession, spark_options: dict[str, Any]) -> None:
+    with pytest.raises(FatalError, match=r"this process runs Spark on spark://.*, so it cannot use local\[7\] too"):
+        shared.acquire(SparkOptions(master="local[7]"))
+    with pytest.raises(FatalError, match=r"with other values of spark\.x"):
+        shared.acquire(SparkOptions(master=spark_options["master"], conf={"spark.x": "1"}))
+
+
+def test_a_session_is_shared(spark: SparkSession, spark_options: dict[str, Any]) -> None:
+    assert shared.acquire(SparkOptions(**spark_options)) is spark
+    shared.release()
+
+    assert spark.range(3).count() == 3
+
+
+def test_a_session_of_the_users_own_is_used_and_left_alone(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    another = SharedSession()
+
+    assert another.acquire(SparkOptions(master="local[7]")) is spark
+    another.release()
+    assert spark.range(3).count() == 3
+    assert "using the Spark session that this process already has" in caplog.text

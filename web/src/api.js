@@ -13,9 +13,10 @@ export class ApiError extends Error {
   }
 }
 
-export const get = (path) => call("GET", path);
+/** `parse` makes the answer of its text. */
+export const get = (path, parse) => call("GET", path, undefined, parse);
 export const post = (path, body) => call("POST", path, body);
-export const put = (path, body) => call("PUT", path, body);
+export const put = (path, body, parse) => call("PUT", path, body, parse);
 export const remove = (path) => call("DELETE", path);
 
 /** The path of something whose parts may hold any character. */
@@ -23,11 +24,11 @@ export function path(...parts) {
   return parts.map(encodeURIComponent).join("/");
 }
 
-async function call(method, path, body) {
+async function call(method, path, body, parse = JSON.parse) {
   const headers = { accept: "application/json" };
   if (body !== undefined) headers["content-type"] = "application/json";
   const answer = await open(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
-  return answer.status === 204 ? null : answer.json();
+  return answer.status === 204 ? null : parse(await answer.text());
 }
 
 /** The answer to a request, once it is one that we like. Raises ApiError. */

@@ -1,4 +1,5 @@
 /** difference: what a node did to a record, field by field. */
+import { isRaw } from "./exact-json.js";
 
 /** Every field of either value with its path: {path, change: "same"|"changed"|"added"|"removed", before, after}. */
 export function difference(before, after) {
@@ -15,7 +16,7 @@ function changeOf(path, old, fresh) {
 
 /** The leaves of a JSON value by path, each as JSON text. Empty objects and lists are leaves. */
 export function leaves(value, path = "", found = new Map()) {
-  const nested = value !== null && typeof value === "object" && Object.keys(value).length > 0;
+  const nested = value !== null && typeof value === "object" && !isRaw(value) && Object.keys(value).length > 0;
   if (!nested) {
     if (value !== undefined) found.set(path, JSON.stringify(value));
     return found;

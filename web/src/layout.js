@@ -52,10 +52,15 @@ function drawn([from, to], points, places, direction, single) {
   return { from, to, path: `M${start.x},${start.y}${segments.join("")}`, label: label(start, end, direction, single) };
 }
 
-/** Labels stand where edges are apart: before the next node, or behind the last one where several edges meet. */
+/**
+ * Labels stand where edges are apart, before the next node, or behind the last one where several edges meet; and on the
+ * side from which the edge bends away: {x, y, anchor, side: -1 above or left, 1 below or right}.
+ */
 function label(start, end, direction, single) {
-  if (direction === "LR") return single ? { x: end.x - 8, y: end.y, anchor: "end" } : { x: start.x + 8, y: start.y, anchor: "start" };
-  return single ? { x: end.x, y: end.y - 12, anchor: "start" } : { x: start.x, y: start.y + 20, anchor: "start" };
+  const [here, there] = single ? [end, start] : [start, end];
+  if (direction === "LR") return { x: here.x + (single ? -8 : 8), y: here.y, anchor: single ? "end" : "start", side: there.y < here.y ? 1 : -1 };
+  const side = there.x > here.x ? -1 : 1;
+  return { x: here.x, y: here.y + (single ? -12 : 20), anchor: side < 0 ? "end" : "start", side };
 }
 
 function ports(from, to, direction) {

@@ -1,4 +1,4 @@
-/** lettersQuery: which dead letters are meant, in the address, to the server and in words. */
+/** lettersQuery: which dead letters are meant, in the address and to the server. */
 
 const NAMES = ["pipeline", "node", "cause", "text", "state"];
 
@@ -8,7 +8,8 @@ export function filterOf(query, pipeline = null) {
   return { ...Object.fromEntries(given), ...(pipeline === null ? {} : { pipeline }) };
 }
 
-/** A filter, and further parameters, after `?`. */
+/** A filter, and further parameters, with the `?` before them if there are any. */
 export function search(filter, more = {}) {
-  return new URLSearchParams(Object.entries({ ...filter, ...more }).filter(([, value]) => value)).toString();
+  const given = Object.entries({ ...filter, ...more }).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return given.length ? `?${new URLSearchParams(given)}` : "";
 }

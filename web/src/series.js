@@ -44,18 +44,20 @@ export class Series {
     return last && before ? between(before, last, name) : null;
   }
 
-  /** Rates of a counter as [times, rates], at most `points` of them, over the last `seconds`. */
-  rates(name, seconds, points) {
+  /** Of the last `seconds`, the last sample of every `step` seconds that are over; so that they do not change any more. */
+  every(step, seconds) {
     const from = (this.last?.at ?? 0) - seconds;
-    const samples = this.#samples.filter((each) => each.at >= from);
-    const step = Math.max(1, Math.ceil(samples.length / points));
-    const [times, rates] = [[], []];
-    // Counted back from the end: the newest sample is always there, and the points do not jump about.
-    for (let i = samples.length - 1; i - step >= 0; i -= step) {
-      times.unshift(samples[i].at);
-      rates.unshift(between(samples[i - step], samples[i], name));
-    }
-    return [times, rates];
+    return this.#samples.filter((sample, i) => {
+      const next = this.#samples[i + 1];
+      return sample.at >= from && next && Math.floor(next.at / step) !== Math.floor(sample.at / step);
+    });
+  }
+
+  /** Rates of a counter over the last `seconds`, one for every `step` of them, as [times, rates]. */
+  rates(name, seconds, step) {
+    const samples = this.every(step, seconds);
+    const ends = samples.slice(1);
+    return [ends.map(({ at }) => at), ends.map((sample, i) => between(samples[i], sample, name))];
   }
 }
 

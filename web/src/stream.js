@@ -9,10 +9,10 @@ const LONGEST_SECONDS = 15;
 /**
  * Calls `onEvent(name, data)` for every event and `onState(state)` for every change of the connection, until the
  * returned stream is closed. A state is {phase: "connecting"|"live"|"waiting"|"refused", error, retryAt}.
- * `silentSeconds` is how long nothing may come before the connection counts as dead.
+ * `silentSeconds` is how long nothing may come before the connection counts as dead. `parse` makes the data of text.
  */
-export function follow(path, { onEvent, onState, silentSeconds = Infinity }) {
-  return new Stream(path, onEvent, onState, silentSeconds);
+export function follow(path, { onEvent, onState, silentSeconds = Infinity, parse = JSON.parse }) {
+  return new Stream(path, onEvent, onState, silentSeconds, parse);
 }
 
 class Stream {
@@ -21,11 +21,12 @@ class Stream {
   #wake = () => {};
   #attempt = 0;
 
-  constructor(path, onEvent, onState, silentSeconds) {
+  constructor(path, onEvent, onState, silentSeconds, parse) {
     this.path = path;
     this.onEvent = onEvent;
     this.onState = onState;
     this.silentSeconds = silentSeconds;
+    this.parse = parse;
     this.#run();
   }
 
@@ -73,7 +74,7 @@ class Stream {
       if (done) return;
       for (const [name, data] of events.read(value)) {
         if (this.#closed) return;
-        this.onEvent(name, JSON.parse(data));
+        this.onEvent(name, this.parse(data));
       }
     }
   }

@@ -8,7 +8,7 @@ import { repaint } from "../theme.js";
 const HEIGHT = 190;
 
 /** `lines` are [name, number of its colour]; `data` is [times, values of the first line, …]. */
-export function Chart({ title, unit, lines, data, format, span, at, children }) {
+export function Chart({ title, unit, lines, data, format, span, at }) {
   const place = useRef(null);
   const plot = useRef(null);
   const painted = useStore(repaint);
@@ -30,14 +30,13 @@ export function Chart({ title, unit, lines, data, format, span, at, children }) 
   const words = lines.map(([name], i) => `${name} ${format(newest[i])}`).join(", ");
   return html`<figure class="card chart">
     <figcaption>
-      <h2>${title} <small>${unit}</small></h2>
-      ${children}
+      <h3>${title} <small>${unit}</small></h3>
       <ul class="series">
         ${lines.map(([name, colour], i) => html`<li data-colour=${colour}>${name} <b class="number">${format(newest[i])}</b></li>`)}
       </ul>
     </figcaption>
     <div class="plot" ref=${place} role="img" aria-label=${`${title}, ${unit}: now ${words}`}></div>
-    ${data[0].length < 2 && html`<p class="plot-empty">Nothing recorded yet: it is drawn from when this page is open.</p>`}
+    ${data.slice(1).every((values) => values.every((value) => value === null)) && html`<p class="plot-empty">Nothing recorded yet: it is drawn from when this page is open.</p>`}
   </figure>`;
 }
 
@@ -52,7 +51,7 @@ function draw(place, lines, format, range) {
       height: HEIGHT,
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false } },
-      padding: [8, 8, 0, 0],
+      padding: [8, 28, 0, 0],
       scales: { x: { range: () => range.current }, y: { range: (_, low, high) => [0, (high ?? 0) > 0 ? high * 1.15 : 1] } },
       axes: [
         { ...axis, size: 26, space: 90, values: (_, ticks) => ticks.map(clock) },

@@ -20,28 +20,32 @@ export function Charts({ seen }) {
   // No wider than what there is to see, or a page that was just opened would show a thin line at its edge.
   const recorded = seen.at - (totals.samples[0]?.at ?? seen.at);
   const shown = Math.min(span, Math.max(SHORTEST_SECONDS, recorded));
-  return html`<section class="charts" aria-label="Over time">
-    <${Chart} title="Throughput" unit="records per second" format=${rate} span=${shown} at=${seen.at}
-      lines=${[["read", 1], ["delivered", 2], ["dead letters", 3]]} data=${throughput(totals, shown)}>
+  return html`<section class="over-time" aria-label="Over time">
+    <header>
+      <h2>Over time</h2>
       <div class="spans" role="group" aria-label="Time shown">
-        ${SPANS.map(([seconds, name]) => html`<button type="button" class="chip" aria-pressed=${span === seconds} onClick=${() => setSpan(seconds)}>${name}</button>`)}
+        ${SPANS.map(([seconds, name]) => html`<button type="button" class="chip" key=${seconds} aria-pressed=${span === seconds} onClick=${() => setSpan(seconds)}>${name}</button>`)}
       </div>
-    <//>
+    </header>
+    <div class="charts">
+    <${Chart} title="Throughput" unit="records per second" format=${rate} span=${shown} at=${seen.at}
+      lines=${[["read", 1], ["delivered", 2], ["dead letters", 3]]} data=${throughput(totals, shown)} />
     <${Chart} title="Latency" unit="from read to acked" format=${duration} span=${shown} at=${seen.at}
       lines=${[["p50", 1], ["p95", 2], ["p99", 3]]} data=${latency(latencies, shown)} />
+    </div>
   </section>`;
 }
 
 function throughput(totals, span) {
-  const points = Math.min(POINTS, span / STEP_SECONDS);
-  const [times, read] = totals.rates("read", span, points);
-  return [times, read, totals.rates("acked", span, points)[1], totals.rates("dead_letters", span, points)[1]];
+  const rates = ["read", "acked", "dead_letters"].map((name) => totals.rates(name, span, step(span)));
+  return [rates[0][0], ...rates.map(([, values]) => values)];
 }
 
 function latency(latencies, span) {
-  const from = (latencies.last?.at ?? 0) - span;
-  const samples = latencies.samples.filter(({ at }) => at >= from);
-  const step = Math.max(1, Math.ceil(samples.length / POINTS));
-  const kept = samples.filter((_, i) => (samples.length - 1 - i) % step === 0);
-  return [kept.map(({ at }) => at), ...["p50", "p95", "p99"].map((name) => kept.map((sample) => sample[name]))];
+  const samples = latencies.every(step(span), span);
+  return [samples.map(({ at }) => at), ...["p50", "p95", "p99"].map((name) => samples.map((sample) => sample[name]))];
+}
+
+function step(span) {
+  return Math.max(STEP_SECONDS, Math.ceil(span / POINTS));
 }

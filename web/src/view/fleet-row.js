@@ -10,7 +10,7 @@ import { Sparkline } from "./sparkline.js";
 import { Status } from "./status.js";
 
 const SPARK_SECONDS = 120;
-const SPARK_POINTS = 40;
+const SPARK_STEP = 3;
 
 export const FleetRow = memo(function FleetRow({ pipeline, rate, at, active }) {
   const { id, description, status, stopped_by, progress, since } = pipeline;
@@ -54,7 +54,7 @@ function Why({ pipeline, live }) {
 }
 
 const Spark = memo(
-  ({ id }) => html`<${Sparkline} rates=${history(id)?.rates("acked", SPARK_SECONDS, SPARK_POINTS)[1] ?? []} />`,
+  ({ id }) => html`<${Sparkline} rates=${history(id)?.rates("acked", SPARK_SECONDS, SPARK_STEP)[1] ?? []} />`,
   // Once in two seconds is enough for a line of two minutes.
   (before, after) => before.id === after.id && Math.floor(before.at / 2) === Math.floor(after.at / 2),
 );

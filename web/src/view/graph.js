@@ -79,9 +79,10 @@ function box({ x, y, width, height }) {
   return { left: `${x - width / 2}px`, top: `${y - height / 2}px`, width: `${width}px`, height: `${height}px` };
 }
 
-/** A label is over its edge, or right of one that goes down. */
-function beside({ x, y, anchor }, breadth, direction) {
-  return direction === "LR" ? { x, y: y - 5 - breadth / 2, "text-anchor": anchor } : { x: x + 6 + breadth / 2, y, "text-anchor": anchor };
+/** Where the text of a label is, clear of an edge of this breadth. */
+function beside({ x, y, anchor, side }, breadth, direction) {
+  const off = side * (6 + breadth / 2);
+  return direction === "LR" ? { x, y: y + off + (side > 0 ? 8 : 0), "text-anchor": anchor } : { x: x + off, y, "text-anchor": anchor };
 }
 
 /** Ten times the rate is two steps wider: rates differ by more than any line could show. */

@@ -20,7 +20,7 @@ export function LetterTable({ letters, chosen, onChoose, showPipeline }) {
 }
 
 function Row({ letter, active, chosen, showPipeline, onToggle }) {
-  const { id, pipeline, node, error, state, at, attempts } = letter;
+  const { id, pipeline, nodes, error, state, last_at, attempts, edited } = letter;
   const onKeyDown = (event) => {
     if (event.key !== " " || event.target.type === "checkbox") return;
     event.preventDefault();
@@ -29,10 +29,10 @@ function Row({ letter, active, chosen, showPipeline, onToggle }) {
   return html`<div role="row" class="letter-row" data-row=${id} aria-selected=${chosen} onKeyDown=${onKeyDown}>
     <span role="cell"><input type="checkbox" tabindex=${active ? 0 : -1} checked=${chosen} onChange=${onToggle} aria-label=${`Select ${id}`} /></span>
     <span role="cell" class="letter-error"><a href=${href(["dead-letters", id])} data-roving=${id} tabindex=${active ? 0 : -1} title=${error}>${error}</a></span>
-    ${showPipeline && html`<span role="cell">${pipeline}</span>`}
-    <span role="cell">${node}</span>
-    <span role="cell"><span class="letter-state" data-state=${state}>${state}</span>${attempts > 1 && html` <small>attempt ${attempts}</small>`}</span>
-    <time role="cell" datetime=${iso(at)} title=${moment(at)}>${ago(at, Date.now() / 1000)}</time>
+    ${showPipeline && html`<span role="cell"><a href=${href(["pipelines", pipeline])} tabindex=${active ? 0 : -1}>${pipeline}</a></span>`}
+    <span role="cell">${nodes.join(", ")}</span>
+    <span role="cell"><span class="letter-state" data-state=${state}>${state}</span>${(attempts > 1 || edited) && html` <small>${[attempts > 1 && `attempt ${attempts}`, edited && "edited"].filter(Boolean).join(", ")}</small>`}</span>
+    <time role="cell" datetime=${iso(last_at)} title=${moment(last_at)}>${ago(last_at, Date.now() / 1000)}</time>
   </div>`;
 }
 

@@ -1,18 +1,16 @@
 /** Letters: the records that could not be handled: by cause, one by one, and all that one can do about them. */
-import { useCallback, useEffect, useState } from "preact/hooks";
-import { get } from "../api.js";
+import { useEffect, useState } from "preact/hooks";
 import { exact, plural } from "../format.js";
 import { html } from "../html.js";
 import { discard, replay } from "../letter-commands.js";
 import { filterOf, search } from "../letters-query.js";
 import { href, replace } from "../route.js";
+import { useLetters } from "../use-letters.js";
 import { Empty, Loading } from "./empty.js";
 import { RequestFault } from "./fault.js";
 import { Icon } from "./icon.js";
 import { LetterCauses } from "./letter-causes.js";
 import { LetterTable } from "./letter-table.js";
-
-const PAGE = 50;
 
 export function LettersPage({ query }) {
   useEffect(() => void (document.title = "Dead letters · conduit-py"), []);
@@ -27,54 +25,44 @@ export function Letters({ query, pipeline = null }) {
   useEffect(() => setChosen(new Set()), [search(filter)]);
   const here = pipeline === null ? ["dead-letters"] : ["pipelines", pipeline, "dead-letters"];
   const change = (changed) => replace(href(here, { ...query, ...changed }));
-  const done = (changed) => changed && (setChosen(new Set()), load());
-  const which = chosen.size ? { ids: [...chosen] } : { filter };
-  const amount = chosen.size || total;
+  const clear = { cause: "", text: "", node: "", state: "", ...(pipeline === null ? { pipeline: "" } : {}) };
+  const filtered = Object.keys(filter).length > (pipeline === null ? 0 : 1);
   if (error) return html`<${RequestFault} error=${error}><button type="button" class="small" onClick=${load}>Try again</button><//>`;
   return html`<section class="letters" aria-label="Dead letters">
-    <${LetterCauses} causes=${causes} cause=${query.cause ?? ""} showPipeline=${pipeline === null} onChoose=${(cause) => change({ cause })} />
-    <div class="toolbar" role="search" aria-label="Filter dead letters">
-      <label class="search"><${Icon} name="search" /><span class="unseen">Text in the error or the record</span>
-        <input type="search" data-filter placeholder="Text in the error ( / )" value=${query.text ?? ""} spellcheck="false"
-          onChange=${(event) => change({ text: event.target.value })} onKeyDown=${(event) => event.key === "Escape" && change({ text: "" })} />
-      </label>
-      <span class="toolbar-note" role="status">${loading ? "Loading…" : chosen.size ? `${exact(chosen.size)} selected` : plural(total, "dead letter")}</span>
-      <div class="toolbar-end" role="group" aria-label="Commands">
-        <button type="button" onClick=${load}>Refresh</button>
-        <button type="button" class="primary" disabled=${!amount} onClick=${() => replay(which, amount).then(done)}>Replay ${chosen.size ? exact(chosen.size) : "all"}…</button>
-        <button type="button" class="danger-quiet" disabled=${!amount} onClick=${() => discard(which, amount).then(done)}>Discard ${chosen.size ? exact(chosen.size) : "all"}…</button>
-      </div>
-    </div>
+    <${LetterCauses} causes=${causes} query=${query} showPipeline=${pipeline === null} onChoose=${change} />
+    <${LetterToolbar} query=${query} filter=${filter} chosen=${chosen} total=${total} loading=${loading} filtered=${filtered}
+      onChange=${change} onClear=${() => change(clear)} onDone=${(changed) => changed && (setChosen(new Set()), load())} />
     ${loading && letters.length === 0 && html`<${Loading} what="the dead letters" />`}
-    ${!loading && letters.length === 0 && html`<${NoLetters} filtered=${Object.keys(filter).length > (pipeline === null ? 0 : 1)} onClear=${() => change({ cause: "", text: "", node: "", state: "" })} />`}
+    ${!loading && letters.length === 0 && html`<${NoLetters} filtered=${filtered} onClear=${() => change(clear)} />`}
     ${letters.length > 0 && html`<${LetterTable} letters=${letters} chosen=${chosen} onChoose=${setChosen} showPipeline=${pipeline === null} />`}
-    ${next && html`<p class="more"><button type="button" onClick=${more}>Show more</button></p>`}
+    ${next !== null && html`<p class="more"><button type="button" onClick=${more}>Show more</button></p>`}
   </section>`;
+}
+
+function LetterToolbar({ query, filter, chosen, total, loading, filtered, onChange, onClear, onDone }) {
+  const which = chosen.size ? { ids: [...chosen] } : { filter };
+  const amount = chosen.size || total;
+  const words = chosen.size ? exact(chosen.size) : filtered ? `these ${exact(total)}` : "all";
+  return html`<div class="toolbar" role="search" aria-label="Filter dead letters">
+    <label class="search"><${Icon} name="search" /><span class="unseen">Text in the error</span>
+      <input type="search" data-filter placeholder="Text in the error ( / )" value=${query.text ?? ""} spellcheck="false" autocomplete="off"
+        onInput=${(event) => onChange({ text: event.target.value })} onKeyDown=${(event) => event.key === "Escape" && onChange({ text: "" })} />
+    </label>
+    <div class="chips" role="group" aria-label="State">
+      ${["kept", "queued"].map(
+        (state) => html`<button type="button" class="chip" key=${state} aria-pressed=${query.state === state} onClick=${() => onChange({ state: query.state === state ? "" : state })}>${state}</button>`,
+      )}
+    </div>
+    <span class="toolbar-note" role="status">${loading ? "Loading…" : chosen.size ? `${exact(chosen.size)} selected` : plural(total, "dead letter")}</span>
+    ${filtered && html`<button type="button" class="quiet small" onClick=${onClear}>Clear filter</button>`}
+    <div class="toolbar-end" role="group" aria-label="Commands">
+      <button type="button" class="primary" disabled=${!amount} onClick=${() => replay(which).then(onDone)}>Replay ${words}…</button>
+      <button type="button" class="danger-quiet" disabled=${!amount} onClick=${() => discard(which).then(onDone)}>Discard ${words}…</button>
+    </div>
+  </div>`;
 }
 
 function NoLetters({ filtered, onClear }) {
   if (filtered) return html`<${Empty} title="No dead letter matches"><button type="button" onClick=${onClear}>Show all</button><//>`;
   return html`<${Empty} title="No dead letters" text="Records that a node refuses are kept here, for pipelines whose dead letters go to the journal." />`;
-}
-
-/** The letters of a filter, a page at a time, and their causes. An answer to an older question is left out. */
-function useLetters(filter) {
-  const key = search(filter);
-  const [state, setState] = useState({ letters: [], total: 0, next: null, causes: [], error: null, loading: true });
-  const load = useCallback(() => {
-    let current = true;
-    setState((before) => ({ ...before, loading: true }));
-    const causes = search({ pipeline: filter.pipeline });
-    Promise.all([get(`dead-letters?${search(filter, { limit: PAGE })}`), get(`dead-letters/causes${causes ? `?${causes}` : ""}`)]).then(
-      ([page, { causes }]) => current && setState({ ...page, causes, error: null, loading: false }),
-      (error) => current && setState((before) => ({ ...before, error, loading: false })),
-    );
-    return () => void (current = false);
-  }, [key]);
-  useEffect(load, [load]);
-  const more = async () => {
-    const page = await get(`dead-letters?${search(filter, { limit: PAGE, cursor: state.next })}`);
-    setState((before) => ({ ...before, letters: [...before.letters, ...page.letters], next: page.next }));
-  };
-  return { ...state, load, more };
 }

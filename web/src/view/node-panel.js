@@ -1,7 +1,7 @@
 /** NodePanel: one node of a pipeline: its numbers, and the records that pass through it. */
 import { useEffect, useRef } from "preact/hooks";
 import { blockage } from "../blockage.js";
-import { count, duration, exact, rate } from "../format.js";
+import { count, duration, exact, plural, rate } from "../format.js";
 import { html } from "../html.js";
 import { recording } from "../live.js";
 import { quantile } from "../quantile.js";
@@ -51,6 +51,7 @@ function factsOf(pipeline, node, flow) {
   if (node.kind === "source") {
     facts.push(["acked", count(node.acked), exact(node.acked)], ["in flight", `${count(node.in_flight)} of ${count(node.window)}`]);
     facts.push(["oldest", node.oldest_seconds ? duration(node.oldest_seconds) : "–", "how long ago the oldest record was read that is not settled"]);
+    if (node.lag) facts.push(["behind", lagText(node.lag), "how much it has still to read"]);
   } else {
     facts.push(["queued", `${node.queued} of ${node.queue_size} batches`], ["refused", count(node.refused), exact(node.refused)]);
     facts.push(["call p95", duration(quantile(0.95, node.calls.bounds, node.calls.counts)), "95 of 100 calls took no longer, since start"]);
@@ -58,6 +59,15 @@ function factsOf(pipeline, node, flow) {
   if (node.kind === "processor") facts.push(["filtered", count(node.filtered), exact(node.filtered)]);
   if (node.retries) facts.push(["retries", count(node.retries), exact(node.retries)]);
   return facts;
+}
+
+function lagText({ records, bytes, seconds }) {
+  const known = [
+    records !== null && plural(records, "record"),
+    bytes !== null && `${count(bytes)}B`,
+    seconds !== null && duration(seconds),
+  ].filter(Boolean);
+  return known.join(", ") || "–";
 }
 
 function verb(kind) {

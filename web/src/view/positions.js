@@ -1,6 +1,7 @@
 /** Positions: from where the sources of a pipeline go on, and how to have them go on from elsewhere. */
 import { useCallback, useEffect, useState } from "preact/hooks";
-import { get, path, put, remove } from "../api.js";
+import { get, path, post, put, remove } from "../api.js";
+import { ago, moment } from "../format.js";
 import { html } from "../html.js";
 import { complain, say } from "../notices.js";
 import { readable } from "../position.js";
@@ -33,13 +34,15 @@ export function Positions({ pipeline }) {
       ${Object.entries(state.positions).map(
         ([source, position]) => html`<${SourcePosition} key=${source} source=${source} position=${position} locked=${running}
           onSet=${(to) => change(() => put(`${address}/${encodeURIComponent(source)}`, { position: to }), `Position of ${source} set`)}
+          address=${`${address}/${encodeURIComponent(source)}`}
+          onReplay=${(at) => change(() => post(`${address}/${encodeURIComponent(source)}/replay`, { from: new Date(Math.ceil(at * 1000)).toISOString() }), `${source} goes on from ${moment(at)}`)}
           onReset=${() => change(() => remove(`${address}/${encodeURIComponent(source)}`), `${source} starts from the beginning`)} />`,
       )}
     </ul>
   </section>`;
 }
 
-function SourcePosition({ source, position, locked, onSet, onReset }) {
+function SourcePosition({ source, position, locked, address, onSet, onReset, onReplay }) {
   const [draft, setDraft] = useState(null);
   const submit = async (event) => {
     event.preventDefault();
@@ -55,6 +58,7 @@ function SourcePosition({ source, position, locked, onSet, onReset }) {
     <div><b>${source}</b>${position === null ? html`<span class="note">the beginning</span>` : html`<code>${readable(position)}</code><code class="raw" title="as base64">${position}</code>`}</div>
     ${draft === null
       ? html`<div class="position-actions">
+          <${Replay} source=${source} address=${address} locked=${locked || position === null} onReplay=${onReplay} />
           <button type="button" class="small" disabled=${locked} onClick=${() => setDraft(position ?? "")}>Set…</button>
           <button type="button" class="small danger-quiet" disabled=${locked || position === null} onClick=${reset}>Reset…</button>
         </div>`
@@ -64,4 +68,21 @@ function SourcePosition({ source, position, locked, onSet, onReset }) {
           <button class="small primary" type="submit">Set</button>
         </form>`}
   </li>`;
+}
+
+/** The points of the past to which a source can be set back, once they are asked for. */
+function Replay({ source, address, locked, onReplay }) {
+  const [points, setPoints] = useState(null);
+  const load = () => get(`${address}/history`).then(({ points }) => setPoints(points.toReversed()), complain);
+  const choose = async (event) => {
+    const at = Number(event.target.value);
+    const text = `${source} reads again what was settled since ${moment(at)}. It arrives a second time.`;
+    setPoints(null);
+    if (await ask({ title: `Replay ${source}?`, text, confirm: "Replay", danger: true })) onReplay(at);
+  };
+  if (points === null) return html`<button type="button" class="small" disabled=${locked} onClick=${load}>Replay from…</button>`;
+  if (points.length === 0) return html`<span class="note">no earlier points</span>`;
+  return html`<label class="unseen-label"><span class="unseen">Replay ${source} from</span>
+    <select autofocus onChange=${choose}><option>choose a time</option>${points.map(({ at }) => html`<option value=${at} key=${at}>${moment(at)} (${ago(at, Date.now() / 1000)})</option>`)}</select>
+  </label>`;
 }

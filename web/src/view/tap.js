@@ -1,6 +1,7 @@
 /** Tap: the records that pass through a node, before and after it, as they pass. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { path } from "../api.js";
+import { parseRecords } from "../exact-json.js";
 import { exact, plural } from "../format.js";
 import { html } from "../html.js";
 import { useKeys } from "../keys.js";
@@ -41,6 +42,11 @@ function stateText(on, state, shown, status) {
   return { connecting: "Connecting…", waiting: "Broken off, trying again…", live: `Tapping. ${exact(shown)} shown.` }[state.phase] ?? "";
 }
 
+/** The records keep their numbers as they were; what is about them is read as usual. */
+function eventOf(data) {
+  return parseRecords(data, ["before", "after"]);
+}
+
 /** The newest records first, at most `KEPT`; a new node or rate begins anew. */
 function useTap(on, pipeline, node, perSecond) {
   const [exhibits, setExhibits] = useState([]);
@@ -51,11 +57,11 @@ function useTap(on, pipeline, node, perSecond) {
   useEffect(() => {
     if (!on) return undefined;
     clear();
-    const onEvent = (name, data) => {
+    const show = (name, data) => {
       if (name === "record") setExhibits((before) => [{ key: ++number.current, exhibit: data }, ...before].slice(0, KEPT));
       setMissed((before) => before + (name === "record" ? data.skipped : data.count));
     };
-    const stream = follow(`${path("pipelines", pipeline, "nodes", node, "tap")}?rate=${perSecond}`, { onEvent, onState: setState });
+    const stream = follow(`${path("pipelines", pipeline, "nodes", node, "tap")}?rate=${perSecond}`, { onEvent: show, onState: setState, parse: eventOf });
     return () => (stream.close(), setState({ phase: "off" }));
   }, [on, pipeline, node, perSecond]);
   return { exhibits, missed, state, clear };

@@ -1,0 +1,211 @@
+"""A real browser that looks at a real server."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+expect.set_options(timeout=20_000)
+ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+VIOLATIONS = """
+    window.violations = [];
+    document.addEventListener("securitypolicyviolation", (event) =>
+        window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
+"""
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Debian's browser; installed, by the first worker that wants it, where it is missing."""
+    with (Path(tempfile.gettempdir()) / f"conduit-py-chromium-{os.geteuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if shutil.which("chromium") is None:
+            _install()
+    found = shutil.which("chromium")
+    assert found is not None
+    return found
+
+
+def _install() -> None:
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        pytest.fail("chromium is needed: install it so that it is in the PATH")
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    packages = ["chromium", "fonts-dejavu-core"]
+    for line in (["update", "-q"], ["install", "-qy", "--no-install-recommends", *packages]):
+        subprocess.run(["apt-get", *line], check=True, capture_output=True, timeout=600, env=quiet)
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+OpenPage = Callable[..., Page]
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[OpenPage]:
+    """Opens addresses, each in a browser of its own; afterwards none may have broken its policy or raised an error."""
+    contexts: list[BrowserContext] = []
+    errors: list[str] = []
+
+    def open(address: str, *, width: int = 1280, height: int = 800, dark: bool = False) -> Page:
+        viewport = {"width": width, "height": height}
+        context = browser.new_context(viewport=viewport, color_scheme="dark" if dark else "light")  # type: ignore[arg-type]
+        contexts.append(context)
+        context.add_init_script(VIOLATIONS)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if "Refused to" in message.text else None)
+        page.goto(address)
+        return page
+
+    yield open
+    violations = [each for context in contexts for page in context.pages for each in page.evaluate("window.violations")]
+    for context in contexts:
+        context.close()
+    assert (violations, errors) == ([], [])
+
+
+class Site:
+    """A real `conduit-py serve` on a free port of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pipelines = folder / "pipelines"
+        self.pipelines.mkdir()
+        self.process: subprocess.Popen[str] | None = None
+        self.url = ""
+        self.http = httpx.Client(timeout=30)
+
+    def write(self, name: str, text: str) -> None:
+        (self.pipelines / name).write_text(text)
+
+    def start(self, *arguments: str, port: int = 0, **environment: str) -> "Site":
+        """Start it and wait until it says where it serves."""
+        line = [sys.executable, "-m", "conduit_py.cli.main", "serve", "--pipelines", "pipelines", "--state", "state"]
+        with (self.folder / "log").open("a") as log:
+            self.process = subprocess.Popen(
+                [*line, "--port", str(port), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=self.folder,
+                env={**os.environ, **environment},
+                text=True,
+            )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        assert " on http" in said, (self.folder / "log").read_text()
+        self.url = said.split()[-1]
+        self.http.base_url = httpx.URL(self.url)
+        return self
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
+
+    def status(self, id: str) -> str:
+        shown: str = self.http.get(f"/api/v1/pipelines/{id}").raise_for_status().json()["status"]
+        return shown
+
+
+def until(wanted: Callable[[], object], seconds: float = 30) -> None:
+    """Look again and again until it is so."""
+    deadline = time.monotonic() + seconds
+    while not wanted():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[..., None]:
+    return until
+
+
+@contextmanager
+def _site(folder: Path) -> Iterator[Site]:
+    site = Site(folder)
+    try:
+        yield site
+    finally:
+        site.kill()
+        site.http.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A server of the test's own, not yet started."""
+    with _site(tmp_path) as site:
+        yield site
+
+
+SHOP = '''
+"""A shop: it flows, refuses some, and is slow at one end."""
+import trio
+from conduit_connectors import generator
+from conduit_py import DeadLetters, Destination, Pipeline, Processor, Source, processor
+from conduit_py.sdk import Destination as Sink, Options
+
+class Slow(Sink[Options]):
+    """Takes its time, whatever comes."""
+    async def write(self, batch):
+        await trio.sleep(0.3)
+
+class Quick(Sink[Options]):
+    """Takes everything."""
+    async def write(self, batch):
+        pass
+
+FIELDS = {"id": "index", "amount": "float"}
+
+@processor
+def cents(record):
+    record.payload["cents"] = round(record.payload["amount"] * 100)
+    del record.payload["amount"]
+    return record
+
+@processor
+def picky(record):
+    if record.payload["id"] < 3:
+        raise ValueError(f"order {record.payload['id']} is too small")
+    return record
+
+flowing = Pipeline("flowing", description="orders that flow",
+    sources=[Source("web", generator.Source(rate=200, fields=FIELDS))],
+    processors=[cents], destinations=[Destination("lake", Quick())])
+pressed = Pipeline("pressed",
+    sources=[Source("flood", generator.Source(fields=FIELDS))],
+    destinations=[Destination("slow", Slow()), Destination("quick", Quick())])
+broken = Pipeline("broken",
+    sources=[Source("shop", generator.Source(rate=50, fields=FIELDS))],
+    processors=[picky], destinations=[Destination("lake", Quick())])
+'''
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server that the tests of a file share: one pipeline flows, one is pressed, one is broken."""
+    with _site(tmp_path_factory.mktemp("shop")) as site:
+        site.write("shop.py", SHOP)
+        yield site.start()

@@ -10,7 +10,7 @@ import trio
 from conduit_py.backoff import Recovery
 from conduit_py.delivery.exactly_once import ExactlyOnce
 from conduit_py.delivery.isolation import Isolation
-from conduit_py.errors import FatalError, RunError, StateFailed
+from conduit_py.errors import FatalError, RunElsewhere, RunError, StateFailed
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
@@ -127,12 +127,19 @@ class Supervisor:
         self._mended = trio.Event()
         self._transactions = self._joined()
         self._run = Run(self._graph, self._store, rng=self._rng, taps=self._taps, transactions=self._transactions)
+        try:
+            async with self._store.held(self.pipeline.id):
+                return await self._run_alone(self._run)
+        except (RunElsewhere, StateFailed) as error:
+            return Ending(How.FAILED, error)
+
+    async def _run_alone(self, run: Run) -> Ending:
         unsaved = await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
         if unsaved is not None:
             return Ending(How.FAILED, unsaved)
         self._running = True
         try:
-            return await self._run.execute()
+            return await run.execute()
         finally:
             self._running = False
 

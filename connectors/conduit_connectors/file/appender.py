@@ -8,7 +8,7 @@ import stat
 import zlib
 from pathlib import Path
 
-from conduit_connectors.file.marker import Begun, Marker
+from conduit_connectors.file.marker import Begun, Marker, marker_path
 from conduit_py.sdk import FatalError, TransientError
 
 _logger = logging.getLogger(__name__)
@@ -29,10 +29,15 @@ class Appender:
         self._marker: Marker | None = None
         self._failed: str | None = None
         self._dirty = True
+        self._promised = False
         self._fd = _open(path)
         try:
             _lock(self._fd, path)
             self._inode = os.fstat(self._fd).st_ino
+            self.ended_well = not marker_path(path).exists()
+            """Whether the last run closed the file in an orderly way, or there was none."""
+            # A run that opens the file and gets no further must not look like one that put things right.
+            self._promised = not self.ended_well
             self._marker = _open_marker(path)
             self._repair(self._marker.read())
             self._doubtful_from = self._end = self._begin(self._marker)
@@ -47,6 +52,13 @@ class Appender:
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
+
+    def promise(self) -> None:
+        """Until `fulfil`, closing the file is no orderly end: there is more that belongs into it."""
+        self._promised = True
+
+    def fulfil(self) -> None:
+        self._promised = False
 
     def append(self, text: bytes) -> None:
         """Add whole lines. On an error the file is as it was before: TransientError."""
@@ -88,14 +100,14 @@ class Appender:
         self._dirty = False
         self._doubtful_from = self._end
 
-    def read_start(self, size: int) -> bytes:
-        """The first bytes of the file."""
-        return os.pread(self._fd, size, 0)
+    def read(self, offset: int, size: int) -> bytes:
+        """At most so many bytes of the file, from `offset` on."""
+        return os.pread(self._fd, size, offset)
 
     def close(self) -> None:
         """Unlock the file. A run whose batches are all durable leaves no marker behind."""
         if self._marker is not None:
-            self._marker.close(clean=not self._dirty and self._failed is None)
+            self._marker.close(clean=not self._dirty and self._failed is None and not self._promised)
         os.close(self._fd)
 
     def _repair(self, begun: Begun | None) -> None:

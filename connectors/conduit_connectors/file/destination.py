@@ -1,5 +1,6 @@
 """The file destination: records appended to one file, a line each."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -8,6 +9,7 @@ from pydantic import Field, model_validator
 from conduit_connectors.encode import Encoded, encode_json_lines, encode_opencdc_lines, encode_raw_lines
 from conduit_connectors.file.appender import Appender
 from conduit_connectors.file.dialect import Delimiter, Names
+from conduit_connectors.file.staging import Staging
 from conduit_connectors.file.table import CsvTable
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, Options
@@ -36,10 +38,13 @@ class DestinationOptions(Options):
         return self
 
 
-class Destination(sdk.Destination[DestinationOptions]):
+class Destination(sdk.StagedDestination[DestinationOptions]):
     """Appends a line per record; a record counts as handled once its line is on the disk.
 
-    At-least-once: after a crash the records that were not yet acked are appended again.
+    Exactly-once in an exactly-once pipeline: the lines of a transaction are committed with it and appended
+    after that, so readers see committed lines only, in order, each once. A transaction is held in memory
+    until then. At-least-once in any other: after a crash the records that were not yet acked are
+    appended again.
 
     Readers may rely on this: every line that ends in a line feed is whole. A batch goes into the file in
     full or not at all: when the disk is full or fails halfway, what was written of it is taken back, and
@@ -50,40 +55,58 @@ class Destination(sdk.Destination[DestinationOptions]):
     begin on a line of their own. The marker goes away when the pipeline stops in an orderly way.
 
     The file is locked: a second destination on it is an error. Other programs may read it, and move it
-    away while the pipeline is stopped. A record that the format cannot carry is refused by itself: raw or
-    absent payloads (all but `opencdc`; `lines` wants raw ones), NaN and infinity, a line feed inside a raw
-    line, columns that do not fit.
+    away while the pipeline is stopped in an orderly way. A record that the format cannot carry is refused
+    by itself: raw or absent payloads (all but `opencdc`; `lines` wants raw ones), NaN and infinity, a line
+    feed inside a raw line, columns that do not fit.
     """
 
     acks: ClassVar[AckMode] = AckMode.FLUSH
     # An append to the page cache is quick; what may take long, making it durable, is `flush`.
     blocking = None
     _appender: Appender | None = None
+    _staging: Staging | None = None
 
     def open(self) -> None:
         options = self.options
         self._table = CsvTable(options.path, options.delimiter, options.columns)
         self._appender = Appender(options.path)
         if options.format == "csv" and self._appender.size():
-            self._table.adopt_header(self._appender.read_start(_HEADER_SIZE_MAX))
+            self._table.adopt_header(self._appender.read(0, _HEADER_SIZE_MAX))
+
+    def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
+        # Nobody under another fence can be at work: the file is locked.
+        assert self._appender is not None
+        self._staging = Staging(self._appender)
+        self._staging.recover(intents)
+        if self.options.format == "csv" and self._appender.size():
+            self._table.adopt_header(self._appender.read(0, _HEADER_SIZE_MAX))
 
     def write(self, batch: Batch) -> dict[int, str]:
         assert self._appender is not None
-        text, refused = self._encode(batch, self._appender)
+        text, refused = self._encode(batch, (self._staging or self._appender).size)
         if text:
-            self._appender.append(text)
+            (self._appender.append if self._staging is None else self._staging.add)(text)
         return refused
+
+    def stage(self) -> bytes | None:
+        assert self._staging is not None
+        return self._staging.stage()
+
+    def apply(self, intent: bytes) -> None:
+        assert self._staging is not None
+        self._staging.apply(intent)
 
     def flush(self) -> None:
         assert self._appender is not None
         self._appender.sync()
+        self._appender.fulfil()
 
     def teardown(self) -> None:
         if self._appender is not None:
             self._appender.close()
             self._appender = None
 
-    def _encode(self, batch: Batch, appender: Appender) -> Encoded:
+    def _encode(self, batch: Batch, size: Callable[[], int]) -> Encoded:
         if self.options.format == "csv":
-            return self._table.encode(batch.records, header=appender.size() == 0)
+            return self._table.encode(batch.records, header=size() == 0)
         return _ENCODERS[self.options.format](batch.records)

@@ -1,12 +1,8 @@
 """Telling connectors that they were created, changed or taken out since the last run."""
 
-import hashlib
 import logging
 from collections.abc import Mapping
 from typing import Any
-
-import msgspec
-from pydantic import SecretBytes, SecretStr
 
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.sdk import registry
@@ -14,6 +10,7 @@ from conduit_py.sdk.plugin import Connector
 from conduit_py.store.store import ConnectorEntry, Store
 from conduit_py.stream.border import border
 from conduit_py.stream.calls import Calls
+from conduit_py.stream.fingerprint import fingerprint, masked, matches, outdated
 
 log = logging.getLogger("conduit_py")
 
@@ -28,8 +25,7 @@ async def tell_changed(store: Store, pipeline: str, node: str, kind: registry.Ki
     assert isinstance(connector, Connector)
     known = (await store.connectors(pipeline)).get(node)
     entry = _entry(connector, kind)
-    if known == entry:
-        return
+    unchanged = known is not None and matches(known.digest, connector.options)
     if known is not None and (known.kind, known.plugin) != (entry.kind, entry.plugin):
         await store.forget_positions(pipeline, node)
         await store.forget_trail(pipeline, node)
@@ -38,7 +34,9 @@ async def tell_changed(store: Store, pipeline: str, node: str, kind: registry.Ki
     if known is None:
         with border(node, "on_created"):
             await calls("on_created")
-    elif known.digest != entry.digest:
+    elif unchanged and not outdated(known.digest):
+        return
+    elif not unchanged:
         with border(node, "on_updated"):
             await calls("on_updated", known.options)
     await store.save_connector(pipeline, node, entry)
@@ -75,23 +73,5 @@ def _revived(node: str, entry: ConnectorEntry) -> Connector[Any] | None:
 
 
 def _entry(connector: Connector[Any], kind: registry.Kind) -> ConnectorEntry:
-    options = connector.options
-    values = {name: _plain(getattr(options, name)) for name in type(options).model_fields}
-    revealed = {name: _revealed(getattr(options, name)) for name in type(options).model_fields}
-    digest = hashlib.blake2b(repr(sorted(revealed.items())).encode(), digest_size=16).hexdigest()
-    return ConnectorEntry(kind, registry.name_of(kind, type(connector)), values, digest)
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON can carry it; secrets come out masked, live objects as text."""
-    return msgspec.to_builtins(value, enc_hook=str, builtin_types=())
-
-
-def _revealed(value: Any) -> str:
-    if isinstance(value, SecretStr | SecretBytes):
-        return repr(value.get_secret_value())
-    if isinstance(value, str | int | float | bool | bytes | list | tuple | dict | None):
-        return repr(value)
-    # An object that only lives in this process has no value that could be compared with a later one.
-    text = repr(value)
-    return type(value).__qualname__ if " at 0x" in text else text
+    plugin = registry.name_of(kind, type(connector))
+    return ConnectorEntry(kind, plugin, masked(connector.options), fingerprint(connector.options))

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from conduit_py.journal.fault import JournalDamaged, JournalGap, JournalUnfit
@@ -223,6 +224,33 @@ class FileReader(Reader):
             for found in segment.walk():
                 if not isinstance(found, Damage):
                     self.offset = found[0].end
+
+
+class JournalFiles:
+    """The files of a journal, to be read without ever being changed: they need not be there yet."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory = Path(directory)
+        self.name = str(directory)
+
+    def reader(self, offset: int = 0) -> FileReader:
+        return FileReader(self.directory, offset)
+
+    @property
+    def id(self) -> str | None:
+        """The same for as long as the journal exists; None while there is none."""
+        for base in bases(self.directory):
+            with suppress(NotASegment):
+                segment = Segment.open(self.directory, base)
+                segment.close()
+                return segment.info.journal
+        return None
+
+    @property
+    def end(self) -> int:
+        """Where the files end now: an append under way counts."""
+        starts = bases(self.directory)
+        return starts[-1] + (self.directory / segment_name(starts[-1])).stat().st_size if starts else 0
 
 
 def read_backward(directory: Path | str) -> Iterator[Frame]:

@@ -94,5 +94,5 @@ def test_the_checkpoint_of_a_drained_run_is_past_its_ack(log: Log) -> None:
     reader = CommittedReader(log)
 
     assert texts(reader) == ["1"]
-    assert reader.ended
+    assert reader.drained()
     assert reader.sequencer.checkpoint().offset == end

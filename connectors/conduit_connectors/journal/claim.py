@@ -1,0 +1,57 @@
+"""Claim: who writes transactions into a journal for a pipeline, kept in the registers of the journal itself."""
+
+from conduit_py.journal.fault import RegisterMismatch
+from conduit_py.journal.log import Log
+from conduit_py.journal.message_id import Flag, MessageId, ProducerId
+from conduit_py.journal.publisher import Publisher
+from conduit_py.journal.registers import Labels, Registers, Selector
+from conduit_py.sdk import Fenced
+
+
+class Claim:
+    """From the moment it is made, appends that check for an earlier claim of the same owner are refused.
+
+    Two registers belong to an owner: who writes for it, as `<fence>:<producer>`, and which earlier producers
+    may have left transactions open.
+    """
+
+    def __init__(self, log: Log, owner: str, fence: int, publisher: Publisher) -> None:
+        self._log = log
+        self._writer, self._former = f"writer/{owner}", f"former/{owner}"
+        self._value = f"{fence}:{publisher.producer.hex()}"
+        self.check = Selector(include={self._writer: self._value})
+        self._take(owner, fence, publisher)
+
+    def discard_former(self) -> None:
+        """Roll back what earlier producers of the owner left open; their committed transactions are acknowledged."""
+        former = self._log.barrier().registers.get(self._former, ())
+        for name in former:
+            # Readers take an ACK that is not beyond the last one for a rollback; this one never is. It also
+            # lets them forget the producer: it is fenced, so nothing of it can follow.
+            rollback = MessageId(ProducerId(bytes.fromhex(name)), 1, Flag.ACK)
+            done = {self._former: former} if name == former[-1] else None
+            self._log.append([b""], id=rollback, check=self.check, subtract=done)
+
+    def _take(self, owner: str, fence: int, publisher: Publisher) -> None:
+        while True:
+            registers = self._log.barrier().registers
+            current = registers.get(self._writer)
+            if current is not None and int(current[0].partition(":")[0]) > fence:
+                raise Fenced(
+                    f"{owner!r} writes to journal {self._log.name} under fence {current[0].partition(':')[0]}, "
+                    f"and this is fence {fence}: a newer run took over",
+                    suggestion="if the state of the pipeline was deleted on purpose, let its writer go with "
+                    f"`conduit-py journal repair {self._log.name} --release {owner}`",
+                )
+            expected = Selector(include={self._writer: current}) if current else Selector(exclude={self._writer: ()})
+            try:
+                # An ACK of a producer that has published nothing yet: readers pass over it.
+                ack = publisher.acknowledge()
+                self._log.append([b""], id=ack, check=expected, union=self._registers(registers, current))
+                return
+            except RegisterMismatch:
+                continue  # Another run claimed in between: look again who is newer.
+
+    def _registers(self, registers: Registers, current: tuple[str, ...] | None) -> Labels:
+        former = {*registers.get(self._former, ()), *(each.partition(":")[2] for each in current or ())}
+        return {self._writer: self._value, **({self._former: sorted(former)} if former else {})}

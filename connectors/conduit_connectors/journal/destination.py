@@ -1,0 +1,114 @@
+"""The journal destination: records as messages of a journal, in transactions where the pipeline is exactly-once."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from conduit_connectors.journal.body import encode_record
+from conduit_connectors.journal.claim import Claim
+from conduit_py import sdk
+from conduit_py.errors import ConduitError
+from conduit_py.journal.file_log import SEGMENT_SIZE, FileLog
+from conduit_py.journal.log import Append
+from conduit_py.journal.message_id import MessageId
+from conduit_py.journal.publisher import Publisher
+from conduit_py.sdk import AckMode, Batch, Record, RecordRefused
+
+
+class DestinationOptions(sdk.Options):
+    """Which journal to write to."""
+
+    path: Path = Field(description="the directory of the journal; it and its folders are created when missing")
+    sync: Literal["batch", "never"] = Field(
+        "batch", description='"never" leaves it to the system when records reach the disk: a power cut may cost some'
+    )
+    segment_size: int = Field(SEGMENT_SIZE, gt=0, description="bytes after which another file is begun")
+
+
+class Destination(sdk.StagedDestination[DestinationOptions]):
+    """Appends records to a journal, from which the journal source reads them. Level D3.
+
+    In an exactly-once pipeline records are messages of a transaction: durable before the pipeline commits,
+    seen by readers of what is committed after that, once, and never if it did not. A run that was replaced
+    by a newer one of the same pipeline, and does not know it, is refused by the journal itself. In any
+    other pipeline readers see records at once, and after a crash some of them twice: at-least-once.
+
+    Several pipelines may write to one journal. Every Python value of a record arrives as it was.
+    """
+
+    acks = AckMode.FLUSH
+
+    _log: FileLog | None = None
+    _claim: Claim | None = None
+
+    def open(self) -> None:
+        options = self.options
+        self._log = FileLog(options.path, sync=options.sync, segment_size=options.segment_size)
+        self._publisher = Publisher()
+
+    def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
+        log = self._opened
+        self._claim = Claim(log, owner, fence, self._publisher)
+        for intent in intents:
+            self.apply(intent)
+        self._claim.discard_former()
+        log.barrier()
+
+    def write(self, batch: Batch) -> dict[int, str] | None:
+        bodies, refused = _encode(batch.records)
+        if bodies:
+            log = self._opened
+            if self._claim is None:
+                log.append(bodies, id=self._publisher.committed(len(bodies)))
+            else:
+                id = self._publisher.uncommitted(log.name, len(bodies))
+                log.append(bodies, id=id, check=self._claim.check)
+        return refused or None
+
+    def flush(self) -> None:
+        self._opened.barrier()
+
+    def stage(self) -> bytes | None:
+        intents = self._publisher.ack_intents()
+        if not intents:
+            return None
+        self._opened.barrier()
+        return intents[0].id.to_bytes()
+
+    def apply(self, intent: bytes) -> None:
+        assert self._claim is not None, "an intent is applied under a claim"
+        ack = Append([b""], MessageId.from_bytes(intent), self._claim.check)
+        # The barrier makes the ACK durable: one write and one sync for both.
+        for answer in self._opened.append_all([ack, Append()]):
+            if isinstance(answer, ConduitError):
+                raise answer
+
+    def teardown(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    @property
+    def _opened(self) -> FileLog:
+        assert self._log is not None, "opened"
+        return self._log
+
+
+def _encode(records: Sequence[Record]) -> tuple[list[bytes], dict[int, str]]:
+    try:
+        return [encode_record(record) for record in records], {}
+    except RecordRefused:
+        return _encode_each(records)
+
+
+def _encode_each(records: Sequence[Record]) -> tuple[list[bytes], dict[int, str]]:
+    bodies: list[bytes] = []
+    refused: dict[int, str] = {}
+    for index, record in enumerate(records):
+        try:
+            bodies.append(encode_record(record))
+        except RecordRefused as reason:
+            refused[index] = reason.message
+    return bodies, refused

@@ -1,0 +1,154 @@
+"""The journal source: what is committed in a journal, each record once, in the order of the commits."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from conduit_connectors.journal.body import decode_record
+from conduit_connectors.journal.position import Position, positions_by_number, positions_inside
+from conduit_py import sdk
+from conduit_py.journal.committed import CommittedReader
+from conduit_py.journal.file_reader import FileReader, JournalFiles
+from conduit_py.journal.message_id import Flag
+from conduit_py.journal.sequencer import HORIZON, Checkpoint, Slice
+from conduit_py.sdk import EndOfSource, FatalError, Lag, NothingYet, Reading, Record, RecordRefused
+
+
+class SourceOptions(sdk.Options):
+    """Which journal to read, and what of it."""
+
+    path: Path = Field(description="the directory of the journal; it need not be there yet")
+    isolation: Literal["committed", "uncommitted"] = Field(
+        "committed", description="uncommitted also reads what transactions never committed, or not yet"
+    )
+    until: Literal["end"] | None = Field(None, description='"end" completes at what is the end when the source opens')
+
+
+class Source(sdk.Source[SourceOptions]):
+    """The records of a journal; the position is an offset and, per producer, what was read of it.
+
+    With `isolation="committed"` each record is read once, whatever its writer repeated, and only when its
+    transaction is committed; what a crashed writer left is never read. Reading goes on exactly after any record,
+    also inside a transaction. So it is exactly-once with a destination that can be, and pipelines joined by
+    journals are exactly-once from the first to the last. Any number of sources may read a journal.
+
+    A record that the journal connector did not write is a dead letter with its bytes as they are. Damage, and a
+    position that was pruned, stop the pipeline with the offsets: see `conduit-py journal verify`.
+    """
+
+    # Mostly from the page cache; on a slow disk the runtime takes it to a thread.
+    blocking = None
+
+    _committed: CommittedReader | None = None
+    _plain: FileReader | None = None
+
+    def open(self, position: bytes | None) -> None:
+        options = self.options
+        self._files = JournalFiles(options.path)
+        start = Position("", Checkpoint()) if position is None else Position.decode(position)
+        self._id = self._identify(start)
+        self._skip = start.skip
+        self._end = self._files.end if options.until else None
+        self._bodies: list[bytes] = []
+        self._positions: list[bytes] = []
+        self._taken = 0
+        if options.isolation == "committed":
+            self._committed = CommittedReader(self._files, start.checkpoint)
+        else:
+            self._plain = self._files.reader(start.checkpoint.offset)
+
+    def read(self, n: int) -> list[Record] | Reading:
+        records: list[Record] = []
+        refused: dict[int, str] = {}
+        while len(records) < n and (self._taken < len(self._bodies) or self._fill()):
+            stop = min(self._taken + n - len(records), len(self._bodies))
+            for index in range(self._taken, stop):
+                body, position = self._bodies[index], self._positions[index]
+                try:
+                    records.append(decode_record(body, position))
+                except RecordRefused as reason:
+                    refused[len(records)] = reason.message
+                    records.append(Record.of(body, position=position))
+            self._taken = stop
+        if not records:
+            raise EndOfSource if self._at_end() else NothingYet
+        return Reading(records, refused) if refused else records
+
+    def lag(self) -> Lag:
+        return Lag(bytes=max(0, self._files.end - self._offset()))
+
+    def teardown(self) -> None:
+        for reader in (self._committed, self._plain):
+            if reader is not None:
+                reader.close()
+
+    def _identify(self, start: Position) -> str:
+        """The id of the journal. Raises if it is not the one of the position, or must be there and is not."""
+        id = self._files.id
+        if id is None and (start.id or self.options.until):
+            raise FatalError(f"there is no journal in {self.options.path}", suggestion="correct the path, or create it")
+        if start.id and start.id != id:
+            raise FatalError(
+                f"the journal in {self.options.path} was replaced: it is {id}, and the position is in {start.id}",
+                suggestion="forget the position of this source, or run with --fresh, to read it from the beginning",
+            )
+        return id or ""
+
+    def _fill(self) -> bool:
+        """Take up the next messages; False when there are none now."""
+        if self._at_end():
+            return False
+        found = self._next_committed() if self._committed is not None else self._next_plain()
+        if found is None:
+            return False
+        if not self._id:
+            self._id = self._files.id or ""
+        self._positions = self._positions_of(found)
+        self._bodies = found.frame.bodies[found.first : found.stop]
+        self._taken = 0
+        return True
+
+    def _next_committed(self) -> Slice | None:
+        assert self._committed is not None
+        found = self._committed.read()
+        if found is not None and not found.frame.id.clock:
+            return self._without_skipped(found)
+        return found
+
+    def _next_plain(self) -> Slice | None:
+        assert self._plain is not None
+        while (frame := self._plain.read()) is not None:
+            if frame.id.flags != Flag.ACK:
+                return self._without_skipped(Slice(frame, 0, frame.count))
+        return None
+
+    def _without_skipped(self, found: Slice) -> Slice:
+        """Pass over what was read of the frame before the restart."""
+        skip, self._skip = self._skip, 0
+        return found._replace(first=skip)
+
+    def _positions_of(self, found: Slice) -> list[bytes]:
+        reader = self._committed
+        if reader is None:
+            positions = positions_by_number(self._id, Checkpoint(), found)
+            positions[-1] = Position(self._id, Checkpoint(found.frame.end)).encode()
+            return positions
+        sequencer = reader.sequencer
+        if found.frame.id.clock:
+            positions = positions_inside(self._id, sequencer, found)
+        else:
+            positions = positions_by_number(self._id, Checkpoint(0, sequencer.producers()), found)
+        if reader.drained():
+            positions[-1] = Position(self._id, sequencer.checkpoint(HORIZON)).encode()
+        return positions
+
+    def _offset(self) -> int:
+        reader = self._committed or self._plain
+        return reader.offset if reader is not None else 0
+
+    def _at_end(self) -> bool:
+        if self._end is None or self._taken < len(self._bodies):
+            return False
+        within_run = self._committed is not None and self._bodies and not self._committed.drained()
+        return not within_run and self._offset() >= self._end

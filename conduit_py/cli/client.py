@@ -53,10 +53,12 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def ask(self, method: str, *path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def ask(
+        self, method: str, *path: str, body: dict[str, Any] | None = None, query: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Call `/api/v1/` and the path, and return the answer."""
         with self._reaching():
-            response = self._http.request(method, _path(path), json=body)
+            response = self._http.request(method, _path(path), json=body, params=query)
         return self._answer(response)
 
     def events(self, *path: str) -> Generator[dict[str, Any], None, None]:

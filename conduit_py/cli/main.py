@@ -13,6 +13,7 @@ from cyclopts import App, Parameter, validators
 from conduit_py import __version__
 from conduit_py.cli import operate
 from conduit_py.cli.dashboards import dashboards
+from conduit_py.cli.dlq import dlq
 from conduit_py.cli.output import forget_reader
 from conduit_py.cli.streams import prepare_streams
 
@@ -81,6 +82,7 @@ def serve(
             "may share, as postgresql://user@host/name [default: .conduit/serve]"
         ),
     ] = ".conduit/serve",
+    watch: Annotated[bool, Parameter(help="follow changes of the files while it runs")] = False,
     host: Annotated[str, Parameter(help="address to listen on", show_default=True)] = "127.0.0.1",
     port: Annotated[
         int, Parameter(help="port to listen on; 0 is any", show_default=True, validator=validators.Number(gte=0))
@@ -107,7 +109,7 @@ def serve(
     from conduit_py.cli.serve import serve as serve_pipelines
 
     return serve_pipelines(
-        Serving(pipelines, state, stop_timeout, log_format, debug),
+        Serving(pipelines, state, stop_timeout, log_format, debug, watch),
         Listening(host, port, token_file, allow_host, tls_cert, tls_key, tls_client_ca),
     )
 
@@ -159,7 +161,7 @@ def version(*, json: Json = False) -> int:
     return show_version(as_json=json)
 
 
-for commands in (operate.pipelines, operate.positions, operate.plugins):
+for commands in (operate.pipelines, operate.positions, dlq, operate.plugins):
     app.command(commands)
 app.command(operate.top, sort_key=12)
 app.command(operate.tap, sort_key=14)

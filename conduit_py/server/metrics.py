@@ -22,4 +22,5 @@ router = APIRouter(tags=["metrics"])
 )
 async def metrics(service: Here) -> Response:
     """Everything that is counted, of every pipeline and node."""
+    await service.count_letters()
     return Response(metrics_text(service.fleet), headers={"content-type": CONTENT_TYPE})

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from conduit_py.errors import RecordRefused
 from conduit_py.record import Data, Payload, Record, Structured
 
 
@@ -16,6 +17,8 @@ def revised(original: Record, shown: Structured, given: Structured) -> Record:
     whole = {**shown, **given}
     if isinstance(whole["payload"], dict):
         whole["payload"] = {**shown["payload"], **whole["payload"]}
+    elif whole["payload"] is not None:
+        raise RecordRefused(f"payload must be an object, not {type(whole['payload']).__name__}")
     read = Record.from_map(whole)
     payload, before = whole["payload"] or {"before": None, "after": None}, shown["payload"]
     return Record(

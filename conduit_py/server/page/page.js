@@ -476,6 +476,7 @@ ${s}`} data-level=${f} data-flow=${u>0?R_(u):"none"} data-edge=${`${l} ${s}`}>
     <${Wf} open=${n} onClose=${()=>r(!1)} />
     ${t&&$`<${lu} />`}
     <${su} />
-  `}function t$({at:e}){return e.page==="fleet"?$`<${Ga} query=${e.query} />`:e.page==="pipeline"?$`<${zf} key=${e.id} at=${e} />`:e.page==="letters"?$`<${ou} query=${e.query} />`:e.page==="letter"?$`<${Xa} key=${e.id} id=${e.id} />`:$`<${St} title="There is no such page" text="The address leads nowhere.">
-    <a class="button" href=${ne([])}>All pipelines</a>
-  <//>`}function n$(e){e.preventDefault(),document.getElementById("main").focus()}function r$(e){let t=[e.page,e.id??"",e.tab??""].join("/"),n=Pe(t);oe(()=>{n.current!==t&&(n.current=t,scrollTo(0,0),document.querySelector("main h1")?.focus({preventScroll:!0}))},[t])}Ca();Ma();Sa();Zi($`<${Uf} />`,document.getElementById("page"));
+  `}function t$({at:e}){return e.page==="fleet"?$`<${Ga} query=${e.query} />`:e.page==="pipeline"?$`<${zf} key=${e.id} at=${e} />`:e.page==="letters"?$`<${ou} query=${e.query} />`:e.page==="letter"?$`<${Xa} key=${e.id} id=${e.id} />`:$`<h1 class="unseen" tabindex="-1">Nothing here</h1>
+    <${St} title="There is no such page" text="The address leads nowhere.">
+      <a class="button" href=${ne([])}>All pipelines</a>
+    <//>`}function n$(e){e.preventDefault(),document.getElementById("main").focus()}function r$(e){let t=[e.page,e.id??"",e.tab??""].join("/"),n=Pe(t);oe(()=>{n.current!==t&&(n.current=t,scrollTo(0,0),document.querySelector("main h1")?.focus({preventScroll:!0}))},[t])}Ca();Ma();Sa();Zi($`<${Uf} />`,document.getElementById("page"));

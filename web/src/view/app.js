@@ -49,9 +49,10 @@ function Page({ at }) {
   if (at.page === "pipeline") return html`<${PipelinePage} key=${at.id} at=${at} />`;
   if (at.page === "letters") return html`<${LettersPage} query=${at.query} />`;
   if (at.page === "letter") return html`<${Letter} key=${at.id} id=${at.id} />`;
-  return html`<${Empty} title="There is no such page" text="The address leads nowhere.">
-    <a class="button" href=${href([])}>All pipelines</a>
-  <//>`;
+  return html`<h1 class="unseen" tabindex="-1">Nothing here</h1>
+    <${Empty} title="There is no such page" text="The address leads nowhere.">
+      <a class="button" href=${href([])}>All pipelines</a>
+    <//>`;
 }
 
 /** The address after # is the page's own, so the link cannot be left to the browser. */

@@ -1,0 +1,94 @@
+"""Who may see what: the page asks for a token, keeps it in its tab, and never shows a secret."""
+
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import Page, expect
+
+if TYPE_CHECKING:
+    from tests.page.conftest import OpenPage, Site
+
+READER, OPERATOR = "reader-" + "r" * 24, "operator-" + "o" * 24
+SECRET = "hunter2-hunter2-hunter2"
+LEAKY = """
+version: 2.2
+pipelines:
+  - id: leaky
+    status: running
+    description: has a secret that it would like to tell
+    connectors:
+      - id: in
+        type: source
+        plugin: generator
+        settings:
+          recordCount: "50"
+          rate: "20"
+          format.type: structured
+          format.options.id: int
+        processors:
+          - id: tell
+            plugin: field.set
+            settings:
+              field: .Payload.After.told
+              value: ${PASSWORD}
+      - id: out
+        type: destination
+        plugin: log
+"""
+
+
+def guarded(site: "Site") -> "Site":
+    site.write("leaky.yaml", LEAKY)
+    tokens = site.folder / "tokens"
+    tokens.write_text(f"read {READER}\noperate {OPERATOR}\n")
+    tokens.chmod(0o600)
+    return site.start("--token-file", "tokens", PASSWORD=SECRET)
+
+
+def test_a_token_is_asked_for_refused_taken_and_forgotten(open_page: "OpenPage", site: "Site") -> None:
+    page = open_page(guarded(site).url)
+    dialog = page.get_by_role("dialog", name="This server asks for a token")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_visible()
+    assert "leaky" not in page.content()
+
+    sign_in(page, "x" * 30)
+    expect(dialog.get_by_role("alert")).to_have_text("The server does not know that token.")
+    sign_in(page, READER)
+    expect(page.locator("[data-row=leaky]")).to_be_visible()
+    expect(dialog).to_have_count(0)
+
+    assert page.evaluate("JSON.stringify(localStorage)").count(READER) == 0
+    assert page.context.cookies() == []
+    page.reload()
+    expect(page.locator("[data-row=leaky]")).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    expect(dialog).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_who_may_only_look_is_told_so_and_changes_nothing(open_page: "OpenPage", site: "Site") -> None:
+    page = open_page(guarded(site).url)
+    sign_in(page, READER)
+    page.get_by_role("button", name="Stop leaky").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+
+    expect(page.get_by_role("region", name="Notices")).to_contain_text("this needs a token with the role operate")
+    page.locator("[data-roving=leaky]").click()
+    page.locator("[data-node='in:tell']").click()
+    page.get_by_role("button", name="Tap").click()
+    expect(page.get_by_role("alert")).to_contain_text("this needs a token with the role operate")
+
+
+def test_a_secret_is_nowhere_on_the_page_not_even_in_a_record(open_page: "OpenPage", site: "Site") -> None:
+    page = open_page(f"{guarded(site).url}/#/pipelines/leaky/nodes/in:tell")
+    sign_in(page, OPERATOR)
+    page.get_by_role("button", name="Tap").click()
+
+    expect(page.locator(".exhibit [data-change=added]").first).to_contain_text("payload.after.told")
+    assert SECRET not in page.content()
+
+
+def sign_in(page: Page, token: str) -> None:
+    page.get_by_label("Token", exact=True).fill(token)
+    page.keyboard.press("Enter")

@@ -1,0 +1,137 @@
+"""A pipeline on the page: its graph flows, its pressure shows, its records can be seen, its errors are explained."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import Page, expect
+
+if TYPE_CHECKING:
+    from tests.page.conftest import OpenPage, Site
+
+
+def test_the_graph_is_live(open_page: "OpenPage", shop: "Site") -> None:
+    page = open_page(f"{shop.url}/#/pipelines/flowing")
+
+    expect(page.locator(".graph-node")).to_have_count(3)
+    expect(page.locator("[data-edge='web cents']")).to_have_attribute("data-level", "free")
+    page.wait_for_function(
+        "() => Number(document.querySelector(\"[data-edge='web cents'] .edge\").getAttribute('stroke-width')) > 4"
+    )
+    read = page.locator(".tile", has_text="Read")
+    page.wait_for_function(
+        "text => document.querySelector('.tile-value').textContent !== text",
+        arg=read.locator(".tile-value").inner_text(),
+    )
+    expect(page.locator(".series").first).to_contain_text("delivered")
+    page.wait_for_function("() => document.querySelectorAll('.plot canvas').length === 2")
+
+
+def test_an_edge_is_red_where_what_follows_is_too_slow_and_the_node_says_what_it_waits_for(
+    open_page: "OpenPage", shop: "Site"
+) -> None:
+    page = open_page(f"{shop.url}/#/pipelines/pressed")
+
+    expect(page.locator("[data-edge='flood slow']")).to_have_attribute("data-level", "blocked")
+    expect(page.locator("[data-edge='flood quick']")).not_to_have_attribute("data-level", "blocked")
+    expect(page.locator("[data-node=flood] .node-block")).to_contain_text("waits for room downstream")
+    expect(page.locator("[data-node=slow] .node-block")).to_contain_text("writes")
+
+
+def test_an_error_comes_with_its_cause_and_a_suggestion(open_page: "OpenPage", shop: "Site") -> None:
+    page = open_page(f"{shop.url}/#/pipelines/broken")
+
+    fault = page.get_by_role("region", name="Error")
+    expect(fault).to_contain_text("ValueError: order 0 is too small")
+    expect(fault).to_contain_text("Suggestion")
+    expect(fault).to_contain_text("dead_letters=")
+    expect(fault.get_by_role("link", name="picky")).to_be_visible()
+    expect(page.locator("[data-node=picky]")).to_have_attribute("data-mood", "failed")
+
+
+def test_a_tap_shows_what_a_node_does_to_records(open_page: "OpenPage", shop: "Site") -> None:
+    page = open_page(f"{shop.url}/#/pipelines/flowing")
+    page.locator("[data-node=cents]").click()
+    panel = page.get_by_role("complementary", name="Node cents")
+    panel.get_by_role("button", name="Tap").click()
+
+    exhibit = panel.locator(".exhibit").first
+    expect(exhibit).to_contain_text("changed")
+    expect(exhibit.locator("[data-change=removed]")).to_contain_text("payload.after.amount")
+    expect(exhibit.locator("[data-change=added]")).to_contain_text("payload.after.cents")
+    expect(panel.locator(".tap-dropped")).to_contain_text("passed by unseen")
+
+    panel.get_by_role("button", name="Stop tap").click()
+    expect(panel.locator(".tap-state")).to_contain_text("Stopped.")
+    page.keyboard.press("Escape")
+    expect(panel).to_have_count(0)
+    expect(page.locator("[data-node=cents]")).to_be_focused()
+
+
+def test_the_keyboard_walks_along_the_graph(open_page: "OpenPage", shop: "Site") -> None:
+    page = open_page(f"{shop.url}/#/pipelines/flowing")
+    page.locator("[data-node=web]").focus()
+
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("[data-node=cents]")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("[data-node=lake]")).to_be_focused()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="cents")).to_be_focused()
+    assert page.url.endswith("#/pipelines/flowing/nodes/cents")
+
+
+def test_positions_are_set_back_only_while_stopped_and_after_a_question(
+    open_page: "OpenPage", site: "Site", until: Callable[..., None]
+) -> None:
+    site.write("few.py", FEW)
+    site.start()
+    until(lambda: site.status("few") == "completed")
+    page = open_page(f"{site.url}/#/pipelines/few/positions")
+    positions = page.get_by_role("region", name="Positions")
+    expect(positions).to_contain_text("4")
+
+    positions.get_by_role("button", name="Reset…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    expect(positions.get_by_role("button", name="Reset…")).to_be_enabled()
+    positions.get_by_role("button", name="Reset…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Reset").click()
+    expect(positions).to_contain_text("the beginning")
+    assert site.http.get("/api/v1/pipelines/few/positions").json() == {"positions": {"in": None}}
+
+
+def test_a_pipeline_that_is_not_there_is_said_not_to_be(open_page: "OpenPage", shop: "Site") -> None:
+    page = open_page(f"{shop.url}/#/pipelines/nobody")
+
+    expect(page.get_by_role("heading", name="There is no pipeline nobody")).to_be_visible()
+    page.get_by_role("link", name="All pipelines").click()
+    expect(page.locator("[data-row=flowing]")).to_be_visible()
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(open_page: "OpenPage", shop: "Site") -> None:
+    page = open_page(shop.url, width=390, height=844)
+    expect(page.locator("[data-row=flowing]")).to_be_visible()
+    fits(page)
+    page.locator("[data-roving=flowing]").click()
+    expect(page.locator(".graph-node")).to_have_count(3)
+    fits(page)
+    page.locator("[data-node=cents]").click()
+    expect(page.get_by_role("complementary")).to_be_visible()
+    fits(page)
+    page.goto(f"{shop.url}/#/dead-letters")
+    expect(page.get_by_role("heading", name="No dead letters")).to_be_visible()
+    fits(page)
+
+
+def fits(page: Page) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+FEW = '''
+"""Five records, and that is all."""
+from conduit_connectors import generator, memory
+from conduit_py import Destination, Pipeline, Source
+
+few = Pipeline("few", sources=[Source("in", generator.Source(count=5, fields={"id": "index"}))],
+    destinations=[Destination("out", memory.Destination(into=[]))])
+'''

@@ -392,6 +392,7 @@ def test_a_destination_that_would_be_given_avro_is_a_mistake(
         ("field.rename", {"mapping": ".Metadata.key1:newKey,.Payload.After.foo:newFoo"}),
         ("filter", {}),
         ("error", {"message": "because of {{.Metadata.foo}}"}),
+        ("error", {"message": '{{ printf "%q is wrong" .Metadata.foo }}'}),
         ("clone", {"count": "2"}),
         ("split", {"field": ".Payload.After.users"}),
         ("base64.decode", {"field": ".Payload.After.foo"}),

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import pty
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -274,3 +275,28 @@ def test_no_number_ever_becomes_null(payloads: list[dict[str, Any]]) -> None:
 
         accepted = [payload for index, payload in enumerate(payloads) if index not in refused]
         assert [json.loads(line) for line in path.read_bytes().splitlines()] == accepted
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "opencdc"])
+def test_a_character_device_takes_everything_and_is_left_alone(format: Any) -> None:
+    destination = file.Destination(path="/dev/null", format=format)
+
+    assert write(destination, records(*({"n": n} for n in range(1000))), records({"n": 1})) == [{}, {}]
+    assert not Path("/dev/.null.conduit").exists()
+
+
+def test_what_a_terminal_is_given_is_whole_and_has_one_header() -> None:
+    leader, terminal = pty.openpty()
+    write(file.Destination(path=os.ttyname(terminal), format="csv"), records({"n": 1}), records({"n": 2}))
+
+    assert os.read(leader, 1000).split() == [b"n", b"1", b"2"]
+    os.close(leader)
+    os.close(terminal)
+
+
+def test_exactly_once_is_refused_to_a_device() -> None:
+    destination = file.Destination(path="/dev/null", format="json")
+    destination.open()
+    with pytest.raises(FatalError, match="/dev/null keeps nothing"):
+        destination.begin("p", 1, [])
+    destination.teardown()

@@ -134,6 +134,14 @@ def test_error_refuses_every_record_with_its_message(refusal: Refusal, options: 
     assert refusal(Error(**options), Record.of({"id": 7})).message == message
 
 
+def test_error_takes_a_function_of_the_record_for_its_message(refusal: Refusal) -> None:
+    def why(record: Record) -> str:
+        return f"{record.payload['id']} is not wanted"
+
+    assert refusal(Error(message=why), Record.of({"id": 7})).message == "7 is not wanted"
+    assert refusal(Error(message=why), Record.of(b"raw")).message.startswith("why (payload.after is raw bytes")
+
+
 def test_error_reports_a_mistaken_template() -> None:
     [problem] = Error(message="{{ fail }}").problems
 

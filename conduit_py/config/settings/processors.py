@@ -7,13 +7,22 @@ from conduit_py.config.template.template import Template
 
 def field_set(translation: Translation) -> None:
     """`value` is a Go template, with functions; without braces it is a constant."""
-    value = translation.take("value")
+    _template(translation, "value")
+
+
+def error(translation: Translation) -> None:
+    """`message` is a Go template, with functions."""
+    _template(translation, "message")
+
+
+def _template(translation: Translation, name: str) -> None:
+    value = translation.take(name)
     if value is None:
         return
     if "{{" not in value:
-        translation.set("value", value, "value")
+        translation.set(name, value, name)
         return
     try:
-        translation.set("value", Template(value), "value")
+        translation.set(name, Template(value), name)
     except TemplateInvalid as invalid:
-        translation.problem("value", invalid.described(value), invalid.suggestion)
+        translation.problem(name, invalid.described(value), invalid.suggestion)

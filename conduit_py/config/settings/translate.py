@@ -16,6 +16,7 @@ _FAMILIES: Final[dict[tuple[Kind, str], Callable[[Translation], None]]] = {
     ("destination", "file"): file.destination,
     ("destination", "log"): log.destination,
     ("processor", "field.set"): processors.field_set,
+    ("processor", "error"): processors.error,
 }
 """The plugins whose settings differ from our options."""
 

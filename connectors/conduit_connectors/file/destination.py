@@ -8,11 +8,12 @@ from pydantic import Field, model_validator
 
 from conduit_connectors.encode import Encoded, encode_json_lines, encode_opencdc_lines, encode_raw_lines
 from conduit_connectors.file.appender import Appender
+from conduit_connectors.file.device import Device, is_device
 from conduit_connectors.file.dialect import Delimiter, Names
 from conduit_connectors.file.staging import Staging
 from conduit_connectors.file.table import CsvTable
 from conduit_py import sdk
-from conduit_py.sdk import AckMode, Batch, Options
+from conduit_py.sdk import AckMode, Batch, FatalError, Options
 
 _ENCODERS = {"lines": encode_raw_lines, "json": encode_json_lines, "opencdc": encode_opencdc_lines}
 _HEADER_SIZE_MAX = 1024 * 1024
@@ -58,22 +59,32 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     away while the pipeline is stopped in an orderly way. A record that the format cannot carry is refused
     by itself: raw or absent payloads (all but `opencdc`; `lines` wants raw ones), NaN and infinity, a line
     feed inside a raw line, columns that do not fit.
+
+    The path may also be a character device such as /dev/null. It is not locked, has no marker, and a record
+    counts as handled once it is written; exactly-once is refused.
     """
 
     acks: ClassVar[AckMode] = AckMode.FLUSH
     # An append to the page cache is quick; what may take long, making it durable, is `flush`.
     blocking = None
     _appender: Appender | None = None
+    _device: Device | None = None
     _staging: Staging | None = None
 
     def open(self) -> None:
         options = self.options
         self._table = CsvTable(options.path, options.delimiter, options.columns)
+        if is_device(options.path):
+            self._device = Device(options.path)
+            return
         self._appender = Appender(options.path)
         if options.format == "csv" and self._appender.size():
             self._table.adopt_header(self._appender.read(0, _HEADER_SIZE_MAX))
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
+        if self._device is not None:
+            path = self.options.path
+            raise FatalError(f"{path} keeps nothing, so no line can be in it exactly once", suggestion="name a file")
         # Nobody under another fence can be at work: the file is locked.
         assert self._appender is not None
         self._staging = Staging(self._appender)
@@ -82,10 +93,11 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             self._table.adopt_header(self._appender.read(0, _HEADER_SIZE_MAX))
 
     def write(self, batch: Batch) -> dict[int, str]:
-        assert self._appender is not None
-        text, refused = self._encode(batch, (self._staging or self._appender).size)
+        taker = self._staging or self._device or self._appender
+        assert taker is not None
+        text, refused = self._encode(batch, taker.size)
         if text:
-            (self._appender.append if self._staging is None else self._staging.add)(text)
+            (taker.add if isinstance(taker, Staging) else taker.append)(text)
         return refused
 
     def stage(self) -> bytes | None:
@@ -97,14 +109,17 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         self._staging.apply(intent)
 
     def flush(self) -> None:
+        if self._device is not None:
+            return
         assert self._appender is not None
         self._appender.sync()
         self._appender.fulfil()
 
     def teardown(self) -> None:
-        if self._appender is not None:
-            self._appender.close()
-            self._appender = None
+        for taker in (self._appender, self._device):
+            if taker is not None:
+                taker.close()
+        self._appender = self._device = None
 
     def _encode(self, batch: Batch, size: Callable[[], int]) -> Encoded:
         if self.options.format == "csv":

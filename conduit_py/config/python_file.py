@@ -136,6 +136,8 @@ def _make_importable(directory: Path) -> None:
 def _forget_namesakes(directory: Path) -> None:
     """Two pipeline files in different folders may each have a `lookup.py`: neither gets the other's."""
     foreign = {Path(folder) for folder in _directories} - {directory}
+    if not foreign:
+        return
     for name, module in list(sys.modules.items()):
         top = sys.modules.get(name.partition(".")[0], module)
         if _home(top) in foreign and _beside(directory, name.partition(".")[0]):

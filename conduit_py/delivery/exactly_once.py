@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -106,7 +107,14 @@ class ExactlyOnce:
             if node in values:
                 values[node][name] = value
         for node, state in self._wiring.states.items():
-            state.load(values[node], self._claim.seen)
+            state.load(values[node], partial(self._seen, node))
+
+    def _scope(self, node: str, scope: str) -> str:
+        # Of this node alone: what somebody else got to record first would come too late for the commit of a home.
+        return f"{self._pipeline}/{node}/{scope}"
+
+    async def _seen(self, node: str, scope: str, keys: Sequence[bytes]) -> set[bytes]:
+        return await self._claim.seen(self._scope(node, scope), keys)
 
     async def run(self) -> None:
         with self._one_at_a_time():
@@ -157,7 +165,7 @@ class ExactlyOnce:
             stretches,
             letters,
             {f"{node}\0{key}".encode(): value for node, each in drained.items() for key, value in each.puts.items()},
-            [pair for each in drained.values() for pair in each.once],
+            [(self._scope(node, scope), key) for node, each in drained.items() for scope, key in each.once],
             [Intent(*letter) for each in drained.values() for letter in each.letters],
         )
 

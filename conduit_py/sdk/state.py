@@ -90,8 +90,7 @@ class State:
     async def once(self, scope: str, keys: Sequence[bytes]) -> list[bool]:
         """Record the keys as seen in `scope`, for good; True for each that was not seen before.
 
-        Scopes are shared by all pipelines of a store. A key that another one records at the same time
-        fails the transaction, which is then tried again.
+        A scope belongs to this processor, as the state does.
         """
         asked = [(scope, key) for key in keys]
         unknown = [key for scope_and_key, key in zip(asked, keys, strict=True) if not self._is_known(scope_and_key)]

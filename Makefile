@@ -3,10 +3,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install demo page test check format bench clean
+.PHONY: help install demo demo-page page test check format bench clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
+	@echo "make demo-page serve pipelines that never end, to see and operate them in a browser"
 	@echo "make test      set up, then lint, type-check and run every test"
 	@echo "make check     only lint, types and import rules"
 	@echo "make bench     compare with a plain Python loop and with bytewax, as ratios of one run"
@@ -28,6 +29,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: install
 	@$(BIN)/python examples/demo/run.py
+
+demo-page: install
+	@$(BIN)/conduit-py serve --pipelines examples/live --state .demo-page $(ARGS)
 
 # Its packages are installed anew whenever the lock file changes.
 page: web/node_modules/.package-lock.json
@@ -54,4 +58,4 @@ format: install
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .demo .demo-page web/node_modules dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

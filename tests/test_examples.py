@@ -53,6 +53,7 @@ def test_the_demo_delivers_every_order_and_says_so(tmp_path: Path) -> None:
 
     assert ran.returncode == 0, ran.stderr
     assert "65,000 read, 65,000 acked, 50 filtered, 11 dead letters" in ran.stdout
+    assert ran.stdout.endswith("`make demo-page`, then open http://127.0.0.1:8080\n")
     orders = [json.loads(line) for line in (folder / "lake.jsonl").open()]
     web = [order["order"] for order in orders if order["shop"] == "web"]
     till = [order["order"] for order in orders if order["shop"] == "till"]

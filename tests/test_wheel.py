@@ -5,6 +5,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from conduit_py.server.web import TYPES
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -16,7 +18,8 @@ def test_a_built_wheel_installs_and_runs_away_from_the_source(tmp_path: Path) ->
     names = zipfile.ZipFile(wheel).namelist()
     for package in ("conduit_py", "conduit_connectors", "conduit_processors"):
         assert f"{package}/py.typed" in names
-    assert not any(name.startswith(("tests", "connectors/", "processors/", "benchmarks")) for name in names)
+    assert {f"conduit_py/server/page/{name}" for name in TYPES} <= set(names)
+    assert not any(name.startswith(("tests", "connectors/", "processors/", "benchmarks", "web")) for name in names)
 
     installed = tmp_path / "installed"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(wheel)]

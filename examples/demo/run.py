@@ -45,6 +45,7 @@ def report() -> None:
     for (node, error), count in collections.Counter((each["node"], each["error"]) for each in letters).most_common():
         print(f"  {count:3} {node}: {error}")
     print("\nRun it again in that folder and it resumes: there is nothing new. Next: README.md, examples/")
+    print("See pipelines at work in a browser: `make demo-page`, then open http://127.0.0.1:8080")
 
 
 def say(title: str) -> None:

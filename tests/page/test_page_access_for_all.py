@@ -27,7 +27,7 @@ FINDINGS = """
   for (const each of document.querySelectorAll("button, a, input, select, textarea, [role=img], nav, aside, dialog"))
     if (visible(each) && !named(each) && !each.getAttribute("aria-labelledby")) say("has no name", each);
   for (const each of document.querySelectorAll("img, svg"))
-    if (!each.closest("[aria-hidden=true]") && !each.closest("[role=img]")) say("drawing is not hidden nor named", each);
+    if (!each.closest("[aria-hidden=true], [role=img]")) say("drawing is neither hidden nor named", each);
   for (const each of document.querySelectorAll("[tabindex]")) if (each.tabIndex > 0) say("is put before others", each);
   const ids = [...document.querySelectorAll("[id]")].map(({ id }) => id);
   for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) found.push(`id twice: ${id}`);

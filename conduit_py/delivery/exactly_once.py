@@ -15,7 +15,7 @@ from conduit_py.errors import Fenced, RunError
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
 from conduit_py.killpoint import reach
-from conduit_py.store.claim import Changes, Claim, Intent
+from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
 from conduit_py.store.store import Store
 from conduit_py.stream.dead_letters import DeadLetterOffice, Refused, printable
 from conduit_py.stream.gate import Gate
@@ -75,7 +75,11 @@ class ExactlyOnce:
         self._wiring = wiring
         letters = wiring.office.staged_calls
         wiring.office.in_transaction = letters is not None
-        self._participants = Participants(wiring.destination_calls, {DEAD_LETTERS: letters} if letters else {})
+        # Only the store can check the tokens of shared work within its commit, so then no other may carry it.
+        shared = any(settler.sharing is not None for settler in wiring.settlers.values())
+        self._participants = Participants(
+            wiring.destination_calls, {DEAD_LETTERS: letters} if letters else {}, may_have_home=not shared
+        )
         for ledger in wiring.ledgers.values():
             ledger.on_quiet = self.gate.changed.set
         self._batch_sizes = {id: intake.batch_size for id, intake in wiring.intakes.items()}
@@ -200,7 +204,17 @@ class ExactlyOnce:
             once=sealed.once,
             intents=sealed.outbox,
             positions=sealed.positions,
+            shards=self._shards(sealed),
         )
+
+    def _shards(self, sealed: Sealed) -> list[ShardChange]:
+        """The progress of shared work, which commits with its output or not at all (I14)."""
+        return [
+            change
+            for source, settler in self._wiring.settlers.items()
+            if settler.sharing is not None
+            for change in settler.sharing.changes(stretch.positions for stretch in sealed.stretches[source])
+        ]
 
     def _past(self, count: int) -> None:
         if self.isolated:

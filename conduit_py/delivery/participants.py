@@ -18,12 +18,14 @@ log = logging.getLogger("conduit_py")
 class Participants:
     """The home, which carries the commit if there is one, and those that stage. All others are no concern here."""
 
-    def __init__(self, destinations: Mapping[str, Calls], dead_letters: Mapping[str, Calls]) -> None:
+    def __init__(
+        self, destinations: Mapping[str, Calls], dead_letters: Mapping[str, Calls], *, may_have_home: bool = True
+    ) -> None:
         self._calls = {**destinations, **dead_letters}
         self._databases = [
             node for node, calls in self._calls.items() if isinstance(calls.plugin, TransactionalDestination)
         ]
-        self.home = next((node for node in self._databases if node in destinations), None)
+        self.home = next((node for node in self._databases if node in destinations and may_have_home), None)
         self.staged = [
             node
             for node, calls in self._calls.items()

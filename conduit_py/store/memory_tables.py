@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from conduit_py.errors import OutOfStep, Repeated
+from conduit_py.errors import OutOfStep, Repeated, StaleToken
 from conduit_py.store.claim import Changes, Claimed, ShardChange
 from conduit_py.store.tables import Pending, Shard, Tables, advanced, fenced
 
@@ -142,6 +142,17 @@ class MemoryTables(Tables):
                 shards[name] = Shard(name, token, shard.position, updated=now)
                 acquired.append(shards[name])
         return acquired
+
+    def advance_shards(self, changes: Sequence[ShardChange]) -> list[ShardChange]:
+        refused: list[ShardChange] = []
+        for change in sorted(changes, key=lambda change: (change.scope, change.shard)):
+            try:
+                ((_, shard),) = self._advanced([change]).items()
+            except StaleToken:
+                refused.append(change)
+            else:
+                self._shards[change.scope][change.shard] = shard
+        return refused
 
     def prune_shards(self, scope: str, age_seconds: float, count_max: int, grace_seconds: float) -> int:
         shards = self._shards.setdefault(scope, {})

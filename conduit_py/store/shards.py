@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from conduit_py.store.claim import ShardChange
 from conduit_py.store.tables import Access, Shard
 
 
@@ -25,6 +26,10 @@ class Shards:
         Shards that are missing or done are left out. Whoever held one before fails at its next commit.
         """
         return await self._access.transact(lambda tables: tables.acquire_shards(scope, names, token, idle_seconds))
+
+    async def advance(self, changes: Sequence[ShardChange]) -> list[ShardChange]:
+        """Record progress where no transaction carries it; gives the changes that were refused."""
+        return await self._access.transact(lambda tables: tables.advance_shards(changes))
 
     async def prune(self, scope: str, *, age_seconds: float, count_max: int, grace_seconds: float) -> int:
         """Forget shards older than that, then the oldest beyond `count_max`; returns how many.

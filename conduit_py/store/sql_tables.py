@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from conduit_py.errors import OutOfStep, Repeated
+from conduit_py.errors import OutOfStep, Repeated, StaleToken
 from conduit_py.store.claim import Changes, Claimed, Intent, ShardChange
 from conduit_py.store.tables import Pending, Shard, Tables, advanced, fenced
 
@@ -195,6 +195,15 @@ class SqlTables(Tables):
         acquired = {name for name in sorted(names) if self.run(sql, token, now, scope, name, now - idle_seconds)}
         shards = [self._shard(scope, name) for name in names if name in acquired]
         return [shard for shard in shards if shard is not None]
+
+    def advance_shards(self, changes: Sequence[ShardChange]) -> list[ShardChange]:
+        refused, now = [], self.now()
+        for change in sorted(changes, key=lambda change: (change.scope, change.shard)):
+            try:
+                self._apply(change, now)
+            except StaleToken:
+                refused.append(change)
+        return refused
 
     def prune_shards(self, scope: str, age_seconds: float, count_max: int, grace_seconds: float) -> int:
         now = self.now()

@@ -113,6 +113,10 @@ class Tables(ABC):
         """
 
     @abstractmethod
+    def advance_shards(self, changes: Sequence[ShardChange]) -> list[ShardChange]:
+        """Record progress outside of any transaction of a claim; gives the changes that were refused."""
+
+    @abstractmethod
     def prune_shards(self, scope: str, age_seconds: float, count_max: int, grace_seconds: float) -> int:
         """Forget shards older than that, then the oldest beyond `count_max`; returns how many.
 

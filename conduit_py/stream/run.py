@@ -174,6 +174,8 @@ class Run:
         async with trio.open_nursery() as watching:
             for watch in self._wiring.lag_watches:
                 watching.start_soon(watch.run)
+            for background in self._wiring.backgrounds:
+                watching.start_soon(self._guarded, background)
             async with self._swapping.allowed(), trio.open_nursery() as nursery:
                 for task in self._wiring.tasks:
                     nursery.start_soon(self._guarded, task)

@@ -16,6 +16,7 @@ from conduit_py.stream.dead_letters import DeadLetterOffice, Refused
 from conduit_py.stream.ledger import Ledger, Stretch
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.nack_window import NackWindow
+from conduit_py.stream.sharing import Sharing
 from conduit_py.stream.signal import Pace, Signal
 from conduit_py.stream.trail_keeper import TrailKeeper
 
@@ -42,6 +43,7 @@ class Settler:
         meter: Meter,
         *,
         commits: bool,
+        sharing: Sharing | None = None,
     ) -> None:
         self._node = node
         self._pipeline = pipeline
@@ -55,6 +57,7 @@ class Settler:
         self._calls = calls
         self._meter = meter
         self._commits = commits
+        self.sharing = sharing
         self._pace = Pace(SETTLE_SECONDS)
         self._trail = TrailKeeper(store, pipeline, node)
         self._finishing = False
@@ -117,6 +120,8 @@ class Settler:
             position = positions[-1][-1]
             trails = await self._trail.trails(position)
             await self._store.save_positions(self._pipeline, {self._node: position}, trails)
+            if self.sharing is not None:
+                await self.sharing.advance(positions)
         reach("settler.after_persist")
         await self._ack(positions)
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 
@@ -11,6 +12,8 @@ from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph, Node
 from conduit_py.pipeline import Destination, Processor, Source
 from conduit_py.sdk.destination import AckMode
+from conduit_py.sdk.shared_source import SharedSource
+from conduit_py.sdk.source import Source as SourceConnector
 from conduit_py.sdk.state import State
 from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.store.store import Store
@@ -28,6 +31,7 @@ from conduit_py.stream.outlet import CHANNEL_SIZE, Outlet
 from conduit_py.stream.reader import Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay
 from conduit_py.stream.settler import Settler
+from conduit_py.stream.sharing import Sharing
 from conduit_py.stream.signal import Signal
 from conduit_py.stream.stage import Stage, run_processors
 from conduit_py.stream.tap import Taps
@@ -70,6 +74,7 @@ class Wiring:
         self.intakes: dict[str, Intake] = {}
         self.settlers: dict[str, Settler] = {}
         self.readers: list[Reader] = []
+        self.backgrounds: list[Task] = []
         self.tasks: list[Task] = []
         letters = graph.pipeline.dead_letters
         self.office = DeadLetterOffice(
@@ -153,7 +158,7 @@ class Wiring:
         at_most_once = pipeline.delivery == "at_most_once"
         settler = Settler(
             node.id, pipeline.id, ledger, window, self.office, self._store, ack_calls, meter,
-            commits=not at_most_once,
+            commits=not at_most_once, sharing=self._sharing(node.id, source),
         )  # fmt: skip
         self.settlers[node.id] = settler
         intake = self.intakes[node.id] = Intake(declared.batch_size, wake)
@@ -179,6 +184,13 @@ class Wiring:
             self.tasks.append(Task(node.id, settler.run))
         else:
             gate.entrants += 1
+
+    def _sharing(self, node: str, source: SourceConnector[Any]) -> Sharing | None:
+        """What joins a source with those that share its work; it has something to do in the background then."""
+        if not isinstance(source, SharedSource):
+            return None
+        self.backgrounds.append(Task(node, source.background))
+        return Sharing(source, self._store.shards, f"{self._graph.pipeline.id}/{node}")
 
     def _add_processors(self, node: Node) -> None:
         inbox = self._channels[node.id][1]

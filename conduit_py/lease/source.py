@@ -1,0 +1,335 @@
+"""QueueSource: what every source over a leased queue has in common; a connector adds only its queue."""
+
+import inspect
+import logging
+import uuid
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import trio
+from pydantic import Field
+
+from conduit_py.lease.content import Ahead, Objects, Part
+from conduit_py.lease.cooldown import Cooldown
+from conduit_py.lease.lease import Lease, Terms
+from conduit_py.lease.notice import Discard, Kind, Notice, look_at
+from conduit_py.lease.progress_point import end, is_end, number_of, offset
+from conduit_py.lease.queue import Delivery, LeasedQueue
+from conduit_py.lease.tally import Tally
+from conduit_py.lease.work import Held, Item, Work
+from conduit_py.record import Operation, Payload, Record
+from conduit_py.sdk.options import Options
+from conduit_py.sdk.plugin import OptionsT
+from conduit_py.sdk.shared_source import Progress, ShardTable, SharedSource
+from conduit_py.sdk.source import Reading
+
+log = logging.getLogger("conduit_py.lease")
+
+_PAUSE_SECONDS = 0.1
+"""After a receive that gave nothing to do at once: a queue that does not wait must not be asked in a loop."""
+
+
+class QueueOptions(Options):
+    """What every source over a leased queue can be told."""
+
+    messages: Kind = Field(default=Kind.RECORD, description="whether a message is a record, or says where records are")
+    group: str = Field(default="", max_length=128, description="those with the same group share the work of the queue")
+    commit_seconds: float = Field(default=60.0, gt=0, description="the longest that a commit may take")
+    window_seconds: float = Field(default=3600.0, gt=0, description="how long a finished message is known again")
+    window_messages: int = Field(default=100_000, ge=1, description="how many finished messages are known again")
+    cleanup_seconds: float = Field(default=60.0, gt=0, description="how often older ones are forgotten")
+
+    @property
+    def grace_seconds(self) -> float:
+        """After so long without progress a piece of work may be taken over."""
+        return 2 * self.commit_seconds
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(
+            receive_seconds=120.0 + self.commit_seconds,
+            extension_seconds=60.0,
+            last_extension_seconds=2 * self.commit_seconds,
+        )
+
+
+class QueueSource(SharedSource[OptionsT]):
+    """Takes messages from a queue that delivers at least once, and has the content of each committed once.
+
+    Every piece of work has a row in the state store with a token of whoever works on it and how far it has
+    come. In an exactly-once pipeline progress commits with the data: a message that is delivered again, to
+    this process or another, goes on where the last commit was, and one that is done is only acked. A
+    lease that is lost stops the work; should it go on all the same, the token makes its commit fail.
+    At least once otherwise. In order within a piece of work.
+    """
+
+    _queue: LeasedQueue
+
+    @abstractmethod
+    def queue(self) -> LeasedQueue:
+        """The queue, not opened."""
+
+    def objects(self) -> Objects:
+        """Where the content of announced objects is read from."""
+        raise NotImplementedError(f"{type(self).__qualname__} cannot read objects: its messages are the records")
+
+    @property
+    def settings(self) -> QueueOptions:
+        options = self.options
+        assert isinstance(options, QueueOptions)
+        return options
+
+    @property
+    def scope(self) -> str:
+        return self.settings.group or self._home
+
+    def join(self, shards: ShardTable, home: str) -> None:
+        self._shards = shards
+        self._home = home
+
+    async def open(self, position: bytes | None) -> None:
+        # Where to go on is in the table, piece by piece; the position of the last record says nothing.
+        self._token = f"worker/{uuid.uuid4().hex}"
+        self._work = Work(self.settings.window_messages)
+        self.tally = Tally()
+        self._content: Ahead | None = None
+        self._leases, self._kept = trio.open_memory_channel[Lease](0)
+        self._cleaned = Cooldown()
+        self._queue = self.queue()
+        await self._call(self._queue.open)
+
+    async def read(self, n: int) -> list[Record] | Reading:
+        while True:
+            if self._work.reading is not None:
+                reading = await self._read_on(self._work.reading, n)
+                if reading.records:
+                    return reading
+            elif items := self._work.take(n if self.settings.messages is Kind.RECORD else 1):
+                if self.settings.messages is Kind.RECORD:
+                    return [self._whole(item) for item in items]
+                await self._begin(items[0])
+            else:
+                await self._poll(n)
+
+    def progress(self, positions: Sequence[bytes]) -> Sequence[Progress]:
+        reached: dict[str, bytes] = {}
+        for partition, point in map(_decode, positions):
+            reached[partition] = point
+        made: list[Progress] = []
+        for partition, point in reached.items():
+            item = self._work.tracked(partition)
+            assert item is not None, f"{partition} is committed and was not read"
+            made.append(Progress(partition, self._token, item.committed, point, is_end(point)))
+            item.committed = point
+        return made
+
+    async def ack(self, positions: Sequence[bytes]) -> None:
+        finished: list[Delivery] = []
+        for partition, point in map(_decode, positions):
+            item = self._work.tracked(partition)
+            if item is None:
+                continue
+            self._work.settle(item, point)
+            delivery = self._work.complete(item) if is_end(point) else None
+            if delivery is not None:
+                finished.append(delivery)
+        await self._ack(finished)
+
+    async def background(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._clean_up)
+            async for lease in self._kept:
+                nursery.start_soon(self._keep, lease)
+
+    async def teardown(self) -> None:
+        await self._leases.aclose()
+        if self._content is not None:
+            await trio.to_thread.run_sync(self._content.close)
+        await self._call(self._queue.close)
+
+    async def _keep(self, lease: Lease) -> None:
+        self.tally.held += 1
+        try:
+            await lease.keep()
+        finally:
+            self.tally.held -= 1
+            self.tally.extended += lease.extensions
+            self.tally.lost += lease.lost
+
+    async def _clean_up(self) -> None:
+        settings = self.settings
+        while True:
+            await trio.sleep(settings.cleanup_seconds)
+            if self._cleaned.ready(self.scope, trio.current_time(), settings.cleanup_seconds):
+                await self._shards.prune(
+                    self.scope,
+                    age_seconds=settings.window_seconds,
+                    count_max=settings.window_messages,
+                    grace_seconds=settings.grace_seconds,
+                )
+
+    async def _poll(self, count: int) -> None:
+        """Receive messages, and find out what is to be done about each."""
+        asked_at = trio.current_time()
+        terms = self.settings.terms
+        receive = partial(self._queue.receive, min(count, self._queue.receive_max), terms.receive_seconds)
+        deliveries: Sequence[Delivery] = await self._call(receive)
+        done: list[Delivery] = []
+        fresh: dict[str, Delivery] = {}
+        notices: dict[str, tuple[str, ...]] = {}
+        for delivery in deliveries:
+            finding = look_at(delivery, self.settings.messages)
+            if isinstance(finding, Discard):
+                done.append(delivery)
+            elif isinstance(finding, Notice):
+                self._sort(delivery, finding.partitions, fresh, notices, done)
+            else:
+                self.tally.unreadable += 1
+                log.error("message %s cannot be used: %s", delivery.id, finding.reason)
+        if fresh:
+            done += await self._track(fresh, notices, asked_at + terms.receive_seconds)
+        await self._ack(done)
+        if not fresh:
+            await trio.sleep(_PAUSE_SECONDS)
+
+    def _sort(
+        self,
+        delivery: Delivery,
+        partitions: tuple[str, ...],
+        fresh: dict[str, Delivery],
+        notices: dict[str, tuple[str, ...]],
+        done: list[Delivery],
+    ) -> None:
+        """A message that is done is acked, one that we have is left, any other is new."""
+        if all(self._work.is_completed(partition) for partition in partitions):
+            self.tally.duplicates += 1
+            done.append(delivery)
+        elif self._work.redelivered(partitions, delivery) or any(each in fresh for each in partitions):
+            # Not acked: should our work fail, somebody must get it again.
+            self.tally.duplicates += 1
+        else:
+            fresh |= dict.fromkeys(partitions, delivery)
+            notices[delivery.handle] = partitions
+
+    async def _track(
+        self, fresh: dict[str, Delivery], notices: dict[str, tuple[str, ...]], deadline: float
+    ) -> list[Delivery]:
+        """Make what may be worked on ready; gives the messages all of whose work is done already."""
+        rows = {row.shard: row for row in await self._shards.open(self.scope, list(fresh), self._token)}
+        foreign = [name for name, row in rows.items() if row.token != self._token and not row.done]
+        if foreign:
+            grace = self.settings.grace_seconds
+            taken = {row.shard: row for row in await self._shards.acquire(self.scope, foreign, self._token, grace)}
+            self.tally.taken_over += len(taken)
+            rows |= taken
+        done: list[Delivery] = []
+        for delivery in {delivery.handle: delivery for delivery in fresh.values()}.values():
+            names = notices[delivery.handle]
+            open_names = [name for name in names if not rows[name].done]
+            for name in set(names) - set(open_names):
+                self._work.note_completed(name)
+            ours = [name for name in open_names if rows[name].token == self._token]
+            if not open_names:
+                self.tally.duplicates += 1
+                done.append(delivery)
+            elif ours:
+                # What others work on keeps the message from being acked, and it will be delivered again.
+                await self._hold(delivery, open_names, ours, {name: rows[name].position for name in ours}, deadline)
+        return done
+
+    async def _hold(
+        self, delivery: Delivery, names: list[str], ours: list[str], points: dict[str, bytes], deadline: float
+    ) -> None:
+        lease = Lease(partial(self._extend, delivery), deadline, self.settings.terms)
+        held = Held(delivery, lease, names)
+        for name in ours:
+            self._work.add(Item(name, held, points[name]))
+        await self._leases.send(lease)
+
+    async def _extend(self, delivery: Delivery, seconds: float) -> None:
+        await self._call(self._queue.extend, delivery, seconds)
+
+    async def _begin(self, item: Item) -> None:
+        """Open an object where its last commit was. One that cannot be opened is left to be delivered again."""
+        opener = partial(self.objects().open, item.partition, number_of(item.committed))
+        try:
+            self._content = await trio.to_thread.run_sync(lambda: Ahead(opener()))
+        except Exception as error:  # a border: the object is the user's
+            self.tally.failed += 1
+            log.error("%s cannot be opened: %s: %s", item.partition, type(error).__qualname__, error)
+            self._work.give_up(item)
+            return
+        self._work.begin(item)
+
+    async def _read_on(self, item: Item, n: int) -> Reading:
+        content = self._content
+        assert content is not None
+        parts: list[Part] = []
+        last = False
+        if not item.held.lease.lost:
+            try:
+                parts, last = await trio.to_thread.run_sync(content.take, n)
+            except Exception as error:  # a border: the object is the user's
+                self.tally.failed += 1
+                log.error("%s cannot be read on: %s: %s", item.partition, type(error).__qualname__, error)
+        if parts:
+            item.read = end(parts[-1].offset) if last else offset(parts[-1].offset)
+        if last or not parts:
+            await self._close(item, finished=last)
+        for part in parts:
+            part.record.position = _encode(item.partition, offset(part.offset))
+        if parts:
+            parts[-1].record.position = _encode(item.partition, item.read)
+        refused = {index: part.refused for index, part in enumerate(parts) if part.refused is not None}
+        return Reading([part.record for part in parts], refused)
+
+    async def _close(self, item: Item, *, finished: bool) -> None:
+        content, self._content = self._content, None
+        if content is not None:
+            await trio.to_thread.run_sync(content.close)
+        if not finished:
+            self._work.give_up(item)
+        elif item.read == item.committed:
+            # Nothing follows what is committed: there is no record to carry the end, and none is needed.
+            delivery = self._work.complete(item)
+            await self._ack([delivery] if delivery is not None else [])
+        else:
+            self._work.await_commit(item)
+
+    def _whole(self, item: Item) -> Record:
+        delivery = item.held.delivery
+        item.read = end(1)
+        self._work.await_commit(item)
+        return Record(
+            position=_encode(item.partition, item.read),
+            operation=Operation.CREATE,
+            metadata=dict(delivery.attributes),
+            key=delivery.id.encode(),
+            payload=Payload(after=delivery.body),
+        )
+
+    async def _ack(self, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
+            await self._call(self._queue.ack, deliveries)
+
+    async def _call(self, method: Callable[..., Any], *args: object) -> Any:
+        """Call a method of the queue: a sync one in a thread, for it may wait."""
+        target = method.func if isinstance(method, partial) else method
+        if inspect.iscoroutinefunction(target):
+            return await method(*args)
+        return await trio.to_thread.run_sync(method, *args, abandon_on_cancel=True)
+
+
+def _encode(partition: str, point: bytes) -> bytes:
+    return msgspec.json.encode([partition, point.decode()])
+
+
+_POSITION = msgspec.json.Decoder(tuple[str, str])
+
+
+def _decode(position: bytes) -> tuple[str, bytes]:
+    partition, point = _POSITION.decode(position)
+    return partition, point.encode()

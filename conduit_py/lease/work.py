@@ -1,0 +1,143 @@
+"""Work: the messages that are ours just now, and the pieces of work in them."""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+from conduit_py.lease.lease import Lease
+from conduit_py.lease.queue import Delivery
+
+
+class Stage(Enum):
+    """Where a piece of work is. Only what is completed may be acked."""
+
+    READY = "ready"
+    READING = "reading"
+    AWAITING = "awaiting commit"
+    GIVEN_UP = "given up"
+    """Not read any further; what was read of it is on its way, and until that is settled it is not begun again."""
+
+
+class Held:
+    """A message that is ours: its delivery, its lease, and the pieces of work that are not completed."""
+
+    def __init__(self, delivery: Delivery, lease: Lease, partitions: Iterable[str]) -> None:
+        self.delivery = delivery
+        self.lease = lease
+        self.partitions = set(partitions)
+        self.unread = set(self.partitions)
+
+
+class Item:
+    """One piece of work, the message it came with, and how far it is read and committed."""
+
+    __slots__ = ("committed", "held", "partition", "read", "stage")
+
+    def __init__(self, partition: str, held: Held, position: bytes) -> None:
+        self.partition = partition
+        self.held = held
+        self.stage = Stage.READY
+        self.committed = position
+        self.read = position
+
+
+class Work:
+    """Pieces of work by name. At most one is being read; those that wait for their commit are not bounded.
+
+    Completed ones are remembered by name, the latest `completed_max` of them, so that a message that is
+    delivered again can be acked without asking the store.
+    """
+
+    def __init__(self, completed_max: int = 100_000) -> None:
+        self._items: dict[str, Item] = {}
+        self._ready: deque[Item] = deque()
+        self._reading: Item | None = None
+        self._completed: OrderedDict[str, None] = OrderedDict()
+        self._completed_max = completed_max
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def tracked(self, partition: str) -> Item | None:
+        return self._items.get(partition)
+
+    def is_completed(self, partition: str) -> bool:
+        return partition in self._completed
+
+    @property
+    def reading(self) -> Item | None:
+        return self._reading
+
+    def add(self, item: Item) -> None:
+        assert item.partition not in self._items, f"{item.partition} is tracked already"
+        self._items[item.partition] = item
+        self._ready.append(item)
+
+    def take(self, count: int) -> list[Item]:
+        """The next that are ready, at most `count`; those whose lease was lost meanwhile are forgotten."""
+        taken: list[Item] = []
+        while self._ready and len(taken) < count:
+            item = self._ready.popleft()
+            if item.held.lease.lost:
+                self.forget(item)
+            else:
+                taken.append(item)
+        return taken
+
+    def begin(self, item: Item) -> None:
+        assert self._reading is None, "at most one piece of work is being read"
+        item.stage = Stage.READING
+        self._reading = item
+
+    def await_commit(self, item: Item) -> None:
+        """It is read to its end. When that holds for the whole message its lease need not go on for ever."""
+        self._leave(item, Stage.AWAITING)
+        item.held.unread.discard(item.partition)
+        if not item.held.unread:
+            item.held.lease.finish()
+
+    def give_up(self, item: Item) -> None:
+        """Read no further. It is forgotten as soon as nothing of it is on its way."""
+        self._leave(item, Stage.GIVEN_UP)
+        item.held.lease.release()
+        if item.committed == item.read:
+            self.forget(item)
+
+    def settle(self, item: Item, point: bytes) -> None:
+        """It is committed up to this point."""
+        item.committed = point
+        if item.stage is Stage.GIVEN_UP and point == item.read:
+            self.forget(item)
+
+    def complete(self, item: Item) -> Delivery | None:
+        """All of it is committed. Gives the delivery to ack if this was the last piece of its message."""
+        self.forget(item)
+        self.note_completed(item.partition)
+        item.held.partitions.discard(item.partition)
+        if item.held.partitions:
+            return None
+        item.held.lease.release()
+        return item.held.delivery
+
+    def note_completed(self, partition: str) -> None:
+        self._completed[partition] = None
+        self._completed.move_to_end(partition)
+        if len(self._completed) > self._completed_max:
+            self._completed.popitem(last=False)
+
+    def forget(self, item: Item) -> None:
+        if self._reading is item:
+            self._reading = None
+        self._items.pop(item.partition, None)
+
+    def redelivered(self, partitions: Sequence[str], delivery: Delivery) -> bool:
+        """Note a newer delivery of a message that we have: by its handle it is acked in the end."""
+        items = [self._items[partition] for partition in partitions if partition in self._items]
+        for item in items:
+            item.held.delivery = delivery
+        return bool(items)
+
+    def _leave(self, item: Item, stage: Stage) -> None:
+        item.stage = stage
+        if self._reading is item:
+            self._reading = None

@@ -1,6 +1,6 @@
 """Nodes of a YAML file: its connectors, processors and dead-letter queue as those of a pipeline."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from conduit_py import sdk
 from conduit_py.config.condition import Condition
@@ -165,8 +165,14 @@ def _condition(section: Section, version: str) -> Condition | None:
         return None
 
 
-def _queue(section: Section) -> sdk.Destination[Any] | None:
+def _queue(section: Section) -> sdk.Destination[Any] | Literal["journal"] | None:
     named = (section.text("plugin") or DEFAULT_QUEUE).removeprefix("builtin:")
+    # Not in Conduit: letters that can be listed, edited and sent again.
+    if named == "journal":
+        if section.has("settings"):
+            section.problem("settings", "the journal has none", "leave them out")
+            return None
+        return "journal"
     if named == DEFAULT_QUEUE and not section.has("settings"):
         return _default_queue()
     read = read_plugin(section, "destination", name=DEFAULT_QUEUE)

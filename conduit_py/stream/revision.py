@@ -15,12 +15,12 @@ def revised(original: Record, shown: Structured, given: Structured) -> Record:
     What is no record raises RecordRefused naming the field.
     """
     whole = {**shown, **given}
-    if isinstance(whole["payload"], dict):
-        whole["payload"] = {**shown["payload"], **whole["payload"]}
-    elif whole["payload"] is not None:
-        raise RecordRefused(f"payload must be an object, not {type(whole['payload']).__name__}")
+    for name, kind, said in _PARTS:
+        if not isinstance(whole[name], kind):
+            raise RecordRefused(f"{name} must be {said}, not {type(whole[name]).__name__}")
+    whole["payload"] = {**shown["payload"], **whole["payload"]}
     read = Record.from_map(whole)
-    payload, before = whole["payload"] or {"before": None, "after": None}, shown["payload"]
+    payload, before = whole["payload"], shown["payload"]
     return Record(
         original.position if whole["position"] == shown["position"] else read.position,
         read.operation,
@@ -31,6 +31,13 @@ def revised(original: Record, shown: Structured, given: Structured) -> Record:
             _data(original.payload.after, before["after"], payload["after"], read.payload.after),
         ),
     )
+
+
+_PARTS: list[tuple[str, type[Any], str]] = [
+    ("position", str, "base64 text"),
+    ("metadata", dict, "an object"),
+    ("payload", dict, "an object"),
+]
 
 
 def _data(original: Data, shown: Any, given: Any, read: Data) -> Data:

@@ -134,6 +134,22 @@ def test_parts_of_the_dead_letter_queue_may_be_left_out(
     assert dead_letters.handler.options.level == level  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("plugin", ["journal", "builtin:journal"])
+def test_dead_letters_may_be_kept_in_the_journal(load: Load, ends: str, plugin: str) -> None:
+    queue = f"{{plugin: '{plugin}', window-size: 0}}"
+    (a,) = load(f"version: 2.2\npipelines:\n  - id: a\n{ends}    dead-letter-queue: {queue}\n").pipelines
+
+    assert a.pipeline.dead_letters.handler == "journal"
+
+
+def test_the_journal_has_no_settings(load: Load, ends: str, said: Said) -> None:
+    queue = "{plugin: journal, settings: {path: x}}"
+    loaded = load(f"version: 2.2\npipelines:\n  - id: a\n{ends}    dead-letter-queue: {queue}\n")
+
+    assert not loaded.pipelines
+    assert any("the journal has none (leave them out)" in line for line in said(loaded))
+
+
 @pytest.mark.parametrize(
     ("version", "expected"),
     [

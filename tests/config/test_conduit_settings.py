@@ -85,7 +85,27 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
                 "collections.c.format.type": "structured",
                 "collections.c.format.options.id": "int",
             },
-            {"format": "structured", "fields": {"id": "int"}, "collections": ["a.b", "c"]},
+            {
+                "collections": ["a.b", "c"],
+                "shapes": {name: {"format": "structured", "fields": {"id": "int"}} for name in ("a.b", "c")},
+            },
+        ),
+        (
+            {
+                "format.type": "structured",
+                "collections.a.format.type": "raw",
+                "collections.a.operations": "create,delete",
+                "collections.b.format.type": "file",
+                "collections.b.format.options.path": "a.bin",
+            },
+            {
+                "format": "structured",
+                "collections": ["", "a", "b"],
+                "shapes": {
+                    "a": {"format": "raw", "operations": ["create", "delete"]},
+                    "b": {"format": "file", "path": "a.bin"},
+                },
+            },
         ),
         ({"rate": "", "format.type": " "}, {}),
         # Our own options go by their own names.
@@ -148,12 +168,8 @@ def test_the_deprecated_read_time_becomes_a_rate() -> None:
         ({"ratee": "1"}, Remark("ratee", "there is no such setting", "did you mean 'rate'?")),
         ({"recordcount": "1"}, Remark("recordcount", "there is no such setting", "did you mean 'recordCount'?")),
         (
-            {"collections.a.format.type": "raw", "collections.b.format.type": "structured"},
-            Remark(
-                "collections.a.format.type",
-                "the collections of one generator must all have the same format and operations",
-                "write a source for each collection",
-            ),
+            {"collections.a.format.type": "raw", "collections.b.format.type": "cooked"},
+            Remark("collections.b.format.type", "Input should be 'structured', 'raw' or 'file', not 'cooked'"),
         ),
     ],
 )

@@ -260,3 +260,36 @@ def test_mistakes_in_options_are_named(tmp_path: Path) -> None:
 async def test_a_position_of_another_connector_is_an_error() -> None:
     with pytest.raises(FatalError, match="b'file:1:2:3' is not a position of the generator source"):
         await generated(b"file:1:2:3")
+
+
+async def test_each_collection_has_a_shape_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "picture").write_bytes(b"\x89PNG")
+    shapes = {
+        "users": {"fields": {"id": "index", "name": "string"}},
+        "events": {"format": "raw", "fields": {"id": "index"}, "operations": ["delete"]},
+        "files": {"format": "file", "path": tmp_path / "picture"},
+    }
+    options: dict[str, Any] = dict(fields={"n": "index"}, collections=["", *shapes], shapes=shapes, count=600)
+    made = await generated(**options)
+    later = await generated(b"299", **options)
+
+    assert [record.metadata.get("opencdc.collection") for record in made[:5]] == [
+        None,
+        "users",
+        "events",
+        "files",
+        None,
+    ]
+    assert made[0].payload.after == {"n": 0}
+    assert set(made[1].payload.after or ()) == {"id", "name"}
+    assert (made[2].operation, made[2].payload.before, made[2].payload.after) == (Operation.DELETE, b'{"id":2}', None)
+    assert made[3].payload.after == b"\x89PNG"
+    assert made[300:] == later
+
+
+def test_a_shape_is_of_a_collection_and_is_checked_like_the_rest() -> None:
+    [unknown] = generator.Source(collections=["a"], shapes={"b": {}}).problems
+    [wrong] = generator.Source(collections=["a"], shapes={"a": {"format": "file"}}).problems
+
+    assert unknown.message.startswith("Value error, shapes has 'b', which collections has not")
+    assert (wrong.path, wrong.message[:52]) == ("shapes.a", 'Value error, format="file" and path go together')

@@ -1,6 +1,6 @@
 """Settings of Conduit's generator."""
 
-from typing import Any, Final
+from typing import Final
 
 from conduit_py.config.settings.translation import Translation
 
@@ -17,9 +17,10 @@ def source(translation: Translation) -> None:
     count = translation.take_number("recordCount", whole=True)
     if count:
         translation.set("count", int(count), "recordCount")
-    _shape(translation, "")
+    _shape(translation, "", ())
     _collections(translation)
-    translation.structured = translation.options.get("format", "structured") == "structured"
+    shapes = translation.options.get("shapes", {}).values() or [translation.options]
+    translation.structured = any(shape.get("format", "structured") == "structured" for shape in shapes)
 
 
 def _pace(translation: Translation) -> None:
@@ -38,30 +39,27 @@ def _pace(translation: Translation) -> None:
             translation.set(("burst", "generate_seconds"), generate, "burst.generateTime")
 
 
-def _shape(translation: Translation, prefix: str) -> dict[str, Any]:
-    """Set what records of one collection look like; the same as plain values, to compare it with others."""
-    before = set(translation.rest)
+def _shape(translation: Translation, prefix: str, into: tuple[str, ...]) -> None:
+    """Set what records of one collection look like."""
     operations = translation.take(f"{prefix}operations")
     if operations is not None:
         chosen = [operation.strip() for operation in operations.split(",")]
-        translation.set("operations", chosen, f"{prefix}operations")
+        translation.set((*into, "operations"), chosen, f"{prefix}operations")
     format = translation.take(f"{prefix}format.type")
     if format is not None:
-        translation.set("format", format, f"{prefix}format.type")
+        translation.set((*into, "format"), format, f"{prefix}format.type")
     if format == "file":
         path = translation.take(f"{prefix}format.options.path")
         if path is None:
             translation.problem(f"{prefix}format.type", "needs a file", f"add {prefix}format.options.path")
         else:
-            translation.set("path", path, f"{prefix}format.options.path")
-    _fields(translation, prefix)
-    taken = before - set(translation.rest)
-    return {name.removeprefix(prefix): translation.settings[name].text for name in taken}
+            translation.set((*into, "path"), path, f"{prefix}format.options.path")
+    _fields(translation, prefix, into)
 
 
-def _fields(translation: Translation, prefix: str) -> None:
+def _fields(translation: Translation, prefix: str, into: tuple[str, ...]) -> None:
     for name, kind in translation.take_below(f"{prefix}format.options.").items():
-        translation.set(("fields", name), kind.strip().lower(), f"{prefix}format.options.{name}")
+        translation.set((*into, "fields", name), kind.strip().lower(), f"{prefix}format.options.{name}")
     # How Conduit had it before 2024, and its documentation still has it in places.
     pairs = translation.take(f"{prefix}format.options")
     for pair in pairs.split(",") if pairs else []:
@@ -70,7 +68,7 @@ def _fields(translation: Translation, prefix: str) -> None:
             hint = f"write {prefix}format.options.NAME: TYPE for each field"
             translation.problem(f"{prefix}format.options", f"must be pairs such as id:int, not {pair!r}", hint)
             return
-        translation.set(("fields", name.strip()), kind.strip().lower(), f"{prefix}format.options")
+        translation.set((*into, "fields", name.strip()), kind.strip().lower(), f"{prefix}format.options")
 
 
 def _collections(translation: Translation) -> None:
@@ -78,14 +76,11 @@ def _collections(translation: Translation) -> None:
     if not names:
         return
     origin = next(name for name in translation.rest if _collection_of(name))
-    default_too = "format" in translation.options
-    shapes = {name: _shape(translation, f"collections.{name}.") for name in names}
-    if default_too or any(shape != shapes[names[0]] for shape in shapes.values()):
-        hint = "write a source for each collection"
-        translation.problem(
-            origin, "the collections of one generator must all have the same format and operations", hint
-        )
-    translation.set("collections", names, origin)
+    # A format outside of them is that of records without a collection, which take their turn as well.
+    unnamed = [""] if "format" in translation.options else []
+    for name in names:
+        _shape(translation, f"collections.{name}.", ("shapes", name))
+    translation.set("collections", unnamed + names, origin)
 
 
 def _collection_of(setting: str) -> str:

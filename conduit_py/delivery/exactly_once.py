@@ -1,8 +1,7 @@
 """ExactlyOnce: the transaction loop: gather, stage, commit in one fenced step, apply, ack."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -96,10 +95,9 @@ class ExactlyOnce:
     async def recover(self) -> None:
         """Carry out what the last committed transaction left to do, and go on from its state (I8)."""
         claim = self._claim
-        with self._one_at_a_time():
-            await self._participants.adopt(claim, Checkpoint.decode(self._pipeline, claim.checkpoint).home)
-            checkpoint = Checkpoint.decode(self._pipeline, claim.checkpoint)
-            await self._participants.begin(claim, checkpoint.intents)
+        await self._participants.adopt(claim, Checkpoint.decode(self._pipeline, claim.checkpoint).home)
+        checkpoint = Checkpoint.decode(self._pipeline, claim.checkpoint)
+        await self._participants.begin(claim, checkpoint.intents)
         await _keep(self._wiring.office, decode_letters(checkpoint.letters))
         await self._load_states()
         reach("transaction.recovered")
@@ -121,18 +119,12 @@ class ExactlyOnce:
         return await self._claim.seen(self._scope(node, scope), keys)
 
     async def run(self) -> None:
-        with self._one_at_a_time():
+        try:
             while await self._gathered():
                 sealed = self._seal()
                 self.gate.open_next()
                 with self.gate.pace.step():
                     await self._commit(sealed)
-
-    @contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
-        """Whoever is fenced in the block is told that another process has taken over."""
-        try:
-            yield
         except Fenced as error:
             raise self._taken_over(error) from error
 

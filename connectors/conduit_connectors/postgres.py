@@ -1,0 +1,112 @@
+"""The PostgreSQL connector: rows into tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import psycopg
+from pydantic import Field, SecretStr
+
+from conduit_connectors.sql.database import Database, NotThisRow
+from conduit_connectors.sql.destination import SqlDestination
+from conduit_connectors.sql.row import TableOptions
+from conduit_py.sdk import FatalError, TransientError
+
+
+class DestinationOptions(TableOptions):
+    """What a user may say to the PostgreSQL destination."""
+
+    url: SecretStr = Field(description="the database, as postgresql://user:password@host:port/name")
+
+
+class Destination(SqlDestination[DestinationOptions]):
+    """Writes records as rows: appended, or one row per key. Level D2.
+
+    Exactly-once in an exactly-once pipeline: the rows and the pipeline's checkpoint, in the table
+    `conduit_checkpoint`, are one transaction of this database. At-least-once in any other, effectively
+    once with `mode="upsert"`. The table may be named with its schema: `sales.orders`.
+
+    A row that the table refuses is refused by itself. Integers beyond 64 bits, decimals, dates, times and UUIDs
+    are handed over as text, which PostgreSQL reads as the type of the column; objects and lists as JSON.
+    """
+
+    bytes_type: ClassVar[str] = "BYTEA"
+
+    def connect(self) -> Database:
+        return PostgresDatabase(self.options.url.get_secret_value())
+
+
+class PostgresDatabase(Database):
+    """A connection on which nothing is begun or committed behind our back."""
+
+    mark: ClassVar[str] = "%s"
+    types: ClassVar[Mapping[str, str]] = {
+        "boolean": "BOOLEAN",
+        "integer": "BIGINT",
+        "real": "DOUBLE PRECISION",
+        "decimal": "NUMERIC",
+        "bytes": "BYTEA",
+        "datetime": "TIMESTAMPTZ",
+        "date": "DATE",
+        "json": "JSONB",
+        "uuid": "UUID",
+        "text": "TEXT",
+    }
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._connection = psycopg.connect(url, autocommit=True, application_name="conduit-py")
+        except psycopg.OperationalError as error:
+            raise TransientError(
+                f"cannot connect to PostgreSQL: {_line(error)}", suggestion="check the url and that the server runs"
+            ) from error
+
+    def run(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        try:
+            return self._connection.execute(sql.encode(), tuple(parameters)).rowcount
+        except psycopg.Error as error:
+            raise _translated(error) from error
+
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.executemany(sql.encode(), rows)
+        except psycopg.Error as error:
+            raise _translated(error) from error
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(sql.encode(), tuple(parameters)).fetchall()
+        except psycopg.Error as error:
+            raise _translated(error) from error
+
+    def columns(self, table: str) -> list[str]:
+        sql = (
+            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped "
+            "ORDER BY attnum"
+        )
+        return [name for (name,) in self.rows(sql, (super().quoted(table),))]
+
+    def quoted(self, name: str) -> str:
+        return super().quoted(name).replace("%", "%%")
+
+    def _column(self, name: str) -> str:
+        # In a statement with parameters a percent sign begins one.
+        return super()._column(name).replace("%", "%%")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+_OF_THE_ROW = (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.DatatypeMismatch)
+
+
+def _translated(error: psycopg.Error) -> Exception:
+    if isinstance(error, _OF_THE_ROW):
+        return NotThisRow(_line(error))
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return TransientError(f"PostgreSQL: {_line(error)}", suggestion="check the server and the connection to it")
+    return FatalError(f"PostgreSQL: {_line(error)}", suggestion="check the table and the rights of the user")
+
+
+def _line(error: psycopg.Error) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,83 @@
+"""CheckpointTable: how far each pipeline has come, in the database that holds its data."""
+
+from typing import ClassVar
+
+from conduit_connectors.sql.database import Database
+from conduit_py.sdk import FatalError, Fenced
+
+
+class CheckpointTable:
+    """One row for each pipeline and place that it writes to: the fence, and the last commit or stage.
+
+    `claim` and `begin` make what they note durable; all else is part of the transaction that is under way.
+    """
+
+    name: ClassVar[str] = "conduit_checkpoint"
+
+    def __init__(self, database: Database, place: str, bytes_type: str) -> None:
+        self._database = database
+        self._place = place
+        self._owner = ""
+        self._fence = 0
+        mark = database.mark
+        self._mine = f"owner = {mark} AND place = {mark}"
+        with database.transaction():
+            database.run(
+                f"CREATE TABLE IF NOT EXISTS {self.name} (owner TEXT NOT NULL, place TEXT NOT NULL, "
+                f"fence BIGINT NOT NULL, begun BIGINT NOT NULL, applied_fence BIGINT NOT NULL, "
+                f"applied BIGINT NOT NULL, changes {bytes_type}, PRIMARY KEY (owner, place))"
+            )
+
+    def claim(self, owner: str, fence: int) -> bytes | None:
+        """Note the fence, unless a higher one is known, and return what was committed last."""
+        self._owner, self._fence = owner, fence
+        mark = self._database.mark
+        with self._database.transaction():
+            raised = self._database.run(
+                f"INSERT INTO {self.name} VALUES ({', '.join([mark] * 3)}, 0, 0, 0, NULL) "
+                f"ON CONFLICT (owner, place) DO UPDATE SET fence = excluded.fence "
+                f"WHERE {self.name}.fence <= excluded.fence",
+                (owner, self._place, fence),
+            )
+            if not raised:
+                raise self._fenced()
+            [(changes,)] = self._database.rows(f"SELECT changes FROM {self.name} WHERE {self._mine}", self._key)
+        return None if changes is None else bytes(changes)
+
+    def begin(self) -> None:
+        """Note that the claimed place is used for stages, by one destination."""
+        mark = self._database.mark
+        with self._database.transaction():
+            sql = f"UPDATE {self.name} SET begun = {mark} WHERE {self._mine} AND fence = {mark} AND begun < {mark}"
+            if not self._database.run(sql, (self._fence, *self._key, self._fence, self._fence)):
+                raise FatalError(
+                    f"two destinations of pipeline {self._owner!r} write to {self._place or 'tables'} of one database",
+                    suggestion="use one destination, with table=None and the table in opencdc.collection",
+                )
+
+    def commit(self, changes: bytes) -> None:
+        """Note what is committed; raises Fenced if a newer claim exists."""
+        mark = self._database.mark
+        sql = f"UPDATE {self.name} SET changes = {mark} WHERE {self._mine} AND fence = {mark}"
+        if not self._database.run(sql, (changes, *self._key, self._fence)):
+            raise self._fenced()
+
+    def applies(self, fence: int, number: int) -> bool:
+        """Note that a stage is applied; False if it, or a later one, was before."""
+        mark = self._database.mark
+        sql = (
+            f"UPDATE {self.name} SET applied_fence = {mark}, applied = {mark} WHERE {self._mine} AND "
+            f"(applied_fence < {mark} OR (applied_fence = {mark} AND applied < {mark}))"
+        )
+        return bool(self._database.run(sql, (fence, number, *self._key, fence, fence, number)))
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return self._owner, self._place
+
+    def _fenced(self) -> Fenced:
+        return Fenced(
+            f"{self.name} knows a newer run of pipeline {self._owner!r} than this one, which has fence {self._fence}: "
+            "another process runs it, or the state directory is not the one that was used before",
+            suggestion="run a pipeline in one place at a time, always with the same state directory",
+        )

@@ -1,0 +1,87 @@
+"""Database: what the SQL destinations need of a connection, and the statements they make."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from conduit_connectors.sql.row import Row
+from conduit_py.sdk import FatalError
+
+
+class NotThisRow(Exception):
+    """The database refuses the values of a row; its transaction can go on without it."""
+
+
+class Database(ABC):
+    """One connection, used by one call at a time. Nothing is committed but by `commit`."""
+
+    mark: ClassVar[str]
+    """What stands for a parameter."""
+    types: ClassVar[Mapping[str, str]]
+    """The type of a column for each kind of value."""
+
+    @abstractmethod
+    def run(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        """Run a statement; how many rows it changed. Raises NotThisRow if the values are to blame."""
+
+    @abstractmethod
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None: ...
+
+    @abstractmethod
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def columns(self, table: str) -> list[str]:
+        """The columns of a table; none when there is no such table."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    begin: ClassVar[str] = "BEGIN"
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what the block does, or, if it raises, nothing of it."""
+        self.run(self.begin)
+        try:
+            yield
+        except BaseException:
+            self.run("ROLLBACK")
+            raise
+        self.run("COMMIT")
+
+    def quoted(self, name: str) -> str:
+        """A name as SQL writes it; a dot parts schema and table."""
+        return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+    def create_table(self, row: Row) -> None:
+        columns = [
+            f"{self._column(name)} {self.types[kind]}" for name, kind in zip(row.columns, row.kinds, strict=True)
+        ]
+        if row.keys:
+            columns.append(f"PRIMARY KEY ({', '.join(map(self._column, row.keys))})")
+        self.run(f"CREATE TABLE IF NOT EXISTS {self.quoted(row.table)} ({', '.join(columns)})")
+
+    def statement(self, row: Row) -> str:
+        """What does to the table what rows of this shape say."""
+        table = self.quoted(row.table)
+        if row.gone:
+            return (
+                f"DELETE FROM {table} WHERE {' AND '.join(f'{self._column(key)} = {self.mark}' for key in row.columns)}"
+            )
+        columns = ", ".join(map(self._column, row.columns))
+        insert = f"INSERT INTO {table} ({columns}) VALUES ({', '.join([self.mark] * len(row.columns))})"
+        if not row.keys:
+            return insert
+        others = [name for name in row.columns if name not in row.keys]
+        changes = ", ".join(f"{self._column(name)} = excluded.{self._column(name)}" for name in others)
+        found = f"ON CONFLICT ({', '.join(map(self._column, row.keys))})"
+        return f"{insert} {found} " + (f"DO UPDATE SET {changes}" if others else "DO NOTHING")
+
+    def _column(self, name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+
+def no_table(table: str) -> FatalError:
+    return FatalError(f"there is no table {table!r}", suggestion="create it, or let it be created with create=True")

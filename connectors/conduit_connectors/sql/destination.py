@@ -1,0 +1,126 @@
+"""SqlDestination: records into tables, with the checkpoint in the same transaction."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, TypeVar
+
+import msgspec
+
+from conduit_connectors.sql.checkpoint import CheckpointTable
+from conduit_connectors.sql.database import Database
+from conduit_connectors.sql.row import Row, Rows, TableOptions
+from conduit_connectors.sql.writing import Writing
+from conduit_py import sdk
+from conduit_py.sdk import Batch
+
+OptionsT = TypeVar("OptionsT", bound=TableOptions)
+
+
+class Stage(msgspec.Struct, frozen=True, array_like=True):
+    """An intent: rows to write, known again by the fence and number under which they were staged."""
+
+    fence: int
+    number: int
+    rows: list[Row]
+
+
+class SqlDestination(sdk.TransactionalDestination[OptionsT]):
+    """What SQLite and PostgreSQL share. At-least-once, every `write` is a transaction of its own.
+
+    As the home of an exactly-once pipeline the transaction stays open until `commit`. As a further destination
+    its rows are tried out in a transaction that `stage` undoes, so that what the database would refuse is
+    refused while that can still be said; the intent carries them, and `apply` writes them.
+    """
+
+    bytes_type: ClassVar[str]
+    int_max: ClassVar[int | None] = None
+    finite: ClassVar[bool] = False
+    _database: Database | None = None
+
+    @abstractmethod
+    def connect(self) -> Database:
+        """A connection of our own."""
+
+    def open(self) -> None:
+        self._database = self.connect()
+        self._rows = Rows(self.options, int_max=self.int_max, finite=self.finite)
+        self._writing = Writing(self._database, create=self.options.create)
+        self._checkpoint: CheckpointTable | None = None
+        self._fence = 0
+        self._staged: list[Row] | None = None
+        self._stages = 0
+        self._under_way = False
+
+    def claim(self, owner: str, fence: int) -> bytes | None:
+        self._checkpoint = CheckpointTable(self._db, self.options.table or "", self.bytes_type)
+        self._fence = fence
+        return self._checkpoint.claim(owner, fence)
+
+    def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
+        assert self._checkpoint is not None, "claimed"
+        for intent in intents:
+            self.apply(intent)
+        self._checkpoint.begin()
+        self._staged = []
+
+    def write(self, batch: Batch) -> dict[int, str]:
+        rows, refused = self._rows.of(batch)
+        if self._checkpoint is None:
+            with self._db.transaction():
+                return refused | self._writing.write(list(rows.items()))
+        self._start()
+        refused |= self._writing.write(list(rows.items()))
+        if self._staged is not None:
+            self._staged += [row for index, row in rows.items() if index not in refused]
+        return refused
+
+    def commit(self, changes: bytes) -> None:
+        assert self._checkpoint is not None, "claimed"
+        self._start()
+        self._checkpoint.commit(changes)
+        self._db.run("COMMIT")
+        self._under_way = False
+
+    def stage(self) -> bytes | None:
+        self._undo()
+        if not self._staged:
+            return None
+        self._stages += 1
+        stage = Stage(self._fence, self._stages, self._staged)
+        self._staged = []
+        return msgspec.msgpack.encode(stage)
+
+    def apply(self, intent: bytes) -> None:
+        assert self._checkpoint is not None, "claimed"
+        self._undo()
+        stage = msgspec.msgpack.decode(intent, type=Stage)
+        with self._db.transaction():
+            if self._checkpoint.applies(stage.fence, stage.number):
+                refused = self._writing.write(list(enumerate(stage.rows)))
+                if refused:
+                    index, why = next(iter(refused.items()))
+                    raise sdk.FatalError(
+                        f"{stage.rows[index].table} does not take a row that it took before: {why}",
+                        suggestion="undo what changed the table meanwhile: the row is committed and belongs there",
+                    )
+
+    def teardown(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _start(self) -> None:
+        if not self._under_way:
+            self._db.run(self._db.begin)
+            self._under_way = True
+
+    def _undo(self) -> None:
+        if self._under_way:
+            self._db.run("ROLLBACK")
+            self._writing.forget()
+            self._under_way = False
+
+    @property
+    def _db(self) -> Database:
+        assert self._database is not None, "opened"
+        return self._database

@@ -1,0 +1,196 @@
+"""Row: a record as a row of a table, in values that every SQL database takes."""
+
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+from pydantic import Field
+
+from conduit_py.sdk import Batch, Operation, Options, Record, RecordRefused, encode_json, metadata
+
+
+class TableOptions(Options):
+    """How records become rows."""
+
+    table: str | None = Field(
+        default=None, min_length=1, description="the table to write; None: the one that opencdc.collection names"
+    )
+    mode: Literal["append", "upsert"] = Field(
+        default="append", description="insert every record, or have one row per key: insert, update or delete it"
+    )
+    key: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="the columns of the key for upsert; None: the fields of the record's key",
+    )
+    layout: Literal["columns", "json"] = Field(
+        default="columns", description="a column per field, or the columns key, operation, metadata and payload as JSON"
+    )
+    create: bool = Field(default=True, description="create a missing table, with the columns of its first record")
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """What is to happen to one row: it gets these values, or, with `gone`, the row with these values is deleted."""
+
+    table: str
+    columns: tuple[str, ...]
+    values: tuple[Any, ...]
+    keys: tuple[str, ...] = ()
+    """The columns by which an existing row is found; none: always a new row."""
+    gone: bool = False
+    kinds: tuple[str, ...] = ()
+    """What the values were, to create the columns by."""
+
+
+_JSON_COLUMNS = ("key", "operation", "metadata", "payload")
+
+
+class Rows:
+    """Makes rows of records. `int_max` bounds integers; `finite` refuses NaN and infinity, which become NULL there."""
+
+    def __init__(self, options: TableOptions, *, int_max: int | None, finite: bool) -> None:
+        self._options = options
+        self._int_max = int_max
+        self._finite = finite
+
+    def of(self, batch: Batch) -> tuple[dict[int, Row], dict[int, str]]:
+        """Index → row, and index → reason for the records that make none."""
+        rows: dict[int, Row] = {}
+        refused: dict[int, str] = {}
+        for index, record in enumerate(batch):
+            try:
+                rows[index] = self._row(record)
+            except RecordRefused as error:
+                refused[index] = error.message
+        return rows, refused
+
+    def _row(self, record: Record) -> Row:
+        table = self._options.table or record.metadata.get(metadata.COLLECTION)
+        if not table:
+            raise RecordRefused(f"has no {metadata.COLLECTION}, which says the table where none is set")
+        fields = _json_fields(record) if self._options.layout == "json" else _fields(record)
+        keys = self._keys(record) if self._options.mode == "upsert" else ()
+        gone = record.operation is Operation.DELETE and bool(keys)
+        if gone:
+            fields = {name: fields[name] for name in keys if name in fields}
+        for name in keys:
+            if fields.get(name) is None:
+                raise RecordRefused(f"has no value for {name!r}, which is part of the key")
+        if not fields:
+            raise RecordRefused("has no fields, so it makes no row")
+        columns = tuple(fields)
+        values = tuple(self._plain(name, value) for name, value in fields.items())
+        return Row(table, columns, values, keys, gone, tuple(_kind(value) for value in fields.values()))
+
+    def _keys(self, record: Record) -> tuple[str, ...]:
+        if self._options.layout == "json":
+            return ("key",)
+        if self._options.key is not None:
+            return tuple(self._options.key)
+        if isinstance(record.key, dict) and record.key:
+            return tuple(record.key)
+        raise RecordRefused('has no structured key; name its columns with the option "key"')
+
+    def _plain(self, name: str, value: Any) -> Any:
+        if value is None or isinstance(value, bool | str | bytes):
+            if isinstance(value, str) and "\0" in value:
+                raise RecordRefused(f"{name!r} has a NUL character in it, which no SQL text can carry")
+            return value
+        if isinstance(value, int):
+            if self._int_max is not None and not -self._int_max - 1 <= value <= self._int_max:
+                raise RecordRefused(f"{name!r} is {value}, which is too large for an integer here")
+            return value if -(2**63) <= value < 2**63 else str(value)
+        if isinstance(value, float):
+            if self._finite and not _is_finite(value):
+                raise RecordRefused(f"{name!r} is {value}, which cannot be stored here")
+            return value
+        if isinstance(value, datetime | date | time):
+            return value.isoformat()
+        if isinstance(value, Decimal | UUID):
+            return str(value)
+        if isinstance(value, dict | list):
+            return encode_json(value).decode()
+        if isinstance(value, timedelta):
+            return f"{value.total_seconds()} seconds"
+        raise RecordRefused(f"{name!r} is a {type(value).__name__}, which has no form in SQL")
+
+
+def grouped(rows: Iterable[tuple[int, Row]]) -> list[list[tuple[int, Row]]]:
+    """Rows that follow each other and go into one statement, each group in order."""
+    groups: list[list[tuple[int, Row]]] = []
+    last: tuple[Any, ...] | None = None
+    for index, row in rows:
+        shape = (row.table, row.columns, row.keys, row.gone)
+        if shape != last:
+            groups.append([])
+            last = shape
+        groups[-1].append((index, row))
+    return groups
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    """The fields of the payload, and those of the key that the payload does not have."""
+    key = record.key if isinstance(record.key, dict) else {}
+    after = record.payload.after
+    if after is None and record.operation is Operation.DELETE:
+        return dict(key)
+    if not isinstance(after, dict):
+        what = "absent" if after is None else "raw bytes"
+        hint = 'decode it first, for example with the processor "json.decode", or use layout="json"'
+        raise RecordRefused(f"payload.after is {what}, so it has no columns ({hint})")
+    return {**key, **after}
+
+
+def _json_fields(record: Record) -> dict[str, Any]:
+    key, after = record.key, record.payload.after
+    return dict(
+        zip(
+            _JSON_COLUMNS,
+            (
+                _text(key, "key"),
+                record.operation.value,
+                encode_json(record.metadata).decode(),
+                _text(after, "payload.after"),
+            ),
+            strict=True,
+        )
+    )
+
+
+def _text(data: Any, path: str) -> str | None:
+    if data is None:
+        return None
+    if isinstance(data, dict):
+        return encode_json(data).decode()
+    try:
+        return str(data.decode())
+    except UnicodeDecodeError:
+        raise RecordRefused(f"{path} is raw bytes that are not UTF-8, so it is no text") from None
+
+
+def _kind(value: Any) -> str:
+    for kind, name in _KINDS:
+        if isinstance(value, kind):
+            return name
+    return "text"
+
+
+_KINDS: Sequence[tuple[type[Any], str]] = (
+    (bool, "boolean"),
+    (int, "integer"),
+    (float, "real"),
+    (Decimal, "decimal"),
+    (bytes, "bytes"),
+    (datetime, "datetime"),
+    (date, "date"),
+    (dict, "json"),
+    (list, "json"),
+    (UUID, "uuid"),
+)
+
+
+def _is_finite(value: float) -> bool:
+    return value - value == 0

@@ -1,0 +1,175 @@
+"""The SQLite connector: rows into tables of a database file, and rows that are added to a table."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from conduit_connectors.numbering import number_of, positions_of
+from conduit_connectors.sql.database import Database, NotThisRow
+from conduit_connectors.sql.destination import SqlDestination
+from conduit_connectors.sql.row import TableOptions
+from conduit_py import sdk
+from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Options, Record, TransientError, metadata
+
+BUSY_SECONDS = 10.0
+
+
+class DestinationOptions(TableOptions):
+    """What a user may say to the SQLite destination."""
+
+    path: Path = Field(description="the database file; it is created when missing")
+
+
+class Destination(SqlDestination[DestinationOptions]):
+    """Writes records as rows: appended, or one row per key. Level D2.
+
+    Exactly-once in an exactly-once pipeline: the rows and the pipeline's checkpoint, in the table
+    `conduit_checkpoint`, are one transaction of this database. At-least-once in any other, effectively
+    once with `mode="upsert"`. A write is on the disk when it counts as handled.
+
+    One destination writes a file at a time: a transaction holds the database's only write lock until it is
+    committed. Rows for several tables go through one destination, with `table=None`. A row that the table
+    refuses, and values that SQLite cannot hold (NaN, infinity, integers beyond 64 bits), are refused by
+    themselves. Dates, decimals and UUIDs are stored as text, objects and lists as JSON.
+    """
+
+    bytes_type: ClassVar[str] = "BLOB"
+    int_max: ClassVar[int | None] = 2**63 - 1
+    finite: ClassVar[bool] = True
+
+    def connect(self) -> Database:
+        return SqliteDatabase(self.options.path)
+
+
+class SqliteDatabase(Database):
+    """A connection that commits to the disk and waits a while for others."""
+
+    mark: ClassVar[str] = "?"
+    # Taken at the start: a transaction that reads first and writes later may find that it cannot any more.
+    begin: ClassVar[str] = "BEGIN IMMEDIATE"
+    types: ClassVar[Mapping[str, str]] = {
+        "boolean": "BOOLEAN",
+        "integer": "INTEGER",
+        "real": "REAL",
+        "decimal": "TEXT",
+        "bytes": "BLOB",
+        "datetime": "TEXT",
+        "date": "TEXT",
+        "json": "TEXT",
+        "uuid": "TEXT",
+        "text": "TEXT",
+    }
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection = _connected(path)
+        self.run("PRAGMA journal_mode = WAL")
+        self.run("PRAGMA synchronous = FULL")
+
+    def run(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        try:
+            return self._connection.execute(sql, parameters).rowcount
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        try:
+            self._connection.executemany(sql, rows)
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(sql, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def columns(self, table: str) -> list[str]:
+        return [name for _, name, *_ in self.rows(f"PRAGMA table_info({self.quoted(table)})")]
+
+    def quoted(self, name: str) -> str:
+        return self._column(name)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _translated(self, error: sqlite3.Error) -> Exception:
+        return NotThisRow(str(error)) if isinstance(error, _OF_THE_ROW) else unusable(self._path, error)
+
+
+_OF_THE_ROW = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    try:
+        return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise unusable(path, error) from error
+
+
+def unusable(path: Path, error: sqlite3.Error) -> FatalError | TransientError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return TransientError(
+            f"{path} is locked by another writer",
+            suggestion="let one destination write it: with table=None it writes several tables",
+        )
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        return TransientError(f"{path} cannot be written: {error}", suggestion="check the disk and its free space")
+    return FatalError(f"{path} cannot be used: {error}", suggestion="check that it is a SQLite database and writable")
+
+
+class SourceOptions(Options):
+    """What a user may say to the SQLite source."""
+
+    path: Path = Field(description="the database file")
+    table: str = Field(min_length=1, description="the table to read")
+    tail: bool = Field(default=False, description="wait for more rows at the end")
+
+
+class Source(sdk.Source[SourceOptions]):
+    """The rows of a table in the order of their rowid, which is the position; resumes after any row.
+
+    For tables to which rows are added: what is changed or deleted after it was read is not seen, and a rowid
+    must not be used again (declare the key AUTOINCREMENT where rows are deleted). At-least-once on its
+    own, exactly-once with a destination that can.
+    """
+
+    _connection: sqlite3.Connection | None = None
+
+    def open(self, position: bytes | None) -> None:
+        path = self.options.path
+        if not path.exists():
+            raise FatalError(f"there is no {path}", suggestion="check the path")
+        self._after = 0 if position is None else number_of("sqlite", position)
+        self._connection = _connected(path)
+
+    def read(self, n: int) -> list[Record]:
+        assert self._connection is not None
+        table = '"' + self.options.table.replace('"', '""') + '"'
+        sql = f"SELECT rowid, * FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        try:
+            with closing(self._connection.execute(sql, (self._after, n))) as cursor:
+                names = [each[0] for each in cursor.description[1:]]
+                rows = cursor.fetchall()
+        except sqlite3.Error as error:
+            raise unusable(self.options.path, error) from error
+        if not rows:
+            raise NothingYet if self.options.tail else EndOfSource
+        self._after = rows[-1][0]
+        positions = positions_of("sqlite", [row[0] for row in rows])
+        return [self._record(names, row, position) for row, position in zip(rows, positions, strict=True)]
+
+    def _record(self, names: list[str], row: tuple[Any, ...], position: bytes) -> Record:
+        record = Record.of(dict(zip(names, row[1:], strict=True)), position=position)
+        record.metadata = {metadata.COLLECTION: self.options.table}
+        return record
+
+    def teardown(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

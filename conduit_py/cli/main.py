@@ -14,6 +14,7 @@ from conduit_py import __version__
 from conduit_py.cli import operate
 from conduit_py.cli.dashboards import dashboards
 from conduit_py.cli.dlq import dlq
+from conduit_py.cli.journal import journal
 from conduit_py.cli.output import forget_reader
 from conduit_py.cli.streams import prepare_streams
 
@@ -154,6 +155,47 @@ def quickstart(
 
 
 @app.command(sort_key=6)
+def init(
+    folder: Annotated[Path, Parameter(help="folder to write it to [default: this one]")] = Path(),
+    /,
+    *,
+    yaml: Annotated[bool, Parameter(help="write the pipeline in Conduit's YAML instead of Python")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Write a small project to start from: a pipeline that runs, and a test that passes."""
+    from conduit_py.cli.init import init
+
+    return init(folder, yaml=yaml, as_json=json)
+
+
+@app.command(sort_key=7)
+def doctor(
+    *,
+    pipelines: Annotated[
+        Path | None, Parameter(help="folder of pipeline files, or one file [default: pipelines, if there is one]")
+    ] = None,
+    state: Annotated[Path, Parameter(help="folder that remembers positions [default: .conduit/serve]")] = Path(
+        ".conduit/serve"
+    ),
+    host: Annotated[str, Parameter(help="address that a server would listen on", show_default=True)] = "127.0.0.1",
+    port: Annotated[int, Parameter(help="and its port", show_default=True, validator=validators.Number(gte=0))] = 8080,
+    token_file: Annotated[Path | None, Parameter(help="file with a role and a token a line")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Say what is wrong with this machine, and with what `serve` would be given, and how to mend it.
+
+    Nothing is started, and no other machine is asked. The exit code is 0 unless something must be mended.
+    """
+    from conduit_py.cli.doctor.examine import Subject, examine
+
+    if pipelines is None and Path("pipelines").is_dir():
+        pipelines = Path("pipelines")
+    return examine(Subject(pipelines, state, host, port, token_file), as_json=json)
+
+
+@app.command(sort_key=8)
 def version(*, json: Json = False) -> int:
     """Print the version of conduit-py and of what it runs on."""
     from conduit_py.cli.version import show_version
@@ -167,6 +209,7 @@ app.command(operate.top, sort_key=12)
 app.command(operate.tap, sort_key=14)
 app.register_install_completion_command(help="Complete commands and options in your shell from now on.")
 app.command(dashboards)
+app.command(journal)
 
 
 def main() -> None:

@@ -119,11 +119,14 @@ class FileReader(Reader):
         """Go to the next segment if one is there although this one has no seal: its writer died in between."""
         if self._segment is None:
             return True
-        following = self.offset + HEADER_SIZE
-        if self._segment.end != self.offset or not (self.directory / segment_name(following)).exists():
+        if self._segment.end != self.offset:
             return False
-        self._go_to(following)
-        return True
+        # Or the seal was damaged, and set aside with what is before it.
+        for following in (self.offset + HEADER_SIZE, self.offset):
+            if following != self._segment.base and (self.directory / segment_name(following)).exists():
+                self._go_to(following)
+                return True
+        return False
 
     def _is_durable(self, header: Header) -> bool:
         if header.end <= self._durable:

@@ -99,13 +99,22 @@ def content_holds(header: Header, content: bytes) -> bool:
     return header.kind != MESSAGES or zlib.crc32(content) == header.checksum
 
 
-def encode_segment(info: SegmentInfo) -> bytes:
-    body = msgspec.json.encode(info) + b"\n"
+def encode_segment(info: SegmentInfo, size: int | None = None) -> bytes:
+    """The header of a segment; with `size` just so long, which must be enough for it."""
+    body = msgspec.json.encode(info)
+    padding = 0 if size is None else size - _SEGMENT.size - len(body) - 1
+    if padding < 0:
+        raise ValueError(f"a header of {size} bytes has no room for {info}")
+    body += b" " * padding + b"\n"
     return _SEGMENT.pack(_SEGMENT_MAGIC, VERSION, 0, len(body), zlib.crc32(body)) + body
 
 
 class NotASegment(ValueError):
     """A file that should be a segment cannot be read as one."""
+
+
+class OtherVersion(NotASegment):
+    """A segment in a version of the format that is not ours."""
 
 
 def decode_segment(data: bytes) -> tuple[SegmentInfo, int]:
@@ -114,7 +123,7 @@ def decode_segment(data: bytes) -> tuple[SegmentInfo, int]:
         raise NotASegment("it does not begin as a segment of a journal does")
     _, version, _, size, checksum = _SEGMENT.unpack_from(data)
     if version != VERSION:
-        raise NotASegment(f"it has version {version} of the format, and this conduit-py knows version {VERSION}")
+        raise OtherVersion(f"it has version {version} of the format, and this conduit-py knows version {VERSION}")
     body = data[_SEGMENT.size : _SEGMENT.size + size]
     if len(body) < size or zlib.crc32(body) != checksum:
         raise NotASegment("its header is damaged")

@@ -5,9 +5,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from conduit_connectors.journal.body import decode_record
 from conduit_connectors.journal.position import Position, positions_by_number, positions_inside
 from conduit_py import sdk
+from conduit_py.journal.body import decode_record
 from conduit_py.journal.committed import CommittedReader
 from conduit_py.journal.file_reader import FileReader, JournalFiles
 from conduit_py.journal.message_id import Flag

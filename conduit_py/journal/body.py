@@ -9,15 +9,17 @@ from uuid import UUID
 
 import msgspec
 
-from conduit_py.sdk import Data, Operation, Payload, Record, RecordRefused
+from conduit_py.errors import RecordRefused
+from conduit_py.record import Data, Operation, Payload, Record
 
 
 def encode_record(record: Record) -> bytes:
     """The body of a record, without its position, which means something only where it came from."""
     payload = record.payload
-    fields = (record.operation, record.metadata, record.key, payload.before, payload.after)
+    key, before, after = record.key, payload.before, payload.after
+    fields = (record.operation, record.metadata, key, before, after)
     try:
-        if not (_is_plain(record.key) and _is_plain(payload.after) and _is_plain(payload.before)):
+        if not (_is_plain(after) and _is_plain(key) and _is_plain(before)):
             fields = (*fields[:2], *(_carried(each) for each in fields[2:]))
         return _ENCODER.encode(fields)
     except OverflowError:
@@ -32,7 +34,7 @@ def decode_record(body: bytes, position: bytes) -> Record:
     try:
         operation, metadata, key, before, after = _DECODER.decode(body)
     except (msgspec.DecodeError, ValueError, ArithmeticError) as error:
-        raise RecordRefused(f"is not a record of the journal connector: {error}") from error
+        raise RecordRefused(f"is not a record: {error}") from error
     return Record(position, operation, metadata, key, Payload(before, after))
 
 
@@ -43,7 +45,7 @@ _NESTED = frozenset({dict, list})
 def _is_plain(value: Any) -> bool:
     """Whether MessagePack has a form of its own for everything in a value. Most records are flat: one look does."""
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in _PLAIN or (kind is dict and _PLAIN.issuperset(map(type, value.values()))):
         return True
     items: Iterable[Any] = value.values() if kind is dict else value if kind is list else ()
     kinds = set(map(type, items))

@@ -1,11 +1,11 @@
-"""Claim: who writes transactions into a journal for a pipeline, kept in the registers of the journal itself."""
+"""Claim: who writes transactions into a journal for an owner, kept in the registers of the journal itself."""
 
+from conduit_py.errors import Fenced
 from conduit_py.journal.fault import RegisterMismatch
 from conduit_py.journal.log import Log
 from conduit_py.journal.message_id import Flag, MessageId, ProducerId
 from conduit_py.journal.publisher import Publisher
 from conduit_py.journal.registers import Labels, Registers, Selector
-from conduit_py.sdk import Fenced
 
 
 class Claim:
@@ -55,3 +55,17 @@ class Claim:
     def _registers(self, registers: Registers, current: tuple[str, ...] | None) -> Labels:
         former = {*registers.get(self._former, ()), *(each.partition(":")[2] for each in current or ())}
         return {self._writer: self._value, **({self._former: sorted(former)} if former else {})}
+
+
+def release(log: Log, owner: str) -> bool:
+    """Let the fences of an owner start anew, and fence its writer, be it alive; whether there was one."""
+    registers = log.barrier().registers
+    writer = registers.get(f"writer/{owner}")
+    if writer is None:
+        return False
+    publisher = Publisher()
+    former = {*registers.get(f"former/{owner}", ()), *(each.partition(":")[2] for each in writer)}
+    # The registers stay, so that the next claim rolls back what earlier runs left; but the fence is the lowest.
+    union = {f"writer/{owner}": f"0:{publisher.producer.hex()}", f"former/{owner}": sorted(former)}
+    log.append([b""], id=publisher.acknowledge(), union=union)
+    return True

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from conduit_py.dead_letter import DeadLetter
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
+NodeId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.:-]+$")]
 Delivery: TypeAlias = Literal["at_least_once", "at_most_once", "exactly_once"]
 After: TypeAlias = str | Sequence[str] | None
 DeadLetterCallable: TypeAlias = "Callable[[DeadLetter], Awaitable[None] | None]"
@@ -44,7 +45,7 @@ When = Annotated[Callable[..., Any], AfterValidator(_answers_at_once)]
 class SourceSettings(Options):
     """How the runtime treats a source, whatever the connector."""
 
-    id: Id
+    id: NodeId
     batch_size: int = Field(default=256, ge=1, description="the most records that travel together")
     window: int = Field(default=32_768, ge=1, description="the most records read and not yet settled")
 
@@ -83,7 +84,7 @@ class Source:
 class DestinationSettings(Options):
     """How the runtime treats a destination, whatever the connector."""
 
-    id: Id
+    id: NodeId
     retry: Retry | None = None
     when: When | None = None
 
@@ -117,7 +118,7 @@ class Destination:
 class ProcessorSettings(Options):
     """How the runtime treats a processor, whatever it does."""
 
-    id: Id
+    id: NodeId
     workers: int = Field(default=1, ge=1, le=1000, description="how many records are processed at once, order kept")
     when: When | None = None
     retry: Retry | None = None

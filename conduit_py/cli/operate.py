@@ -22,9 +22,13 @@ def _check_url(_: Any, url: str) -> None:
         raise ValueError("may hold no password: give a token with --token-file or CONDUIT_API_TOKEN")
 
 
-def _check_id(_: Any, id: str) -> None:
-    if not fullmatch(r"[A-Za-z0-9_.:-]{1,128}", id):
-        raise ValueError("must be 1 to 128 letters, digits or any of _.:-")
+def _check_id(_: Any, id: str, length_max: int = 128) -> None:
+    if not fullmatch(r"[A-Za-z0-9_.:-]+", id) or len(id) > length_max:
+        raise ValueError(f"must be 1 to {length_max} letters, digits or any of _.:-")
+
+
+def _check_node_id(_: Any, id: str) -> None:
+    _check_id(_, id, length_max=256)
 
 
 def _within(least: int, most: int) -> validators.Number:
@@ -49,8 +53,8 @@ class Call:
 HERE = Call()
 
 PipelineId = Annotated[str, Parameter(help="id of the pipeline", validator=_check_id)]
-SourceId = Annotated[str, Parameter(help="id of one of its sources", validator=_check_id)]
-NodeId = Annotated[str, Parameter(help="id of one of its nodes", validator=_check_id)]
+SourceId = Annotated[str, Parameter(help="id of one of its sources", validator=_check_node_id)]
+NodeId = Annotated[str, Parameter(help="id of one of its nodes", validator=_check_node_id)]
 Json = Annotated[bool, Parameter(help="answer in JSON on stdout")]
 Wait = Annotated[
     float,

@@ -21,7 +21,7 @@ def read_pipeline(section: Section, version: str) -> LoadedPipeline | None:
     """The pipeline of a section; None, and all its mistakes among the findings, when it has any."""
     findings = section.under.findings
     mistakes_before = len(findings.problems)
-    id = read_id(section, {})
+    id = read_id(section, {}, NAME_LENGTH_MAX)
     desired = _desired(section)
     name = section.text("name", length_max=NAME_LENGTH_MAX)
     description = section.text("description", length_max=DESCRIPTION_LENGTH_MAX) or ""

@@ -14,6 +14,7 @@ from conduit_py.sdk.options import Place
 from conduit_py.sdk.plugin import Plugin
 
 ItemT = TypeVar("ItemT", bound=Any)
+NODE_ID_LENGTH_MAX: Final = 256
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,13 @@ def read_plugin(
     return ReadPlugin(section, plugin, settings, translate(kind, bare(written), settings.values, plugin.options_model))
 
 
-def read_id(section: Section, seen: dict[str, int]) -> str | None:
+def read_id(section: Section, seen: dict[str, int], length_max: int = NODE_ID_LENGTH_MAX) -> str | None:
     """The id of a section, None if it cannot be used. `seen` has the lines of those that stood before."""
     id = section.text("id", required=True)
     if id is None:
         return None
-    if not _ID.fullmatch(id):
-        section.problem("id", f"must be 1 to 128 letters, digits, - _ : or . and not {id[:40]!r}")
+    if not _ID.fullmatch(id) or len(id) > length_max:
+        section.problem("id", f"must be 1 to {length_max} letters, digits, - _ : or . and not {id[:40]!r}")
         return None
     if id in seen:
         section.problem("id", f"the id {id!r} stands twice, first in line {seen[id]}", "give each an id of its own")
@@ -81,7 +82,7 @@ def bare(name: str) -> str:
     return name.rpartition(":")[2].partition("@")[0]
 
 
-_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_ID: Final = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
 def _find(section: Section, kind: registry.Kind, key: str, name: str) -> type[Plugin[Any]] | None:

@@ -233,7 +233,7 @@ def _entry_path(node: yaml.MappingNode, path: str, index: int) -> str:
     return f"{path}.{ids[0]}" if ids and _ID.fullmatch(ids[0]) else f"{path}[{index}]"
 
 
-_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_ID = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
 
 
 def _said(node: yaml.Node) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from conduit_py.pipeline import Id
+from conduit_py.pipeline import Id, NodeId
 from conduit_py.record import Record, Structured
 from conduit_py.server.letter_views import (
     CausesView,
@@ -54,10 +54,10 @@ class FilterRequest(View):
     model_config = ConfigDict(extra="forbid")
 
     pipeline: Id | None = None
-    node: Id | None = Field(default=None, description="a node that refuses it")
+    node: NodeId | None = Field(default=None, description="a node that refuses it")
     cause: Text | None = Field(default=None, description="as /causes names it")
     text: Text | None = Field(default=None, description="a part of the error, in upper or lower case")
-    source: Id | None = None
+    source: NodeId | None = None
     state: LetterState | None = None
     since: Time | None = Field(default=None, description="last refused then or later, in seconds since 1970")
     until: Time | None = Field(default=None, description="last refused before then")
@@ -95,7 +95,7 @@ class SelectionRequest(View):
 class ReplayRequest(SelectionRequest):
     """Which letters to send again."""
 
-    destinations: list[Id] | None = Field(
+    destinations: list[NodeId] | None = Field(
         default=None, min_length=1, max_length=1000, description="only to these, of those that refused it"
     )
 
@@ -106,7 +106,7 @@ class RecordRequest(View):
     model_config = ConfigDict(extra="forbid")
 
     record: dict[str, Any]
-    node: Id | None = Field(default=None, description="at which node; needed only where the records differ")
+    node: NodeId | None = Field(default=None, description="at which node; needed only where the records differ")
 
 
 @router.get("", responses=documented(503))

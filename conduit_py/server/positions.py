@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path
 from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
-from conduit_py.pipeline import Id
+from conduit_py.pipeline import NodeId
 from conduit_py.server.pipelines import PipelineId
 from conduit_py.server.problems import documented
 from conduit_py.server.service import Here, Service
@@ -18,7 +18,7 @@ log = logging.getLogger("conduit_py.server")
 
 router = APIRouter(prefix="/api/v1/pipelines/{id}/positions", tags=["positions"])
 
-SourceId = Annotated[Id, Path(description="the id of a source of the pipeline")]
+SourceId = Annotated[NodeId, Path(description="the id of a source of the pipeline")]
 Base64 = Annotated[
     str,
     StringConstraints(

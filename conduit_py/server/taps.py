@@ -14,7 +14,7 @@ from pydantic import Field
 
 from conduit_py.errors import FleetError, PipelineUnknown
 from conduit_py.lifecycle.fleet import Member
-from conduit_py.pipeline import Id
+from conduit_py.pipeline import NodeId
 from conduit_py.server.event_stream import EventStream
 from conduit_py.server.pipelines import PipelineId
 from conduit_py.server.problems import documented
@@ -32,7 +32,7 @@ LOOK_SECONDS = 0.5
 QUIET_SECONDS = 10.0
 """After so long without an event a comment is sent: whoever stands in between must not think that it has ended."""
 
-NodeId = Annotated[Id, Path(description="the id of a source, processor or destination of the pipeline")]
+Node = Annotated[NodeId, Path(description="the id of a source, processor or destination of the pipeline")]
 Rate = Annotated[int, Query(ge=1, le=1000, description="the most records a second")]
 Limit = Annotated[int | None, Query(ge=1, le=1_000_000, description="end after so many records")]
 
@@ -116,7 +116,7 @@ async def tap_node(
     service: Here,
     taps: Annotated[OpenTaps, Depends(_taps_of)],
     id: PipelineId,
-    node: NodeId,
+    node: Node,
     rate: Rate = RATE,
     limit: Limit = None,
 ) -> EventStream:

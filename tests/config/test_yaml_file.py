@@ -295,7 +295,7 @@ def test_all_mistakes_are_reported_at_once_with_line_and_suggestion(load: Load, 
         "pipelines.yaml:4: pipelines[0].name: must be text, not a list (write a list as one text, with commas)",
         "pipelines.yaml:6: pipelines[0].connectors[0].id: is required (add id: …)",
         "pipelines.yaml:6: pipelines[0].connectors[0].plugin: is required (add plugin: …)",
-        "pipelines.yaml:7: pipelines[0].connectors[1].id: must be 1 to 128 letters, digits, - _ : or . and not 'b c'",
+        "pipelines.yaml:7: pipelines[0].connectors[1].id: must be 1 to 256 letters, digits, - _ : or . and not 'b c'",
         "pipelines.yaml:8: pipelines[0].connectors[1].type: must be source or destination, not 'sink'",
         "pipelines.yaml:12: pipelines[0].connectors.d.plugin: there is no destination plugin 'flie' "
         "(did you mean 'file'?)",

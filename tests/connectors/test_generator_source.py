@@ -271,7 +271,7 @@ async def test_each_collection_has_a_shape_of_its_own(tmp_path: Path) -> None:
     }
     options: dict[str, Any] = dict(fields={"n": "index"}, collections=["", *shapes], shapes=shapes, count=600)
     made = await generated(**options)
-    later = await generated(b"299", **options)
+    later = await generated(made[299].position, **options)
 
     assert [record.metadata.get("opencdc.collection") for record in made[:5]] == [
         None,

@@ -31,7 +31,7 @@ class Shelf(Sink[ShelfOptions]):
     async def write(self, batch: Batch) -> dict[int, str] | None:
         await trio.sleep(self.options.seconds)
         if random.random() < self.options.fails:
-            raise ConnectionError("the warehouse closed the connection")
+            raise ConnectionError("the bank closed the connection")
         every = self.options.refuses
         if not every:
             return None

@@ -22,7 +22,7 @@ export function blockage(waitingOn) {
 }
 
 const HELD = new Set(["channel", "window"]);
-const MERELY_FULL = 0.3;
+const MERELY_FULL = 0.1;
 
 /**
  * How hard every edge of a pipeline is pushed back at this moment, from 0 to 1: a Map by `edgeKey`. A channel that is

@@ -2,6 +2,7 @@
 import dagre from "@dagrejs/dagre";
 
 const HEIGHT = 88;
+const MARGIN = 12;
 
 /**
  * {width, height, nodes: Map id → {x, y, width, height}, edges: [{from, to, path, label: {x, y, anchor, side}}]}, drawn
@@ -9,17 +10,41 @@ const HEIGHT = 88;
  */
 export function layout(nodes, edges, direction, width) {
   const graph = new dagre.graphlib.Graph();
-  graph.setGraph({ rankdir: direction, nodesep: 28, ranksep: direction === "LR" ? 96 : 56, marginx: 12, marginy: 12 });
+  graph.setGraph({ rankdir: direction, nodesep: 28, ranksep: direction === "LR" ? 96 : 56, marginx: MARGIN, marginy: MARGIN });
   for (const node of nodes) graph.setNode(node.id, { width, height: HEIGHT });
   for (const [from, to] of edges) graph.setEdge(from, to, {});
+  lineUp(graph, nodes);
   dagre.layout(graph);
+  const size = cropped(graph, nodes, direction);
   const places = new Map(nodes.map(({ id }) => [id, graph.node(id)]));
   return {
-    width: graph.graph().width,
-    height: graph.graph().height,
+    ...size,
     nodes: places,
     edges: edges.map(([from, to]) => drawn([from, to], graph.edge(from, to).points, places, direction, alone(edges, to))),
   };
+}
+
+const ENDS = { source: "\0sources", destination: "\0destinations" };
+
+/** All sources begin in one rank and all destinations end in one: each kind hangs on a node that is not drawn. */
+function lineUp(graph, nodes) {
+  for (const end of Object.values(ENDS)) graph.setNode(end, { width: 0, height: 0 });
+  for (const { id, kind } of nodes) {
+    if (kind === "source") graph.setEdge(ENDS.source, id, { weight: 50 });
+    if (kind === "destination") graph.setEdge(id, ENDS.destination, { weight: 50 });
+  }
+}
+
+/** Moves what is drawn to the edges, over the room of what is not; how large it then is. */
+function cropped(graph, nodes, direction) {
+  const [along, length] = direction === "LR" ? ["x", "width"] : ["y", "height"];
+  const places = nodes.map(({ id }) => graph.node(id));
+  const first = Math.min(...places.map((place) => place[along] - place[length] / 2)) - MARGIN;
+  const last = Math.max(...places.map((place) => place[along] + place[length] / 2)) + MARGIN;
+  for (const place of places) place[along] -= first;
+  for (const edge of graph.edges()) for (const point of graph.edge(edge).points) point[along] -= first;
+  const { width, height } = graph.graph();
+  return { width, height, [length]: last - first };
 }
 
 /** The node to which a key leads from a place: along the edges, or to a neighbour of the same rank. */

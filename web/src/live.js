@@ -1,4 +1,5 @@
 /** live: the state of the server as it streams in; one connection, whatever is shown. */
+import { say } from "./notices.js";
 import { Recording } from "./recording.js";
 import { Series } from "./series.js";
 import { Store } from "./store.js";
@@ -7,6 +8,7 @@ import { follow } from "./stream.js";
 const SILENT_SECONDS = 10;
 const HISTORY_SECONDS = 300;
 const RECORDINGS_MAX = 20;
+const TOLD_MAX = 3;
 
 /** {at, pipelines, byId}, or null before the first event. */
 export const fleet = new Store(null);
@@ -74,7 +76,14 @@ function takeFleet({ at, pipelines }) {
   }
   const byId = new Map(pipelines.map((pipeline) => [pipeline.id, pipeline]));
   for (const id of histories.keys()) if (!byId.has(id)) histories.delete(id);
+  if (fleet.value) tellOfTrouble(pipelines, fleet.value.byId);
   fleet.set({ at, pipelines, byId });
+}
+
+/** Whoever looks elsewhere is told when a pipeline breaks. */
+function tellOfTrouble(pipelines, before) {
+  const broken = pipelines.filter(({ id, status }) => status === "degraded" && (before.get(id)?.status ?? status) !== status);
+  for (const { id, error } of broken.slice(0, TOLD_MAX)) say(`${id} is degraded: ${error?.message ?? "for no known reason"}`, "failed", error?.suggestion);
 }
 
 function takePipeline({ at, pipeline }) {

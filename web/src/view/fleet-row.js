@@ -1,6 +1,6 @@
 /** FleetRow: a pipeline in one line. */
 import { memo } from "../memo.js";
-import { command, possible } from "../commands.js";
+import { command, LABELS, possible } from "../commands.js";
 import { ago, count, iso, moment, rate as inWords } from "../format.js";
 import { html } from "../html.js";
 import { history } from "../live.js";
@@ -36,8 +36,8 @@ export const FleetRow = memo(function FleetRow({ pipeline, rate, at, active }) {
     <span role="cell" class="cell-why"><${Why} pipeline=${pipeline} live=${live} /></span>
     <time role="cell" class="cell-since" datetime=${iso(since)} title=${moment(since)}>${ago(since, at)}</time>
     <span role="cell" class="cell-action">
-      <button type="button" class="small" tabindex=${active ? 0 : -1} onClick=${() => command(main, id)} aria-label=${`${main === "start" ? "Start" : main === "stop" ? "Stop" : "Force stop"} ${id}`}>
-        <${Icon} name=${main} />${main === "force" ? "force" : main}
+      <button type="button" class="small" tabindex=${active ? 0 : -1} onClick=${() => command(main, id)} aria-label=${`${LABELS[main]} ${id}`}>
+        <${Icon} name=${main} />${main === "force" ? "Force" : LABELS[main]}
       </button>
     </span>
   </div>`;

@@ -20,7 +20,7 @@ export function PipelinePage({ at }) {
   const seen = useStore(details);
   const { phase, error } = useStore(connection);
   useEffect(() => void (document.title = `${at.id} · conduit-py`), [at.id]);
-  if (seen) return html`<${Pipeline} seen=${seen} at=${at} />`;
+  if (seen?.pipeline.id === at.id) return html`<${Pipeline} seen=${seen} at=${at} />`;
   return html`
     <h1 class="lonely" tabindex="-1">${at.id}</h1>
     ${phase === "refused" ? html`<${Refused} id=${at.id} error=${error} />` : html`<${Loading} what=${at.id} />`}

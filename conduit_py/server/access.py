@@ -18,7 +18,7 @@ CONTENTS = re.compile(r"/api/v1/(pipelines/[^/]+/nodes/[^/]+/tap|dead-letters/(?
 """What shows the contents of records, so that to look at pipelines is not enough."""
 LOOPBACK_NAMES = frozenset({"localhost", "localhost."})
 HEADERS = [
-    (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"content-security-policy", b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),

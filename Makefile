@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install demo demo-page page test check format bench clean
+.PHONY: help install java demo demo-page page test check format bench clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
@@ -27,6 +27,11 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
 
+# Spark runs on Java; nothing else does.
+java:
+	@test -n "$$JAVA_HOME" || command -v java >/dev/null || \
+		(apt-get update -q && apt-get install -qy openjdk-17-jre-headless)
+
 demo: install
 	@$(BIN)/python examples/demo/run.py
 
@@ -47,8 +52,10 @@ check: install
 	$(BIN)/mypy tests examples benchmarks
 	$(BIN)/lint-imports
 
-test: check
-	$(BIN)/pytest -n 2 --dist worksteal
+# The tests of Spark share one cluster and one session, so they run in one process, after all others.
+test: check java
+	$(BIN)/pytest -n 2 --dist worksteal --ignore=tests/spark
+	$(BIN)/pytest tests/spark
 
 bench: install
 	@$(BIN)/python -m benchmarks $(ARGS)

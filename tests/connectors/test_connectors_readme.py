@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conduit_connectors import file, generator, log, memory, stdio
+from conduit_connectors import file, generator, log, memory, spark, stdio
 
 README = (Path(__file__).parents[2] / "connectors" / "README.md").read_text()
 
@@ -39,6 +39,9 @@ def test_the_connector_of_the_example_passes_the_acceptance_suite(tmp_path: Path
         log.Destination,
         memory.Source,
         memory.Destination,
+        spark.Source,
+        spark.Destination,
+        spark.Sink,
     ],
 )
 def test_every_option_is_named(connector: Any) -> None:

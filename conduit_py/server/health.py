@@ -91,7 +91,7 @@ def _running(service: Service) -> list[ProgressAgeView]:
             views.append(
                 ProgressAgeView(
                     id=member.pipeline.id,
-                    progress_age_seconds=service.progress_age(member),
+                    progress_age_seconds=progress.stalled_seconds,
                     in_flight=progress.in_flight,
                     blocked_on=progress.blocked_on,
                 )

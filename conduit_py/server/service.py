@@ -1,7 +1,6 @@
 """Service: what the routes of the API work on, and what they remember between two requests."""
 
 import logging
-from dataclasses import dataclass
 from typing import Annotated
 
 import trio
@@ -9,7 +8,7 @@ from fastapi import Depends
 from fastapi.requests import HTTPConnection
 
 from conduit_py.errors import EnvironmentUnfit, FleetError, ShuttingDown, StateFailed
-from conduit_py.lifecycle.fleet import Fleet, Member
+from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.reloader import Reloader
 from conduit_py.server.redaction import Redaction
 from conduit_py.store.store import Store
@@ -18,14 +17,6 @@ log = logging.getLogger("conduit_py.server")
 
 RETAIN_SECONDS = 60.0
 COUNT_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """The last time that a pipeline was known to get on, and with how many acks."""
-
-    acked: int
-    at: float
 
 
 class Service:
@@ -42,7 +33,6 @@ class Service:
         self.closing = trio.Event()
         self.redaction = Redaction(fleet)
         self._nursery = nursery
-        self._seen: dict[str, _Seen] = {}
 
     def restart(self, id: str) -> None:
         """Restart a pipeline; returns before it has stopped."""
@@ -63,19 +53,8 @@ class Service:
         except Exception:  # a border: a restart that fails may not end the server
             log.exception("pipeline %s could not be restarted", id)
 
-    def progress_age(self, member: Member) -> float:
-        """For how many seconds a pipeline has had records in flight and settled none; 0 when none are in flight."""
-        progress, id, now = member.progress(), member.pipeline.id, trio.current_time()
-        if progress is None or not member.running or not progress.in_flight:
-            self._seen.pop(id, None)
-            return 0.0
-        seen = self._seen.get(id)
-        if seen is None or seen.acked != progress.acked:
-            seen = self._seen[id] = _Seen(progress.acked, now)
-        return now - seen.at
-
     async def watch(self) -> None:
-        """Look at every pipeline once a second, so that ages and secrets are known whenever they are asked for.
+        """Look at every pipeline once a second, so that its secrets are known before they are quoted.
 
         Once a minute, have the dead letters forgotten that their pipelines want to keep no longer.
         """
@@ -83,8 +62,6 @@ class Service:
             nursery.start_soon(self._forget_old_letters)
             while True:
                 self.redaction.learn()
-                for member in self.fleet:
-                    self.progress_age(member)
                 await trio.sleep(1)
 
     async def _forget_old_letters(self) -> None:

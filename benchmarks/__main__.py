@@ -61,7 +61,7 @@ def main() -> int:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("works", nargs="*", default=["W1", "W2"], help="W1 and W2 by default")
+    parser.add_argument("works", nargs="*", default=["W1", "W2", "W3", "W4", "W5"], help="all by default")
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")

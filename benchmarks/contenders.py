@@ -8,6 +8,7 @@ import msgspec
 import orjson
 import trio
 
+from benchmarks import journal
 from benchmarks.workload import cents, dropped, raw
 from conduit_py import Batch, Destination, Payload, Pipeline, Record, Source, processor, sdk
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -251,4 +252,5 @@ WORKS: dict[str, dict[str, Callable[[int, Path], int]]] = {
         "conduit-py, batch function": conduit_batch_w2,
         "bytewax": bytewax_w2,
     },
+    **journal.WORKS,
 }

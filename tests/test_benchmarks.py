@@ -20,5 +20,8 @@ def test_a_small_round_of_every_work_gives_ratios_for_every_contender() -> None:
         ("W1", "bytewax"),
         ("W2", "conduit-py"),
         ("W2", "bytewax"),
+        ("W3", "conduit-py, message by message"),
+        ("W4", "conduit-py"),
+        ("W5", "conduit-py, exactly once"),
     }
     assert all(row["ratio"] > 0 for row in rows)

@@ -40,6 +40,8 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     """
 
     acks = AckMode.FLUSH
+    # A write goes to the page cache; where that is slow, the runtime takes it to a thread. Syncs are in one anyway.
+    blocking = None
 
     _log: FileLog | None = None
     _claim: Claim | None = None

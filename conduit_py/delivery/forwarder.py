@@ -133,10 +133,10 @@ class Forwarder:
         while True:
             await trio.sleep(self._lease_seconds / 3)
             try:
-                extended = await self._outbox.lease(target, self.holder, self._lease_seconds, 0)
+                extended = await self._outbox.extend(target, self.holder, self._lease_seconds)
             except StateFailed:
-                extended = None
-            if extended is None:
+                extended = False
+            if not extended:
                 log.warning("the lease of %r was lost; another forwarder may have taken over", target)
                 sending.cancel()
 

@@ -18,10 +18,11 @@ class Outbox(Protocol):
         ...
 
     async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[Pending] | None:
-        """The oldest messages of a target, which is the holder's alone for that long; None if it is another's.
+        """The oldest messages of a target, which is the holder's alone for that long; None if it is another's."""
+        ...
 
-        To lease again is to extend.
-        """
+    async def extend(self, target: str, holder: str, seconds: float) -> bool:
+        """Have a lease last that long from now; False when it was let go of, or went to another meanwhile."""
         ...
 
     async def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:

@@ -93,6 +93,11 @@ class SqlAlchemyOutbox:
     async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[Pending] | None:
         return await self._run(lambda on: self._lease(on, target, holder, seconds, limit))
 
+    async def extend(self, target: str, holder: str, seconds: float) -> bool:
+        mine = (self.leases.c.target == target, self.leases.c.holder == holder)
+        longer = update(self.leases).where(*mine).values(expires=self._clock() + seconds)
+        return await self._run(lambda on: on.execute(longer).rowcount == 1)
+
     async def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
         return await self._run(lambda on: self._forwarded(on, target, holder, numbers))
 

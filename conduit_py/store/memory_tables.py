@@ -111,6 +111,13 @@ class MemoryTables(Tables):
         row.holder, row.until = holder, self._clock() + seconds
         return [row.pending[number] for number in sorted(row.pending)[:limit]]
 
+    def extend(self, target: str, holder: str, seconds: float) -> bool:
+        row = self._outbox.get(target)
+        if row is None or row.holder != holder:
+            return False
+        row.until = self._clock() + seconds
+        return True
+
     def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
         row = self._outbox.get(target)
         if row is None or row.holder != holder:

@@ -6,7 +6,7 @@ from conduit_py.store.tables import Access, Pending
 
 
 class Outbox:
-    """Intents by target, each target in the order of the commits, leased by one holder at a time."""
+    """Intents by target, those of each owner in the order of its commits, leased by one holder at a time."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -16,11 +16,12 @@ class Outbox:
         return await self._access.look(lambda tables: tables.targets())
 
     async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[Pending] | None:
-        """The oldest intents of a target, which is the holder's alone for that long; None if it is another's.
-
-        To lease again is to extend.
-        """
+        """The oldest intents of a target, which is the holder's alone for that long; None if it is another's."""
         return await self._access.transact(lambda tables: tables.lease(target, holder, seconds, limit))
+
+    async def extend(self, target: str, holder: str, seconds: float) -> bool:
+        """Have a lease last that long from now; False when it was let go of, or went to another meanwhile."""
+        return await self._access.transact(lambda tables: tables.extend(target, holder, seconds))
 
     async def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
         """Remove intents that reached the target; False, with nothing removed, if the lease is another's now."""

@@ -164,6 +164,10 @@ class SqlTables(Tables):
         sql = "SELECT number, owner, target, key, body FROM intents WHERE target = ? ORDER BY number LIMIT ?"
         return [Pending(*row) for row in self.rows(sql, target, limit)]
 
+    def extend(self, target: str, holder: str, seconds: float) -> bool:
+        sql = "UPDATE leases SET expires = ? WHERE target = ? AND holder = ?"
+        return self.run(sql, self.now() + seconds, target, holder) == 1
+
     def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
         held = f"SELECT 1 FROM leases WHERE target = ? AND holder = ?{self.for_update}"
         if not self.rows(held, target, holder):

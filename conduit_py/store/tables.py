@@ -85,9 +85,12 @@ class Tables(ABC):
     def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[Pending] | None:
         """The oldest intents of a target, which is the holder's alone for that long; None if it is another's.
 
-        The lease is of the whole target, because two holders could not keep its order. To lease again is
-        to extend.
+        The lease is of the whole target, because two holders could not keep its order.
         """
+
+    @abstractmethod
+    def extend(self, target: str, holder: str, seconds: float) -> bool:
+        """Have a lease last that long from now; False when it was let go of, or went to another meanwhile."""
 
     @abstractmethod
     def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:

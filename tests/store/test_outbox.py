@@ -82,13 +82,28 @@ async def test_a_lease_ends_by_itself_and_the_late_holder_removes_nothing(store:
     assert await leased(store, "mail", "late") is None
 
 
-async def test_to_lease_again_extends_the_lease(store: Store, pass_time: PassTime) -> None:
+async def test_a_lease_may_be_extended_while_it_is_held(store: Store, pass_time: PassTime) -> None:
     await intend(store, ("mail", b"1"))
+    await leased(store, "mail", "me")
     for _ in range(3):
-        assert await leased(store, "mail", "me") == [b"1"]
         await pass_time(9)
+        assert await store.outbox.extend("mail", "me", 10)
+        assert await leased(store, "mail", "you") is None
 
-    assert await leased(store, "mail", "you") is None
+
+async def test_a_lease_that_was_let_go_of_or_taken_over_cannot_be_extended(store: Store, pass_time: PassTime) -> None:
+    await intend(store, ("mail", b"1"))
+    await leased(store, "mail", "me")
+    await pass_time(11)
+    late_but_free = await store.outbox.extend("mail", "me", 10)
+    await pass_time(11)
+    await leased(store, "mail", "you")
+    taken = await store.outbox.extend("mail", "me", 10)
+    await store.outbox.release("mail", "you")
+
+    assert (late_but_free, taken) == (True, False)
+    assert not await store.outbox.extend("mail", "me", 10)
+    assert not await store.outbox.extend("unknown", "me", 10)
 
 
 async def test_of_many_holders_one_has_the_target(store: Store) -> None:

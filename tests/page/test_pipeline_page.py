@@ -91,13 +91,48 @@ def test_positions_are_set_back_only_while_stopped_and_after_a_question(
     positions = page.get_by_role("region", name="Positions")
     expect(positions).to_contain_text("4")
 
-    positions.get_by_role("button", name="Reset…").click()
-    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
-    expect(positions.get_by_role("button", name="Reset…")).to_be_enabled()
-    positions.get_by_role("button", name="Reset…").click()
-    page.get_by_role("dialog").get_by_role("button", name="Reset").click()
+    reset, dialog = positions.get_by_role("button", name="Reset…"), page.get_by_role("dialog")
+    reset.click()
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(reset).to_be_focused()
+    reset.click()
+    dialog.get_by_role("button", name="Reset").click()
     expect(positions).to_contain_text("the beginning")
     assert site.http.get("/api/v1/pipelines/few/positions").json() == {"positions": {"in": None}}
+
+    positions.get_by_role("button", name="Set…", exact=True).click()
+    expect(positions.get_by_role("textbox")).to_be_focused()
+    page.keyboard.type("Z2VuZXJhdG9yOjA6Mg==")
+    page.keyboard.press("Enter")
+    dialog.get_by_role("button", name="Set position").click()
+    expect(positions).to_contain_text("generator:0:2")
+    expect(positions.get_by_role("button", name="Set…", exact=True)).to_be_focused()
+
+
+def test_a_source_is_taken_back_to_a_time(open_page: "OpenPage", site: "Site", until: Callable[..., None]) -> None:
+    site.write("few.py", FEW)
+    site.start()
+    until(lambda: site.status("few") == "completed")
+    page = open_page(f"{site.url}/#/pipelines/few/positions")
+
+    page.get_by_role("button", name="Replay from…").click()
+    times = page.get_by_role("combobox", name="Replay in from")
+    expect(times).to_be_focused()
+    times.select_option(index=times.locator("option").count() - 1)
+    page.get_by_role("dialog").get_by_role("button", name="Replay").click()
+
+    expect(page.get_by_role("region", name="Positions")).to_contain_text("the beginning")
+
+
+def test_the_focus_stays_with_the_commands_when_one_of_them_goes(open_page: "OpenPage", site: "Site") -> None:
+    site.write("few.py", FEW.replace("count=5", "rate=1"))
+    page = open_page(f"{site.start().url}/#/pipelines/few")
+    page.get_by_role("button", name="Stop", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("button", name="Stop")).to_be_focused()
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("button", name="Start")).to_be_focused()
 
 
 def test_a_pipeline_that_is_not_there_is_said_not_to_be(open_page: "OpenPage", shop: "Site") -> None:

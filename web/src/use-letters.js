@@ -22,7 +22,7 @@ export function useLetters(filter) {
       ]);
       current((before) => ({ ...merged(before, page), causes, error: null, loading: false }));
     } catch (error) {
-      current((before) => ({ ...before, error, loading: false }));
+      current((before) => ({ ...before, letters: [], next: null, error, loading: false }));
     }
   }, [key]);
   useEffect(() => {

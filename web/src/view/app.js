@@ -1,5 +1,5 @@
 /** App: the frame of every page, and which page is in it. */
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { html } from "../html.js";
 import { useKeys } from "../keys.js";
 import { watch } from "../live.js";
@@ -61,11 +61,11 @@ function skip(event) {
   document.getElementById("main").focus();
 }
 
-/** Whoever goes to another page begins at its heading, as after the loading of a document. */
+/** Whoever goes to another page begins at its heading, at once: a key that was pressed since may have moved the focus on. */
 function useFocusOnArrival(at) {
   const here = [at.page, at.id ?? "", at.tab ?? ""].join("/");
   const last = useRef(here);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (last.current === here) return;
     last.current = here;
     scrollTo(0, 0);

@@ -9,7 +9,7 @@ export function FleetToolbar({ text, status, counts, total, shown, onChange }) {
   return html`<div class="toolbar" role="search" aria-label="Filter pipelines">
     <label class="search">
       <${Icon} name="search" /><span class="unseen">Filter by name, description, error</span>
-      <input type="search" data-filter value=${text} placeholder="Filter ( / )" spellcheck="false" autocomplete="off"
+      <input type="search" data-filter value=${text} placeholder="Filter ( / )" spellcheck=${false} autocomplete="off"
         onInput=${(event) => onChange({ q: event.target.value })}
         onKeyDown=${(event) => event.key === "Escape" && (onChange({ q: "" }), event.target.blur())} />
     </label>

@@ -5,14 +5,16 @@ import { isExact, parseExact } from "../exact-json.js";
 import { html } from "../html.js";
 import { letterOf } from "../letter-commands.js";
 import { say } from "../notices.js";
+import { useFocus, useFocusAfter } from "../use-focus.js";
 import { Difference } from "./difference.js";
 
 export function LetterRecord({ letter, held, onLetter }) {
   const [draft, setDraft] = useState(null);
+  const button = useFocusAfter(draft !== null);
   return html`<section class="card letter-record" aria-label=${`Record at ${held.node}`}>
     <header>
       <h2>Record <small>as it stood at ${held.node}</small></h2>
-      ${draft === null && isExact && html`<button type="button" class="small" onClick=${() => setDraft(JSON.stringify(held.record, null, 2))}>Edit</button>`}
+      ${draft === null && isExact && html`<button type="button" class="small" ref=${button} onClick=${() => setDraft(JSON.stringify(held.record, null, 2))}>Edit</button>`}
     </header>
     ${draft === null ? html`<${Shown} held=${held} />` : html`<${Editor} letter=${letter} held=${held} draft=${draft} onDraft=${setDraft} onLetter=${onLetter} />`}
   </section>`;
@@ -29,6 +31,7 @@ function Shown({ held }) {
 
 function Editor({ letter, held, draft, onDraft, onLetter }) {
   const [problem, setProblem] = useState(null);
+  const field = useFocus();
   const save = async (event) => {
     event.preventDefault();
     const record = parsed(draft, setProblem);
@@ -44,7 +47,7 @@ function Editor({ letter, held, draft, onDraft, onLetter }) {
   const onKeyDown = (event) => event.key === "Escape" && (event.preventDefault(), onDraft(null));
   return html`<form onSubmit=${save} onKeyDown=${onKeyDown}>
     <label class="unseen" for="record">The record as JSON</label>
-    <textarea id="record" autofocus rows=${Math.min(24, draft.split("\n").length + 1)} spellcheck="false" value=${draft}
+    <textarea id="record" ref=${field} rows=${Math.min(24, draft.split("\n").length + 1)} spellcheck=${false} value=${draft}
       aria-invalid=${problem !== null} aria-describedby="record-problem" onInput=${(event) => onDraft(event.target.value)}></textarea>
     <p id="record-problem" class="field-error" role="alert">${problem ?? ""}</p>
     <div class="dialog-actions">

@@ -27,13 +27,13 @@ export function Letters({ query, pipeline = null }) {
   const change = (changed) => replace(href(here, { ...query, ...changed }));
   const clear = { cause: "", text: "", node: "", state: "", ...(pipeline === null ? { pipeline: "" } : {}) };
   const filtered = Object.keys(filter).length > (pipeline === null ? 0 : 1);
-  if (error) return html`<${RequestFault} error=${error}><button type="button" class="small" onClick=${load}>Try again</button><//>`;
   return html`<section class="letters" aria-label="Dead letters">
     <${LetterCauses} causes=${causes} query=${query} showPipeline=${pipeline === null} onChoose=${change} />
     <${LetterToolbar} query=${query} filter=${filter} chosen=${chosen} total=${total} loading=${loading} filtered=${filtered}
       onChange=${change} onClear=${() => change(clear)} onDone=${(changed) => changed && (setChosen(new Set()), load())} />
+    ${error && html`<${RequestFault} error=${error}><button type="button" class="small" onClick=${load}>Try again</button><//>`}
     ${loading && letters.length === 0 && html`<${Loading} what="the dead letters" />`}
-    ${!loading && letters.length === 0 && html`<${NoLetters} filtered=${filtered} onClear=${() => change(clear)} />`}
+    ${!loading && !error && letters.length === 0 && html`<${NoLetters} filtered=${filtered} onClear=${() => change(clear)} />`}
     ${letters.length > 0 && html`<${LetterTable} letters=${letters} chosen=${chosen} onChoose=${setChosen} showPipeline=${pipeline === null} />`}
     ${next !== null && html`<p class="more"><button type="button" onClick=${more}>Show more</button></p>`}
   </section>`;
@@ -45,7 +45,7 @@ function LetterToolbar({ query, filter, chosen, total, loading, filtered, onChan
   const words = chosen.size ? exact(chosen.size) : filtered ? `these ${exact(total)}` : "all";
   return html`<div class="toolbar" role="search" aria-label="Filter dead letters">
     <label class="search"><${Icon} name="search" /><span class="unseen">Text in the error</span>
-      <input type="search" data-filter placeholder="Text in the error ( / )" value=${query.text ?? ""} spellcheck="false" autocomplete="off"
+      <input type="search" data-filter placeholder="Text in the error ( / )" value=${query.text ?? ""} spellcheck=${false} autocomplete="off"
         onInput=${(event) => onChange({ text: event.target.value })} onKeyDown=${(event) => event.key === "Escape" && onChange({ text: "" })} />
     </label>
     <div class="chips" role="group" aria-label="State">

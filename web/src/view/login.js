@@ -16,7 +16,7 @@ export function Login() {
     <form onSubmit=${submit} class="login">
       <p>Tokens have a role: <em>read</em> to look, <em>operate</em> to start, stop and tap. It is kept in this tab only, until you close it.</p>
       <label for="token">Token</label>
-      <input id="token" data-first type="password" autocomplete="off" spellcheck="false" value=${token} aria-invalid=${refused} aria-describedby="token-error"
+      <input id="token" data-first type="password" autocomplete="off" spellcheck=${false} value=${token} aria-invalid=${refused} aria-describedby="token-error"
         onInput=${(event) => setToken(event.target.value)} />
       <p id="token-error" class="field-error" role="alert">${refused ? "The server does not know that token." : ""}</p>
       <div class="dialog-actions"><button class="primary" type="submit">Sign in</button></div>

@@ -3,6 +3,7 @@ import { command, LABELS, possible } from "../commands.js";
 import { duration, iso, moment } from "../format.js";
 import { html } from "../html.js";
 import { href } from "../route.js";
+import { useFocusKept } from "../use-focus.js";
 import { Icon } from "./icon.js";
 import { Status } from "./status.js";
 
@@ -22,7 +23,7 @@ export function PipelineHead({ pipeline, now, tab }) {
       </p>
       ${description && html`<p class="pipeline-description">${description}</p>`}
     </div>
-    <div class="pipeline-commands" role="group" aria-label="Commands">
+    <div class="pipeline-commands" role="group" aria-label="Commands" ...${useFocusKept(status)}>
       ${COMMANDS.filter((name) => open.includes(name)).map(
         (name) => html`<button type="button" key=${name} class=${name === "start" ? "primary" : name === "force" ? "danger-quiet" : ""} onClick=${() => command(name, id)}>
           <${Icon} name=${name} />${LABELS[name]}

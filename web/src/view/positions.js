@@ -6,6 +6,7 @@ import { html } from "../html.js";
 import { complain, say } from "../notices.js";
 import { readable } from "../position.js";
 import { ask } from "../question.js";
+import { useFocus, useFocusAfter } from "../use-focus.js";
 import { Loading } from "./empty.js";
 import { RequestFault } from "./fault.js";
 
@@ -44,6 +45,7 @@ export function Positions({ pipeline }) {
 
 function SourcePosition({ source, position, locked, address, onSet, onReset, onReplay }) {
   const [draft, setDraft] = useState(null);
+  const button = useFocusAfter(draft !== null);
   const submit = async (event) => {
     event.preventDefault();
     const text = `${source} goes on after the position that you gave, wherever it was before.`;
@@ -59,15 +61,21 @@ function SourcePosition({ source, position, locked, address, onSet, onReset, onR
     ${draft === null
       ? html`<div class="position-actions">
           <${Replay} source=${source} address=${address} locked=${locked || position === null} onReplay=${onReplay} />
-          <button type="button" class="small" disabled=${locked} onClick=${() => setDraft(position ?? "")}>Set…</button>
+          <button type="button" class="small" ref=${button} disabled=${locked} onClick=${() => setDraft(position ?? "")}>Set…</button>
           <button type="button" class="small danger-quiet" disabled=${locked || position === null} onClick=${reset}>Reset…</button>
         </div>`
-      : html`<form onSubmit=${submit}>
-          <label>Position, in base64 <input autofocus value=${draft} spellcheck="false" onInput=${(event) => setDraft(event.target.value)} /></label>
-          <button type="button" class="small" onClick=${() => setDraft(null)}>Cancel</button>
-          <button class="small primary" type="submit">Set</button>
-        </form>`}
+      : html`<${Draft} draft=${draft} onDraft=${setDraft} onSubmit=${submit} />`}
   </li>`;
+}
+
+function Draft({ draft, onDraft, onSubmit }) {
+  const field = useFocus();
+  const onKeyDown = (event) => event.key === "Escape" && (event.preventDefault(), onDraft(null));
+  return html`<form onSubmit=${onSubmit} onKeyDown=${onKeyDown}>
+    <label>Position, in base64 <input ref=${field} value=${draft} spellcheck=${false} onInput=${(event) => onDraft(event.target.value)} /></label>
+    <button type="button" class="small" onClick=${() => onDraft(null)}>Cancel</button>
+    <button class="small primary" type="submit">Set</button>
+  </form>`;
 }
 
 /** The points of the past to which a source can be set back, once they are asked for. */
@@ -82,7 +90,13 @@ function Replay({ source, address, locked, onReplay }) {
   };
   if (points === null) return html`<button type="button" class="small" disabled=${locked} onClick=${load}>Replay from…</button>`;
   if (points.length === 0) return html`<span class="note">no earlier points</span>`;
-  return html`<label class="unseen-label"><span class="unseen">Replay ${source} from</span>
-    <select autofocus onChange=${choose}><option>choose a time</option>${points.map(({ at }) => html`<option value=${at} key=${at}>${moment(at)} (${ago(at, Date.now() / 1000)})</option>`)}</select>
-  </label>`;
+  return html`<${Points} source=${source} points=${points} onChoose=${choose} />`;
+}
+
+function Points({ source, points, onChoose }) {
+  const field = useFocus();
+  return html`<select ref=${field} aria-label=${`Replay ${source} from`} onChange=${onChoose}>
+    <option>choose a time</option>
+    ${points.map(({ at }) => html`<option value=${at} key=${at}>${moment(at)} (${ago(at, Date.now() / 1000)})</option>`)}
+  </select>`;
 }

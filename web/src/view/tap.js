@@ -25,7 +25,7 @@ export function Tap({ pipeline, node }) {
         ${RATES.map((each) => html`<option value=${each}>${each}</option>`)}
       </select> a second</label>
       ${exhibits.length > 0 && !on && html`<button type="button" class="small quiet" onClick=${clear}>Clear</button>`}
-      <button type="button" class=${on ? "" : "primary"} aria-pressed=${on} onClick=${() => setOn(!on)}><${Icon} name=${on ? "stop" : "tap"} />${on ? "Stop tap" : "Tap"}</button>
+      <button type="button" class=${on ? "" : "primary"} onClick=${() => setOn(!on)}><${Icon} name=${on ? "stop" : "tap"} />${on ? "Stop tap" : "Tap"}</button>
     </header>
     ${state.phase === "refused" && html`<${RequestFault} error=${state.error} />`}
     <p class="tap-state" role="status">${stateText(on, state, exhibits.length, pipeline.status)}</p>

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conduit_connectors import file, generator, log, memory, spark, stdio
+from conduit_connectors import file, generator, journal, log, memory, spark, stdio
 
 README = (Path(__file__).parents[2] / "connectors" / "README.md").read_text()
 
@@ -34,6 +34,8 @@ def test_the_connector_of_the_example_passes_the_acceptance_suite(tmp_path: Path
         file.Source,
         file.Destination,
         generator.Source,
+        journal.Source,
+        journal.Destination,
         stdio.Source,
         stdio.Destination,
         log.Destination,

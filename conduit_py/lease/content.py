@@ -15,7 +15,9 @@ class Part(NamedTuple):
 
 
 class Objects(Protocol):
-    """Opens objects by their address. Called in a thread, so it may block."""
+    """Opens objects by their address. If it is `blocking`, all its work is done in a thread."""
+
+    blocking: bool
 
     def open(self, address: str, offset: int) -> Iterator[Part]:
         """What follows `offset`, in order; each part of the object has the same offset every time.

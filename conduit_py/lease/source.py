@@ -6,7 +6,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -27,6 +27,8 @@ from conduit_py.sdk.shared_source import Progress, ShardTable, SharedSource
 from conduit_py.sdk.source import Reading
 
 log = logging.getLogger("conduit_py.lease")
+
+T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.1
 """After a receive that gave nothing to do at once: a queue that does not wait must not be asked in a loop."""
@@ -96,6 +98,8 @@ class QueueSource(SharedSource[OptionsT]):
         self._work = Work(self.settings.window_messages)
         self.tally = Tally()
         self._content: Ahead | None = None
+        if self.settings.messages is not Kind.RECORD:
+            self._objects = self.objects()
         self._leases, self._kept = trio.open_memory_channel[Lease](0)
         self._cleaned = Cooldown()
         self._queue = self.queue()
@@ -147,7 +151,7 @@ class QueueSource(SharedSource[OptionsT]):
     async def teardown(self) -> None:
         await self._leases.aclose()
         if self._content is not None:
-            await trio.to_thread.run_sync(self._content.close)
+            await self._apart(self._content.close)
         await self._call(self._queue.close)
 
     async def _keep(self, lease: Lease) -> None:
@@ -254,9 +258,9 @@ class QueueSource(SharedSource[OptionsT]):
 
     async def _begin(self, item: Item) -> None:
         """Open an object where its last commit was. One that cannot be opened is left to be delivered again."""
-        opener = partial(self.objects().open, item.partition, number_of(item.committed))
+        opener = partial(self._objects.open, item.partition, number_of(item.committed))
         try:
-            self._content = await trio.to_thread.run_sync(lambda: Ahead(opener()))
+            self._content = await self._apart(lambda: Ahead(opener()))
         except Exception as error:  # a border: the object is the user's
             self.tally.failed += 1
             log.error("%s cannot be opened: %s: %s", item.partition, type(error).__qualname__, error)
@@ -271,7 +275,7 @@ class QueueSource(SharedSource[OptionsT]):
         last = False
         if not item.held.lease.lost:
             try:
-                parts, last = await trio.to_thread.run_sync(content.take, n)
+                parts, last = await self._apart(partial(content.take, n))
             except Exception as error:  # a border: the object is the user's
                 self.tally.failed += 1
                 log.error("%s cannot be read on: %s: %s", item.partition, type(error).__qualname__, error)
@@ -289,7 +293,7 @@ class QueueSource(SharedSource[OptionsT]):
     async def _close(self, item: Item, *, finished: bool) -> None:
         content, self._content = self._content, None
         if content is not None:
-            await trio.to_thread.run_sync(content.close)
+            await self._apart(content.close)
         if not finished:
             self._work.give_up(item)
         elif item.read == item.committed:
@@ -314,6 +318,13 @@ class QueueSource(SharedSource[OptionsT]):
     async def _ack(self, deliveries: Sequence[Delivery]) -> None:
         if deliveries:
             await self._call(self._queue.ack, deliveries)
+
+    async def _apart(self, work: Callable[[], T]) -> T:
+        """Do something with an object, which may take time."""
+        if self._objects.blocking:
+            return await trio.to_thread.run_sync(work)
+        await trio.lowlevel.checkpoint()
+        return work()
 
     async def _call(self, method: Callable[..., Any], *args: object) -> Any:
         """Call a method of the queue: a sync one in a thread, for it may wait."""

@@ -27,6 +27,8 @@ from conduit_py.store.memory import MemoryStore
 class Shelf:
     """Objects by address: their lines are their records, and an offset counts lines."""
 
+    blocking = False
+
     def __init__(self, contents: Mapping[str, Sequence[str]]) -> None:
         self.contents = dict(contents)
 
@@ -116,16 +118,14 @@ def texts(address: str, first: int, count: int) -> list[str]:
 
 
 @pytest.fixture
-def bench(queue: Any, mock_clock: MockClock) -> Bench:
-    # Objects are read in threads, during which the clock must not jump.
-    mock_clock.autojump_threshold = 0.02
+def bench(queue: Any) -> Bench:
     return Bench(queue)
 
 
 DELIVERIES: list[Any] = ["at_least_once", "exactly_once"]
 
 
-async def test_qw_c1_an_empty_queue_gives_nothing(bench: Bench, mock_clock: MockClock) -> None:
+async def test_qw_c1_an_empty_queue_gives_nothing(bench: Bench, autojump_clock: MockClock) -> None:
     await bench.run(bench.pipeline(), 60)
 
     assert (bench.lines, bench.failures) == ([], [None])
@@ -133,7 +133,7 @@ async def test_qw_c1_an_empty_queue_gives_nothing(bench: Bench, mock_clock: Mock
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
 async def test_messages_that_are_records_are_committed_and_acked_once_each(
-    bench: Bench, mock_clock: MockClock, delivery: Any
+    bench: Bench, autojump_clock: MockClock, delivery: Any
 ) -> None:
     for number in range(25):
         bench.queue.send(b"%d" % number)
@@ -148,7 +148,7 @@ async def test_messages_that_are_records_are_committed_and_acked_once_each(
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
 async def test_qw_c2_every_line_of_an_announced_object_is_a_record(
-    bench: Bench, mock_clock: MockClock, delivery: Any
+    bench: Bench, autojump_clock: MockClock, delivery: Any
 ) -> None:
     bench.queue.send(b"a")
 
@@ -159,7 +159,7 @@ async def test_qw_c2_every_line_of_an_announced_object_is_a_record(
     assert bench.queue.acked == ["message-1/1"]
 
 
-async def test_qw_c5_an_object_that_is_announced_twice_is_read_once(bench: Bench, mock_clock: MockClock) -> None:
+async def test_qw_c5_an_object_that_is_announced_twice_is_read_once(bench: Bench, autojump_clock: MockClock) -> None:
     bench.queue.send(b"a")
     bench.queue.send(b"a")
 
@@ -170,7 +170,7 @@ async def test_qw_c5_an_object_that_is_announced_twice_is_read_once(bench: Bench
     assert bench.queue.visible_at == {}
 
 
-async def test_qw_c6_what_another_has_finished_is_acked_without_work(bench: Bench, mock_clock: MockClock) -> None:
+async def test_qw_c6_what_another_has_finished_is_acked_without_work(bench: Bench, autojump_clock: MockClock) -> None:
     await bench.store.shards.open("work", ["a"], "other")
     await advance(bench.store, "a", "other", b"", end(10), done=True)
     bench.queue.send(b"a")
@@ -186,7 +186,7 @@ async def advance(store: MemoryStore, shard: str, token: str, start: bytes, stop
 
 
 async def test_qw_c7_stale_work_of_others_is_taken_over_where_it_was_and_fresh_work_is_left(
-    bench: Bench, mock_clock: MockClock
+    bench: Bench, autojump_clock: MockClock
 ) -> None:
     await bench.store.shards.open("work", ["p1", "p2"], "other")
     await advance(bench.store, "p2", "other", b"", offset(2))
@@ -203,7 +203,7 @@ async def test_qw_c7_stale_work_of_others_is_taken_over_where_it_was_and_fresh_w
     assert bench.queue.acked == ["message-1/1", "message-2/1"]
 
 
-async def test_qw_c8_what_another_works_on_is_not_touched(bench: Bench, mock_clock: MockClock) -> None:
+async def test_qw_c8_what_another_works_on_is_not_touched(bench: Bench, autojump_clock: MockClock) -> None:
     held_up, shelf = trio.Event(), Shelf({"a": lines(10)})
     bench.queue.send(b"a")
     async with trio.open_nursery() as nursery:
@@ -217,7 +217,7 @@ async def test_qw_c8_what_another_works_on_is_not_touched(bench: Bench, mock_clo
     assert bench.lines == texts("a", 0, 10)
 
 
-async def test_two_pipelines_share_the_work_of_a_queue(bench: Bench, mock_clock: MockClock) -> None:
+async def test_two_pipelines_share_the_work_of_a_queue(bench: Bench, autojump_clock: MockClock) -> None:
     shelf = Shelf({f"object-{number}": lines(3) for number in range(40)})
     for number in range(40):
         bench.queue.send(b"object-%d" % number)
@@ -231,7 +231,7 @@ async def test_two_pipelines_share_the_work_of_a_queue(bench: Bench, mock_clock:
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
 async def test_a_worker_that_died_half_way_is_taken_over_where_its_last_commit_was(
-    bench: Bench, mock_clock: MockClock, delivery: Any
+    bench: Bench, autojump_clock: MockClock, delivery: Any
 ) -> None:
     await bench.store.shards.open("work", ["a"], "dead")
     await advance(bench.store, "a", "dead", b"", offset(4))
@@ -244,7 +244,7 @@ async def test_a_worker_that_died_half_way_is_taken_over_where_its_last_commit_w
     assert bench.queue.visible_at == {}
 
 
-async def test_qw_n2_a_lease_that_is_lost_while_waiting_is_not_begun(bench: Bench, mock_clock: MockClock) -> None:
+async def test_qw_n2_a_lease_that_is_lost_while_waiting_is_not_begun(bench: Bench, autojump_clock: MockClock) -> None:
     held_up = trio.Event()
     bench.queue.send(b"a")
     bench.queue.send(b"b")
@@ -261,7 +261,7 @@ async def test_qw_n2_a_lease_that_is_lost_while_waiting_is_not_begun(bench: Benc
 
 
 async def test_qw_n3_a_message_that_comes_again_before_its_commit_is_acked_by_its_newest_handle(
-    bench: Bench, mock_clock: MockClock
+    bench: Bench, autojump_clock: MockClock
 ) -> None:
     held_up = trio.Event()
     key = bench.queue.send(b"a")
@@ -278,7 +278,7 @@ async def test_qw_n3_a_message_that_comes_again_before_its_commit_is_acked_by_it
 
 
 async def test_i14_the_commit_of_a_late_worker_is_refused_and_nothing_counts_twice(
-    bench: Bench, mock_clock: MockClock
+    bench: Bench, autojump_clock: MockClock
 ) -> None:
     held_up = trio.Event()
     bench.queue.send(b"a")
@@ -297,7 +297,7 @@ async def test_i14_the_commit_of_a_late_worker_is_refused_and_nothing_counts_twi
 
 
 async def test_an_object_that_cannot_be_read_is_delivered_again_and_holds_up_nothing(
-    bench: Bench, mock_clock: MockClock
+    bench: Bench, autojump_clock: MockClock
 ) -> None:
     shelf = Shelf({"b": lines(2)})
     bench.queue.send(b"missing")
@@ -312,7 +312,7 @@ async def test_an_object_that_cannot_be_read_is_delivered_again_and_holds_up_not
     assert list(bench.queue.visible_at) == ["message-1"]
 
 
-async def test_finished_work_is_forgotten_after_its_window(bench: Bench, mock_clock: MockClock) -> None:
+async def test_finished_work_is_forgotten_after_its_window(bench: Bench, autojump_clock: MockClock) -> None:
     bench.queue.send(b"1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.run, bench.pipeline(), 3600 + 130)

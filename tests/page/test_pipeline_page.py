@@ -124,6 +124,19 @@ def test_a_source_is_taken_back_to_a_time(open_page: "OpenPage", site: "Site", u
     expect(page.get_by_role("region", name="Positions")).to_contain_text("the beginning")
 
 
+def test_a_bad_edit_is_shown_where_it_is_while_the_pipeline_goes_on(open_page: "OpenPage", site: "Site") -> None:
+    site.write("few.py", FEW.replace("count=5", "rate=1"))
+    page = open_page(f"{site.start('--watch').url}/#/pipelines/few")
+    expect(page.locator(".graph-node")).to_have_count(2)
+    site.write("few.py", FEW.replace("count=5", "rates=1"))
+
+    fault = page.get_by_role("region", name="Problem with the definition")
+    expect(fault).to_contain_text("goes on as it was")
+    expect(fault).to_contain_text("few.py:")
+    expect(fault).to_contain_text("Suggestion")
+    assert site.status("few") == "running"
+
+
 def test_the_focus_stays_with_the_commands_when_one_of_them_goes(open_page: "OpenPage", site: "Site") -> None:
     site.write("few.py", FEW.replace("count=5", "rate=1"))
     page = open_page(f"{site.start().url}/#/pipelines/few")

@@ -43,9 +43,10 @@ class Maker:
         self._content = content
         self._rows = Rows(shape.fields, seed, start, step)
 
-    def block(self, number: int) -> list[tuple[Operation, Payload]]:
+    def block(self, number: int) -> tuple[list[Operation], list[Payload]]:
+        """What the records from `number * BLOCK` on do, and what they hold."""
         operations = self._operations(number)
-        return list(zip(operations, self._payloads(number, operations), strict=True))
+        return operations, self._payloads(number, operations)
 
     def _operations(self, number: int) -> list[Operation]:
         operations = self._shape.operations

@@ -91,23 +91,28 @@ class Source(sdk.Source[SourceOptions]):
 
     def _records(self, number: int) -> list[Record]:
         indices = range(number * BLOCK, (number + 1) * BLOCK)
-        rows = zip(indices, positions_of("generator", indices), self._turns(number), strict=True)
+        rows = zip(indices, positions_of("generator", indices), *self._turns(number), strict=True)
         names = self.options.collections
         if not names:
-            return [Record(position, made[0], {}, b"%d" % index, made[1]) for index, position, made in rows]
+            return [
+                Record(position, operation, {}, b"%d" % index, payload) for index, position, operation, payload in rows
+            ]
         about = [{_COLLECTION: name} if name else {} for name in names]
         return [
-            Record(position, made[0], dict(about[index % len(names)]), b"%d" % index, made[1])
-            for index, position, made in rows
+            Record(position, operation, dict(about[index % len(names)]), b"%d" % index, payload)
+            for index, position, operation, payload in rows
         ]
 
-    def _turns(self, number: int) -> list[tuple[Operation, Payload]]:
-        """What the records of a block are, each made by the maker whose turn it is."""
+    def _turns(self, number: int) -> tuple[list[Operation], list[Payload]]:
+        """What the records of a block do and hold, each made by the maker whose turn it is."""
         blocks = [maker.block(number) for maker in self._makers]
         if len(blocks) == 1:
             return blocks[0]
-        first = number * BLOCK
-        return [blocks[(first + place) % len(blocks)][place] for place in range(BLOCK)]
+        turns = [blocks[(number * BLOCK + place) % len(blocks)] for place in range(BLOCK)]
+        return (
+            [operations[place] for place, (operations, _) in enumerate(turns)],
+            [payloads[place] for place, (_, payloads) in enumerate(turns)],
+        )
 
 
 async def _content(path: Path) -> bytes:

@@ -1,0 +1,220 @@
+"""`make bench-fleet`: many pipelines in one server under a steady load: does memory stay flat, does the API answer?
+
+A real `conduit-py serve` runs as many pipelines as asked for, each at a steady rate, while a page is open
+(the live stream), Prometheus scrapes, and two addresses of the API are timed. At the end SIGTERM must
+drain everything: every record that was made is in the output once.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import httpx
+
+PIPELINE = """
+from conduit_connectors import file, generator, log
+from conduit_py import Destination, Pipeline, Source, processor
+
+@processor
+def cents(record):
+    record.payload["cents"] = round(record.payload["amount"] * 100)
+    return record
+
+pipeline = Pipeline(
+    "{id}",
+    sources=[Source("made", generator.Source(rate={rate}, fields={{"id": "index", "amount": "float"}}))],
+    processors=[cents],
+    destinations=[Destination("kept", {destination})],
+)
+"""
+FILES_EVERY = 10
+"""One pipeline in so many writes a file, every batch of it fsynced; the others log what nobody reads."""
+TIMED = ("/healthz", "/api/v1/pipelines")
+TIMED_SECONDS = 0.25
+SCRAPE_SECONDS = 15.0
+
+
+@dataclass
+class Figures:
+    """What was measured."""
+
+    pipelines: int
+    rate: float
+    seconds: float
+    start_seconds: float = 0.0
+    memory_mb: list[tuple[float, float]] = field(default_factory=list)
+    """Resident memory, by the seconds since everything ran."""
+    cpu_share: float = 0.0
+    latencies: dict[str, list[float]] = field(default_factory=lambda: {path: [] for path in TIMED})
+    live_events: int = 0
+    acked: int = 0
+    drain_seconds: float = 0.0
+    statuses: dict[str, int] = field(default_factory=dict)
+    lost_or_doubled: int = 0
+    exit_code: int | None = None
+
+    def percentile(self, path: str, percent: int) -> float:
+        return statistics.quantiles(self.latencies[path], n=100)[percent - 1]
+
+    def growth_mb_per_minute(self) -> float:
+        """The slope of memory over the second half: the first is allowed to warm up."""
+        half = [(at, mb) for at, mb in self.memory_mb if at >= self.seconds / 2]
+        return 60 * statistics.linear_regression(*zip(*half, strict=True)).slope
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    figures = measure(arguments.pipelines, arguments.rate, arguments.seconds)
+    if arguments.json:
+        print(json.dumps(asdict(figures) | {"growth_mb_per_minute": figures.growth_mb_per_minute()}))
+    else:
+        print_figures(figures)
+    return figures.exit_code or 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__.partition("\n")[0])
+    parser.add_argument("--pipelines", type=int, default=200)
+    parser.add_argument("--rate", type=float, default=20.0, help="records a second of each")
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def measure(pipelines: int, rate: float, seconds: float) -> Figures:
+    """Run the whole experiment in a folder of its own."""
+    figures = Figures(pipelines, rate, seconds)
+    with tempfile.TemporaryDirectory(prefix="conduit-fleet-") as name:
+        folder = Path(name)
+        write_pipelines(folder, pipelines, rate)
+        process, url = start(folder, figures)
+        try:
+            with httpx.Client(base_url=url, timeout=30) as client:
+                observe(client, process.pid, figures)
+                stop(client, process, figures)
+        finally:
+            process.kill()
+            process.wait()
+        figures.lost_or_doubled = count_wrong(folder)
+        figures.statuses = count_statuses(folder)
+    return figures
+
+
+def write_pipelines(folder: Path, pipelines: int, rate: float) -> None:
+    (folder / "pipelines").mkdir()
+    for number in range(pipelines):
+        id = f"p{number:03}"
+        destination = (
+            'log.Destination(level="debug")' if number % FILES_EVERY else f'file.Destination(path="{id}.jsonl")'
+        )
+        text = PIPELINE.format(id=id, rate=rate, destination=destination)
+        (folder / "pipelines" / f"{id}.py").write_text(text)
+
+
+def start(folder: Path, figures: Figures) -> tuple["subprocess.Popen[str]", str]:
+    """Start the server and wait until it says that it serves."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "conduit_py.cli.main", "serve", "--pipelines", "pipelines", "--state", "state"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*command, "--port", "0"], cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if " on http" not in line:
+        raise SystemExit(f"the server did not start:\n{(folder / 'log').read_text()}")
+    figures.start_seconds = time.monotonic() - began
+    return process, line.split()[-1]
+
+
+def observe(client: httpx.Client, pid: int, figures: Figures) -> None:
+    """Time the API, note memory once a second, scrape, and keep a page open, for as long as asked."""
+    done = threading.Event()
+    page = threading.Thread(target=watch_live, args=(str(client.base_url), figures, done), daemon=True)
+    page.start()
+    began, busy = time.monotonic(), cpu_seconds(pid)
+    scraped = noted = 0.0
+    while (elapsed := time.monotonic() - began) < figures.seconds:
+        if elapsed >= noted:
+            figures.memory_mb.append((elapsed, memory_mb(pid)))
+            noted = elapsed + 1
+        if elapsed >= scraped:
+            client.get("/metrics").raise_for_status()
+            scraped = elapsed + SCRAPE_SECONDS
+        for path in TIMED:
+            asked = time.perf_counter()
+            client.get(path).raise_for_status()
+            figures.latencies[path].append(time.perf_counter() - asked)
+        time.sleep(TIMED_SECONDS)
+    figures.cpu_share = (cpu_seconds(pid) - busy) / (time.monotonic() - began)
+    done.set()
+    page.join(30)
+
+
+def watch_live(url: str, figures: Figures, done: threading.Event) -> None:
+    with httpx.stream("GET", f"{url}/api/v1/live", timeout=60) as response:
+        for line in response.iter_lines():
+            figures.live_events += line.startswith("data:")
+            if done.is_set():
+                return
+
+
+def stop(client: httpx.Client, process: "subprocess.Popen[str]", figures: Figures) -> None:
+    shown = client.get("/api/v1/pipelines").json()["pipelines"]
+    figures.acked = sum(each["progress"]["acked"] for each in shown if each["progress"])
+    asked = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    figures.exit_code = process.wait(120)
+    figures.drain_seconds = time.monotonic() - asked
+
+
+def count_wrong(folder: Path) -> int:
+    """How many records of the files are missing, doubled or out of order."""
+    wrong = 0
+    for file in sorted(folder.glob("*.jsonl")):
+        ids = [json.loads(line)["payload"]["after"]["id"] for line in file.read_text().splitlines()]
+        wrong += sum(id != number for number, id in enumerate(ids))
+    return wrong
+
+
+def count_statuses(folder: Path) -> dict[str, int]:
+    """The statuses in which the log says that pipelines ended."""
+    ended = [line.split()[-1] for line in (folder / "log").read_text().splitlines() if " is stopped" in line]
+    return {status: ended.count(status) for status in set(ended)}
+
+
+def memory_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def print_figures(figures: Figures) -> None:
+    print(f"{figures.pipelines} pipelines × {figures.rate:g} records/s for {figures.seconds:g} s")
+    print(f"served after      {figures.start_seconds:.1f} s")
+    by_minute = {int(at // 60): mb for at, mb in figures.memory_mb}
+    print("memory by minute  " + " ".join(f"{mb:.0f}" for mb in by_minute.values()) + " MB")
+    print(f"growth            {figures.growth_mb_per_minute():+.2f} MB a minute over the second half")
+    print(f"processor         {figures.cpu_share:.0%} of a core")
+    for path in TIMED:
+        p50, p99 = figures.percentile(path, 50), figures.percentile(path, 99)
+        print(f"{path:17} p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms, {len(figures.latencies[path])} requests")
+    print(f"live stream       {figures.live_events} events")
+    print(f"acked             {figures.acked:,}")
+    print(f"drained in        {figures.drain_seconds:.1f} s, exit code {figures.exit_code}, {figures.statuses}")
+    print(f"lost or doubled   {figures.lost_or_doubled}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Machine: checks of Python, of what is installed, and of the limits and clock of the operating system."""
+
+import platform
+import re
+import resource
+import shutil
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from conduit_py import __version__
+from conduit_py.cli.doctor.finding import Finding, fail, ok, warn
+from conduit_py.sdk.catalog import list_plugins
+
+BUILT_AT = 1_760_000_000
+"""No clock that is right shows a time before this one, October 2025."""
+FILES_MIN = 1024
+INSIDE_OUT = ("testing", "dev", "bench")
+"""Extras for those who work on conduit-py or test with it; pipelines need none of them."""
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def check_machine() -> Iterator[Finding]:
+    yield check_python()
+    yield check_packages()
+    yield check_extras()
+    yield from check_plugins()
+    yield check_java()
+    yield check_open_files()
+    yield check_clock()
+    yield check_time_zones()
+    yield check_encoding()
+    yield check_temporary()
+
+
+def check_python() -> Finding:
+    return ok(
+        "python", f"Python {platform.python_version()}, conduit-py {__version__}, SQLite {sqlite3.sqlite_version}"
+    )
+
+
+def check_packages() -> Finding:
+    """Everything that conduit-py itself needs is here, and new enough."""
+    wrong = [text for text, fine in _requirements(None) if not fine]
+    if wrong:
+        return fail("packages", f"missing or too old: {', '.join(wrong)}", _install(*wrong))
+    return ok("packages", "everything that conduit-py needs is installed")
+
+
+def check_extras() -> Finding:
+    missing = [extra for extra in _extras() if not all(fine for _, fine in _requirements(extra))]
+    if not missing:
+        return ok("extras", "all are installed")
+    return ok("extras", f"not installed, and only needed for what they are named after: {', '.join(missing)}")
+
+
+def check_plugins() -> Iterator[Finding]:
+    """Every connector and processor can be loaded; those that cannot name what they lack."""
+    plugins = list_plugins()
+    for plugin in plugins:
+        if not plugin.available:
+            fix = _install(f"conduit-py[{plugin.name}]") if plugin.name in _extras() else None
+            yield warn("plugins", f"the {plugin.kind} {plugin.name} cannot be used: {plugin.summary}", fix)
+    usable = sum(plugin.available for plugin in plugins)
+    yield ok("plugins", f"{usable} of {len(plugins)} connectors and processors can be used")
+
+
+def check_java() -> Finding:
+    """Only a note: nothing but Spark needs it."""
+    try:
+        version("pyspark")
+    except PackageNotFoundError:
+        return ok("java", "not needed: Spark is not installed")
+    found = shutil.which("java")
+    if found is None:
+        fix = "apt-get install default-jre-headless, or set JAVA_HOME"
+        return warn("java", "Spark is installed, but there is no java: pipelines with Spark fail", fix)
+    return ok("java", f"Spark uses {found}")
+
+
+def check_open_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FILES_MIN:
+        most = "unlimited" if hard == resource.RLIM_INFINITY else hard
+        fix = f"ulimit -n 4096 (at most {most} here), or LimitNOFILE=4096 in the systemd unit"
+        return warn(
+            "open files", f"only {soft} files may be open at once; a server with many pipelines needs more", fix
+        )
+    return ok("open files", f"up to {soft} at once")
+
+
+def check_clock() -> Finding:
+    now = time.time()
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    if now < BUILT_AT:
+        fix = "timedatectl set-ntp true, or set the clock with date --set"
+        return fail("clock", f"it is {shown} by this clock, which is long past", fix)
+    return ok("clock", f"it is {shown}")
+
+
+def check_time_zones() -> Finding:
+    try:
+        ZoneInfo("Europe/Berlin")
+    except ZoneInfoNotFoundError:
+        return warn("time zones", "no time zone but UTC is known here", "apt-get install tzdata, or pip install tzdata")
+    return ok("time zones", "are known")
+
+
+def check_encoding() -> Finding:
+    encoding = sys.getfilesystemencoding()
+    if encoding.lower().replace("-", "") != "utf8":
+        fix = "set PYTHONUTF8=1, or a locale such as C.UTF-8"
+        return warn("encoding", f"file names are in {encoding}: names beyond ASCII are trouble", fix)
+    return ok("encoding", "UTF-8")
+
+
+def check_temporary() -> Finding:
+    folder = tempfile.gettempdir()
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(b"x")
+    except OSError as error:
+        return warn(
+            "temporary files", f"{folder} cannot be written: {error.strerror}", "set TMPDIR to a folder that can"
+        )
+    return ok("temporary files", f"in {folder}")
+
+
+def _extras() -> list[str]:
+    found = [extra for text in requires("conduit-py") or () for extra in re.findall(r"extra == [\"']([^\"']+)", text)]
+    return [extra for extra in dict.fromkeys(found) if extra not in INSIDE_OUT]
+
+
+def _requirements(extra: str | None) -> Iterator[tuple[str, bool]]:
+    """What conduit-py, or one of its extras, needs, and whether it is installed and new enough."""
+    for text in requires("conduit-py") or ():
+        requirement, _, marker = text.partition(";")
+        if ("extra" in marker) == (extra is not None) and (extra is None or re.search(rf"[\"']{extra}[\"']", marker)):
+            yield requirement.strip(), _satisfied(requirement)
+
+
+def _satisfied(requirement: str) -> bool:
+    match = _NAME.match(requirement.strip())
+    assert match is not None
+    try:
+        installed = version(match[0])
+    except PackageNotFoundError:
+        return False
+    least = re.search(r">=\s*([0-9.]+)", requirement)
+    return least is None or _numbers(installed) >= _numbers(least[1])
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.match(r"[0-9.]*", text)[0].strip(".").split(".") if part)  # type: ignore[index]
+
+
+def _install(*packages: str) -> str:
+    return f"{sys.executable} -m pip install --upgrade " + " ".join(f"'{package}'" for package in packages)

@@ -1,0 +1,100 @@
+"""State: checks of a state directory: can it be used, by whom is it used, and is what it holds sound?"""
+
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from conduit_py.cli.doctor.finding import Finding, fail, ok, warn
+from conduit_py.errors import EnvironmentUnfit, StateLocked
+from conduit_py.store.database import APPLICATION_ID, STATE
+from conduit_py.store.lock import StateLock
+
+SPACE_MIN, SPACE_LOW = 64 * 1024**2, 1024**3
+ELSEWHERE = "choose another directory with --state"
+
+
+def check_state(directory: Path) -> Iterator[Finding]:
+    """What a pipeline or server that used this directory would meet. Nothing in it is changed."""
+    yield from _check_directory(directory)
+    if directory.is_dir():
+        yield from _check_files(directory)
+
+
+def _check_directory(directory: Path) -> Iterator[Finding]:
+    existing = next(each for each in (directory.absolute(), *directory.absolute().parents) if each.exists())
+    if not existing.is_dir():
+        yield fail("state", f"{existing} is a file, not a directory", ELSEWHERE)
+        return
+    if not os.access(existing, os.W_OK | os.X_OK):
+        owner = f"chown {os.getuid()} {existing}"
+        yield fail("state", f"{existing} cannot be written by this user", f"{owner}, or {ELSEWHERE}")
+        return
+    yield ok("state", f"{directory} {'can be written' if existing == directory.absolute() else 'will be made'}")
+    free = shutil.disk_usage(existing).free
+    if free < SPACE_MIN:
+        yield fail("space", f"only {free / 1024**2:.0f} MB are free at {existing}", f"make room, or {ELSEWHERE}")
+    elif free < SPACE_LOW:
+        yield warn("space", f"{free / 1024**2:.0f} MB are free at {existing}", "make room before it runs full")
+    else:
+        yield ok("space", f"{free / 1024**3:.0f} GB are free")
+
+
+def _check_files(directory: Path) -> Iterator[Finding]:
+    files = sorted(directory.glob("*.db"))
+    if not files:
+        yield ok("state files", "none yet")
+        return
+    try:
+        lock = StateLock.acquire(directory)
+    except StateLocked as locked:
+        yield warn("lock", f"{locked.message}{_command_of(directory)}", "that is fine if it is your server")
+        return
+    except EnvironmentUnfit as unfit:
+        yield fail("lock", unfit.message, unfit.suggestion)
+        return
+    try:
+        yield ok("lock", "nobody uses the directory")
+        for file in files:
+            yield _check_file(file)
+    finally:
+        lock.release()
+
+
+def _check_file(file: Path) -> Finding:
+    try:
+        ahead = file.stat().st_mtime - time.time()
+        with closing(sqlite3.connect(f"file:{file.absolute()}?mode=ro", uri=True, timeout=1)) as connection:
+            problem, application, written = (
+                connection.execute(f"PRAGMA {what}").fetchone()[0]
+                for what in ("integrity_check(1)", "application_id", "user_version")
+            )
+    except (sqlite3.Error, OSError) as error:
+        return fail(file.name, f"{file} cannot be read: {error}", _restore(file))
+    if problem != "ok":
+        return fail(file.name, f"{file} is damaged: {problem}", _restore(file))
+    if application != APPLICATION_ID:
+        return fail(file.name, f"{file} was not written by conduit-py", f"move it away, or {ELSEWHERE}")
+    if file.name == "state.db" and written > STATE.version:
+        message = f"{file} has format version {written}; this conduit-py knows versions up to {STATE.version}"
+        return fail(file.name, message, f"pip install --upgrade conduit-py, or {ELSEWHERE}")
+    if ahead > 60:
+        return warn(file.name, f"{file} was written in the future: the clock has been set back", "check the clock")
+    return ok(file.name, f"sound, format version {written}, {file.stat().st_size / 1024:.0f} KB")
+
+
+def _restore(file: Path) -> str:
+    return f"put back a copy of {file}, or {ELSEWHERE}: every source then starts from the beginning"
+
+
+def _command_of(directory: Path) -> str:
+    """What the process that holds the lock was called with, where the system tells."""
+    try:
+        owner = (directory / "lock").read_text().strip()
+        words = Path(f"/proc/{owner}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    return f": {' '.join(words).strip()[:200]}"

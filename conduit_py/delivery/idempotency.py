@@ -92,7 +92,7 @@ class Idempotency(Processor[IdempotencyOptions]):
 
     def open(self) -> None:
         self._under_way: set[bytes] = set()
-        self._delivered: list[bytes] = []
+        self._delivered: set[bytes] = set()
 
     async def process_batch(self, batch: Batch) -> list[Result]:
         results: list[Result] = []
@@ -124,7 +124,8 @@ class Idempotency(Processor[IdempotencyOptions]):
         known = await self.options.seen.known(self.options.scope, list(keys.values()))
         repeated = set()
         for index, key in keys.items():
-            if key in known or key in self._under_way:
+            # The fate of one may have become known since the question was asked.
+            if key in known or key in self._under_way or key in self._delivered:
                 repeated.add(index)
             else:
                 self._under_way.add(key)
@@ -134,10 +135,10 @@ class Idempotency(Processor[IdempotencyOptions]):
     def _ended(self, key: bytes, message: MessageId, fate: Fate) -> None:
         self._under_way.discard(key)
         if fate is Fate.ACKED:
-            self._delivered.append(key)
+            self._delivered.add(key)
 
     async def _remember(self) -> None:
-        delivered, self._delivered = self._delivered, []
+        delivered, self._delivered = self._delivered, set()
         if delivered:
             await self.options.seen.remember(self.options.scope, delivered)
 

@@ -1,0 +1,84 @@
+"""A forwarder that is killed: everything arrives, in order, and a receiver that looks at the keys sees it once."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from conduit_py.store.claim import Changes, Intent
+from conduit_py.store.opening import open_store
+
+CHILD = Path(__file__).with_name("forwarder_child.py")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "state") if request.param == "sqlite" else str(request.getfixturevalue("postgres"))
+
+
+def forward(state: str, file: Path, kill_at: str = "") -> int:
+    command = [sys.executable, str(CHILD), state, str(file)]
+    return subprocess.run(command, env=os.environ | {"CONDUIT_KILL_AT": kill_at}, timeout=60, check=False).returncode
+
+
+def received(file: Path) -> dict[str, list[str]]:
+    """What a receiver keeps that knows a message again by its key, per target."""
+    kept: dict[str, dict[str, str]] = {}
+    for line in file.read_text().splitlines():
+        target, key, body = line.split()
+        kept.setdefault(target, {}).setdefault(key, body)
+    return {target: list(bodies.values()) for target, bodies in kept.items()}
+
+
+async def intend(state: str, messages: Iterable[tuple[str, int]]) -> None:
+    async with await open_store(state) as store:
+        claim = await store.claim("orders")
+        intents = [Intent(target, b"key-%d" % number, b"%d" % number) for target, number in messages]
+        await claim.commit(Changes(claim.committed + 1, b"", intents=intents))
+
+
+@pytest.mark.parametrize(
+    "kill_at", ["forwarder.sent:1", "forwarder.sent:2", "forwarder.removed:1", "store.before_commit:1"]
+)
+async def test_me_17_what_was_committed_arrives_after_a_kill_and_has_one_effect(
+    state: str, tmp_path: Path, kill_at: str
+) -> None:
+    file = tmp_path / "received"
+    file.touch()
+    await intend(state, [("mail", number) for number in range(8)])
+    killed = forward(state, file, kill_at)
+    before = received(file).get("mail", [])
+    ended = forward(state, file)
+
+    assert (killed, ended) == (-signal.SIGKILL, 0)
+    assert before == [str(number) for number in range(len(before))]
+    assert len(before) < 8
+    assert received(file) == {"mail": [str(number) for number in range(8)]}
+
+
+def forward_twice(state: str, file: Path, nth: int) -> None:
+    """Two processes at once, each killed at a point of its own."""
+    command = [sys.executable, str(CHILD), state, str(file)]
+    points = [os.environ | {"CONDUIT_KILL_AT": f"forwarder.{point}:{nth}"} for point in ("sent", "removed")]
+    for child in [subprocess.Popen(command, env=environment) for environment in points]:
+        child.wait(60)
+
+
+async def test_me_18_two_forwarders_that_are_killed_again_and_again_keep_the_order(
+    postgres: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "received"
+    file.touch()
+    await intend(postgres, [(f"target-{number % 3}", number) for number in range(60)])
+    for nth in (1, 3):
+        forward_twice(postgres, file, nth)
+    ended = forward(postgres, file)
+
+    assert ended == 0
+    assert received(file) == {
+        f"target-{each}": [str(number) for number in range(60) if number % 3 == each] for each in range(3)
+    }

@@ -15,7 +15,7 @@ const WORDS = {
 
 export function ConnectionLamp() {
   const { phase } = useStore(connection);
-  return html`<span class="lamp" data-phase=${phase}>${WORDS[phase]}</span>`;
+  return html`<span class="lamp" data-phase=${phase} title=${WORDS[phase]}><span>${WORDS[phase]}</span></span>`;
 }
 
 /** Shown when the stream has broken off: what is on the page is old, and says so. */

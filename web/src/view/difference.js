@@ -23,7 +23,7 @@ function Fields({ fields, alone }) {
     <tbody>
       ${fields.map(
         ({ path, change, before, after }) => html`<tr key=${path} data-change=${alone ? "same" : change}>
-          <th scope="row"><span class="mark-change" aria-label=${alone ? undefined : change}>${alone ? "" : MARKS[change]}</span>${path || "record"}</th>
+          <th scope="row">${!alone && html`<span class="mark-change" role="img" aria-label=${change}>${MARKS[change]}</span>`}${path || "record"}</th>
           <td class="before">${cut(before)}</td>
           ${!alone && html`<td class="after">${cut(after)}</td>`}
         </tr>`,

@@ -4,13 +4,16 @@ import { html } from "../html.js";
 import { href } from "../route.js";
 import { Icon } from "./icon.js";
 
-/** The error of a pipeline: which node, since when, and a suggestion. */
-export function PipelineFault({ id, error, now }) {
+const BROKEN = new Set(["degraded", "recovering"]);
+
+/** The error of a pipeline: which node, since when, and a suggestion. Quieter when the pipeline has got over it. */
+export function PipelineFault({ id, error, status, now }) {
   const where = error.node && html`<a href=${href(["pipelines", id, "nodes", error.node])}>${error.node}</a>`;
-  return html`<section class="fault" aria-label="Error">
+  const past = !BROKEN.has(status);
+  return html`<section class="fault" data-kind=${past ? "past" : null} aria-label=${past ? "Last error" : "Error"}>
     <${Icon} name="warning" />
     <div>
-      <p class="fault-message">${error.message}</p>
+      <p class="fault-message">${past && html`<span class="note">Last error: </span>`}${error.message}</p>
       ${error.suggestion && html`<p class="fault-suggestion"><strong>Suggestion</strong> ${error.suggestion}</p>`}
       <p class="fault-facts">
         ${where && html`<span>node ${where}</span>`}<code>${error.code}</code>

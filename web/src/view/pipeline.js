@@ -46,7 +46,7 @@ function Pipeline({ seen, at }) {
   );
   return html`<div class="pipeline" data-panel=${at.node ? "open" : "closed"}>
     <${PipelineHead} pipeline=${pipeline} now=${seen.at} tab=${at.tab} />
-    ${pipeline.error && html`<${PipelineFault} id=${pipeline.id} error=${pipeline.error} now=${seen.at} />`}
+    ${pipeline.error && html`<${PipelineFault} id=${pipeline.id} error=${pipeline.error} status=${status} now=${seen.at} />`}
     ${pipeline.definition && html`<${DefinitionFault} problem=${pipeline.definition} />`}
     ${at.tab === "overview" && html`<${Overview} seen=${seen} node=${at.node} />`}
     ${at.tab === "dead-letters" && html`<${Letters} query=${at.query} pipeline=${pipeline.id} />`}

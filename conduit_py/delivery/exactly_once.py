@@ -24,6 +24,9 @@ from conduit_py.transaction import Transaction
 
 log = logging.getLogger("conduit_py")
 
+FORGET_SECONDS = 60.0
+"""How long to wait between two looks for keys that are too old."""
+
 
 @dataclass(frozen=True)
 class Sealed:
@@ -61,6 +64,7 @@ class ExactlyOnce:
         """How many records still have a transaction each."""
         self.gate = Gate(Transaction(max_records=1) if isolated else self._limits)
         self._committing = 0
+        self._forget_at = 0.0
         self._wiring: Wiring
         self._participants: Participants
         self._claim: Claim
@@ -118,6 +122,15 @@ class ExactlyOnce:
     async def _seen(self, node: str, scope: str, keys: Sequence[bytes]) -> set[bytes]:
         return await self._claim.seen(self._scope(node, scope), keys)
 
+    async def _forget_old_keys(self) -> None:
+        """Now and then, in transactions of their own: what is old enough to be forgotten is in no hurry (I13)."""
+        if trio.current_time() < self._forget_at:
+            return
+        self._forget_at = trio.current_time() + FORGET_SECONDS
+        for node, state in self._wiring.states.items():
+            for scope, seconds in state.retentions.items():
+                await self._store.seen.forget(self._scope(node, scope), seconds)
+
     async def run(self) -> None:
         try:
             while await self._gathered():
@@ -125,6 +138,7 @@ class ExactlyOnce:
                 self.gate.open_next()
                 with self.gate.pace.step():
                     await self._commit(sealed)
+                    await self._forget_old_keys()
         except Fenced as error:
             raise self._taken_over(error) from error
 

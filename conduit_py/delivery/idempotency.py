@@ -61,6 +61,12 @@ class IdempotencyOptions(Options):
         description="`transaction`: with everything else an exactly-once pipeline commits; `after-ack`: in any "
         "pipeline, once a message is delivered, which makes repeats fewer but does not exclude them",
     )
+    retention_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description="with `transaction`: after how long a key may be forgotten; must be longer than a message "
+        "may be delivered again",
+    )
     # Made with the options, which all runs share, so that the next run knows what the last one delivered.
     seen: Any = Field(
         default_factory=RecentKeys, description="with `after-ack`: where keys are kept; by default in memory"
@@ -93,6 +99,8 @@ class Idempotency(Processor[IdempotencyOptions]):
     def open(self) -> None:
         self._under_way: set[bytes] = set()
         self._delivered: set[bytes] = set()
+        if self.stateful and self.options.retention_seconds is not None:
+            self.state.retain(self.options.scope, self.options.retention_seconds)
 
     async def process_batch(self, batch: Batch) -> list[Result]:
         results: list[Result] = []

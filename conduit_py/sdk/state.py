@@ -43,6 +43,8 @@ class State:
 
     def __init__(self) -> None:
         self._seen: Seen = _nothing_seen
+        self.retentions: dict[str, float] = {}
+        """How long the keys of a scope are kept, in seconds."""
         self._values: dict[str, bytes] = {}
         self._changed: dict[str, bytes | None] = {}
         self._once: list[tuple[str, bytes]] = []
@@ -102,6 +104,13 @@ class State:
                 self._unit.once[each] = None
             first.append(new)
         return first
+
+    def retain(self, scope: str, seconds: float) -> None:
+        """Have keys of `scope` forgotten some time after they are that old; without it they are kept for ever.
+
+        Choose it longer than a message may be delivered again: by a queue, after an outage, or by hand.
+        """
+        self.retentions[scope] = seconds
 
     def publish(self, target: str, record: Record) -> None:
         """Have `record` sent to `target`, a target of the outbox, once the transaction is committed.

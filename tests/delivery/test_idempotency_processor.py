@@ -269,6 +269,20 @@ def test_a_key_that_names_nothing_is_a_mistake_where_it_is_written() -> None:
     assert problem.path == "key"
 
 
+async def test_keys_are_forgotten_when_they_are_older_than_the_retention(autojump_clock: MockClock) -> None:
+    bench = Bench()
+    idempotency = Idempotency(retention_seconds=600)
+    settings = {"delivery": "exactly_once"}
+    for seconds, id in ((0, "1"), (500, "1"), (500, "2"), (1, "1")):
+        await trio.sleep(seconds)
+        await bench.store.forget_positions("orders")
+        await bench.store.reset_claim("orders")
+        bench.kept = dict(enumerate(bench.kept.values()))  # type: ignore[arg-type]
+        await bench.run([message(id)], idempotency, **settings)
+
+    assert bench.ids() == ["1", "2", "1"]
+
+
 async def test_only_the_last_keys_are_kept_in_memory() -> None:
     recent = RecentKeys(count_max=2)
     await recent.remember("orders", [b"1", b"2"])

@@ -4,10 +4,11 @@ import logging
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from conduit_py.pipeline import Id, NodeId
-from conduit_py.record import Record, Structured
+from conduit_py.record import Operation, Record
 from conduit_py.server.letter_views import (
     CausesView,
     DiscardView,
@@ -34,16 +35,21 @@ router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
 IDS_MAX = 10_000
 
 
-def _storable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must be one line of text")
-    return text
+class _LetterConvertor(StringConvertor):
+    """Keeps /causes, /replay and /discard from being taken for the id of a letter."""
+
+    regex = "[a-z2-7]{16}"
 
 
-Text = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_storable)]
+register_url_convertor("letter", _LetterConvertor())
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 LetterId = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{16}$", strict=True)]
 LetterIdInPath = Annotated[LetterId, Path(description="the id of a dead letter")]
+Base64 = Annotated[
+    str, StringConstraints(pattern=r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$", strict=True)
+]
 Cursor = Annotated[int, Query(ge=1, le=2**62, description="`next` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="the most letters in the answer")]
 
@@ -73,39 +79,71 @@ class PageRequest(FilterRequest):
     limit: Limit = 100
 
 
-class SelectionRequest(View):
-    """Letters by their ids, or all that fit a filter; an empty filter means every letter there is."""
-
+class _Request(View):
     model_config = ConfigDict(extra="forbid")
 
-    ids: list[LetterId] | None = Field(default=None, max_length=IDS_MAX)
-    filter: FilterRequest | None = None
     dry_run: bool = Field(default=False, strict=True, description="say what would happen, and change nothing")
 
-    @model_validator(mode="after")
-    def _says_which(self) -> "SelectionRequest":
-        if (self.ids is None) == (self.filter is None):
-            raise ValueError("give ids or filter, one of them")
-        return self
+
+class IdsRequest(_Request):
+    """Letters by their ids."""
+
+    ids: list[LetterId] = Field(max_length=IDS_MAX)
 
     def to_filter(self) -> LetterFilter:
-        return self.filter.to_filter() if self.filter is not None else LetterFilter(ids=tuple(self.ids or ()))
+        return LetterFilter(ids=tuple(self.ids))
 
 
-class ReplayRequest(SelectionRequest):
-    """Which letters to send again."""
+class MatchRequest(_Request):
+    """All letters that fit a filter; an empty one fits every letter there is."""
 
+    filter: FilterRequest
+
+    def to_filter(self) -> LetterFilter:
+        return self.filter.to_filter()
+
+
+class _Destinations(View):
     destinations: list[NodeId] | None = Field(
         default=None, min_length=1, max_length=1000, description="only to these, of those that refused it"
     )
 
 
-class RecordRequest(View):
-    """The record in its JSON form. What is left out, or is as it was shown, stays as it is."""
+class ReplayIdsRequest(IdsRequest, _Destinations):
+    """Letters to send again, by their ids."""
+
+
+class ReplayMatchRequest(MatchRequest, _Destinations):
+    """Letters to send again: all that fit a filter."""
+
+
+class PayloadForm(View):
+    """The state before and after; structured, or raw bytes in base64."""
 
     model_config = ConfigDict(extra="forbid")
 
-    record: dict[str, Any]
+    before: Base64 | dict[str, Any] | None = None
+    after: Base64 | dict[str, Any] | None = None
+
+
+class RecordForm(View):
+    """A record in its JSON form. What is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    position: Base64 = ""
+    operation: Operation = Operation.CREATE
+    metadata: dict[str, str] = Field(default_factory=dict)
+    key: Base64 | dict[str, Any] | None = None
+    payload: PayloadForm = PayloadForm()
+
+
+class RecordRequest(View):
+    """The record as it shall be. What is as it was shown stays exactly as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    record: RecordForm
     node: NodeId | None = Field(default=None, description="at which node; needed only where the records differ")
 
 
@@ -126,7 +164,7 @@ async def list_causes(service: Here, which: Annotated[FilterRequest, Query()]) -
 
 
 @router.post("/replay", status_code=202, responses=documented(503))
-async def replay_letters(service: Here, request: ReplayRequest) -> ReplayView:
+async def replay_letters(service: Here, request: ReplayIdsRequest | ReplayMatchRequest) -> ReplayView:
     """Send letters again, each to the nodes that refused it. To ask twice is to ask once."""
     report = await service.fleet.letters.replay(
         request.to_filter(), destinations=request.destinations, dry_run=request.dry_run
@@ -137,7 +175,7 @@ async def replay_letters(service: Here, request: ReplayRequest) -> ReplayView:
 
 
 @router.post("/discard", responses=documented(503))
-async def discard_letters(service: Here, request: SelectionRequest) -> DiscardView:
+async def discard_letters(service: Here, request: IdsRequest | MatchRequest) -> DiscardView:
     """Forget letters for good. One that is on its way may be delivered all the same."""
     discarded = await service.fleet.letters.discard(request.to_filter(), dry_run=request.dry_run)
     if not request.dry_run:
@@ -145,19 +183,19 @@ async def discard_letters(service: Here, request: SelectionRequest) -> DiscardVi
     return DiscardView(discarded=discarded)
 
 
-@router.get("/{id}", responses=documented(404, 503))
+@router.get("/{id:letter}", responses=documented(404, 503))
 async def show_letter(service: Here, id: LetterIdInPath) -> LetterView:
     """A letter with its record as it stood where it was refused, and all that is known of why."""
     return letter_view(await service.fleet.letters.box.letter(id), service.redaction)
 
 
-@router.put("/{id}/record", responses=documented(404, 409, 503))
+@router.put("/{id:letter}/record", responses=documented(404, 409, 503))
 async def edit_letter(service: Here, id: LetterIdInPath, request: RecordRequest) -> LetterView:
     """Put another record in its place; the original is kept. It is sent only by a replay."""
+    given = request.record.model_dump(exclude_unset=True)
 
     def revise(original: Record) -> Record:
-        before: Structured = shown(original, service.redaction)
-        return revised(original, before, request.record)
+        return revised(original, shown(original, service.redaction), given)
 
     letter = await service.fleet.letters.edit(id, revise, request.node)
     log.info("dead letter %s was edited, over HTTP", id)

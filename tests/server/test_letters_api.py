@@ -140,11 +140,11 @@ async def test_an_edit_changes_what_it_says_and_nothing_else(shop: Shop) -> None
 @pytest.mark.parametrize(
     ("record", "named"),
     [
-        ({"payload": []}, "payload must be an object"),
-        ({"operation": "explode"}, "operation must be one of"),
-        ({"what": 1}, "unknown fields: 'what'"),
-        ({"key": "%%%"}, "key is not base64"),
-        ({"metadata": {"a": 1}}, "metadata must map text to text"),
+        ({"payload": []}, "payload"),
+        ({"operation": "explode"}, "operation"),
+        ({"what": 1}, "what"),
+        ({"key": "%%%"}, "key"),
+        ({"metadata": {"a": 1}}, "metadata"),
     ],
 )
 async def test_what_is_no_record_is_refused_by_name(shop: Shop, record: Any, named: str) -> None:
@@ -152,7 +152,7 @@ async def test_what_is_no_record_is_refused_by_name(shop: Shop, record: Any, nam
     answer = await shop.site.client.put(f"{LETTERS}/{id}/record", json={"record": record})
 
     assert answer.status_code == 422
-    assert named in answer.json()["error"]["message"]
+    assert answer.json()["error"]["path"].startswith(f"body.record.{named}")
     assert (await listed(shop.site))[0]["edited"] is False
 
 

@@ -18,7 +18,7 @@ from conduit_py.journal.segment import bases
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """Twenty numbers in several segments; the registers say which was the last."""
-    with FileLog(tmp_path / "j", segment_size=400) as log:
+    with FileLog(tmp_path / "j", sync="never", segment_size=400) as log:
         for number in range(20):
             log.append([b"%d" % number], union={"last": str(number)})
     return tmp_path / "j"

@@ -50,18 +50,26 @@ def damages(directory: Path) -> list[Damage]:
 
 def test_gz_h1_after_a_hand_over_nothing_of_the_former_writer_gets_in(tmp_path: Path) -> None:
     writers = [
-        subprocess.Popen(command("contend", tmp_path, name), stdout=subprocess.PIPE, text=True) for name in "ABC"
+        subprocess.Popen(command("contend", tmp_path, name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for name in "ABC"
     ]
-    fenced = [int(writer.communicate(timeout=60)[0].split()[-1]) for writer in writers]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    counts = [tuple(map(int, writer.communicate(timeout=60)[0].split())) for writer in writers]
 
-    assert sum(fenced) > 0
+    assert sum(fenced for _, fenced in counts) > 0
     author, claims = "", 0
     for body in bodies(tmp_path):
         name, what = body.split()
         if what == "claims":
             author, claims = name, claims + 1
         assert name == author
-    assert claims == 150
+    assert claims == sum(each for each, _ in counts)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit_py.record import Payload, Record
@@ -24,6 +24,7 @@ def shown(after: Any, size_max: int = 1000) -> tuple[Any, list[str]]:
     return made.value["payload"]["after"], made.cut
 
 
+@settings(deadline=None)
 @given(records())
 def test_a_record_that_fits_is_shown_in_its_json_form(record: Record) -> None:
     made = exhibit(record, 1_000_000, str)
@@ -101,6 +102,7 @@ def test_what_holds_itself_or_very_much_takes_no_time() -> None:
     assert "payload.after.many" in cut
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.text() | st.binary() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)

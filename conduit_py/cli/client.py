@@ -42,7 +42,7 @@ class Client:
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            verify=ssl.create_default_context() if self.url.startswith("https") else False,
+            verify=_tls(call) if self.url.startswith("https") else False,
             # A proxy that the environment names would see the token, and often cannot reach this machine.
             trust_env=False,
         )
@@ -121,6 +121,22 @@ def calling(call: Call) -> Iterator[Client]:
         yield client
 
 
+def _tls(call: Call) -> ssl.SSLContext:
+    """Whom to trust, and what to show to a server that lets in only clients it knows."""
+    if call.tls_key is not None and call.tls_cert is None:
+        raise EnvironmentUnfit("--tls-key needs --tls-cert", suggestion="give both, or neither")
+    try:
+        context = ssl.create_default_context(cafile=call.tls_ca)
+        if call.tls_cert is not None:
+            context.load_cert_chain(call.tls_cert, call.tls_key)
+    except OSError as error:  # SSLError is one
+        raise EnvironmentUnfit(
+            f"the TLS files cannot be used: {error.strerror or error}",
+            suggestion="check --tls-ca, --tls-cert and --tls-key: PEM files, and the key of the certificate",
+        ) from error
+    return context
+
+
 def load_token(file: Path | None) -> str | None:
     """The token in a file, else the one in the environment, if any.
 
@@ -166,7 +182,9 @@ def _advice(fault: dict[str, Any]) -> str | None:
 
 def _way_to(error: httpx.HTTPError) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return "have the variable SSL_CERT_FILE name the certificate that you trust"
+        return "name the certificate that you trust with --tls-ca, or have the variable SSL_CERT_FILE name it"
+    if "CERTIFICATE_REQUIRED" in str(error) or "alert certificate required" in str(error):
+        return "the server wants to see a certificate: give --tls-cert and --tls-key"
     return "start one with `conduit-py serve`, or name another with --url or CONDUIT_URL"
 
 

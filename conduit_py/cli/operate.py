@@ -46,6 +46,16 @@ class Call:
     token_file: Annotated[
         Path | None, Parameter(help="file with the token, mode 0600 [default: the one in CONDUIT_API_TOKEN]")
     ] = None
+    tls_ca: Annotated[
+        Path | None,
+        Parameter(help="certificate to trust [default: those of this machine]", env_var="CONDUIT_TLS_CA"),
+    ] = None
+    tls_cert: Annotated[
+        Path | None, Parameter(help="certificate to show to a server that asks for one", env_var="CONDUIT_TLS_CERT")
+    ] = None
+    tls_key: Annotated[
+        Path | None, Parameter(help="its key [default: in the same file]", env_var="CONDUIT_TLS_KEY")
+    ] = None
     json: Annotated[bool, Parameter(help="answer in JSON on stdout")] = False
     debug: Annotated[bool, Parameter(help="show tracebacks and debug logs")] = False
 

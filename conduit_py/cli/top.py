@@ -1,6 +1,7 @@
 """The command `top`: the pipelines of a server as a table that stays in place, those in trouble first."""
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -10,17 +11,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from conduit_py.cli.client import ServerUnreachable, calling
+from conduit_py.cli.client import Client, ServerUnreachable, calling
 from conduit_py.cli.exit_code import ExitCode
 from conduit_py.cli.operate import Call
 from conduit_py.cli.output import put_json
 from conduit_py.cli.pipelines import trouble
 from conduit_py.cli.rate import Rate
-from conduit_py.cli.table import ago
+from conduit_py.cli.table import ago, printable
 from conduit_py.errors import EnvironmentUnfit
 
 ORDER = ("degraded", "recovering", "stopping", "running", "created", "stopped", "completed")
 STYLES = {"degraded": "bold red", "recovering": "yellow", "stopping": "yellow", "running": "green"}
+RETRY_SECONDS, RETRY_MAX_SECONDS = 0.5, 5.0
 LINES_AROUND = 4
 """The line above the table, its headings, the line below it, and one that the terminal needs for itself."""
 
@@ -28,32 +30,78 @@ LINES_AROUND = 4
 def top(call: Call, count: int | None) -> ExitCode:
     """Show the fleet at every event of the server, `count` times or until Ctrl-C. Events as JSON lines with --json."""
     try:
-        with calling(call) as client, closing(client.events("live")) as events:
-            with _showing(call) as show:
-                for number, event in enumerate(events, 1):
-                    show(event)
-                    if number == count:
-                        return ExitCode.OK
-            raise ServerUnreachable(
-                f"the server at {client.url} has ended the connection", suggestion="look at its log"
-            )
+        with calling(call) as client, _showing(call) as view:
+            for number, event in enumerate(_events(client, view), 1):
+                view.show(event)
+                if number == count:
+                    break
     except KeyboardInterrupt:
-        return ExitCode.OK
+        pass
+    return ExitCode.OK
+
+
+def _events(client: Client, view: "View") -> Iterator[dict[str, Any]]:
+    """The events of a server. Once there was one, a connection that ends is made anew, for as long as it takes."""
+    seen, delay = False, RETRY_SECONDS
+    while True:
+        lost = ServerUnreachable(f"the server at {client.url} has ended the connection", suggestion="look at its log")
+        try:
+            with closing(client.events("live")) as events:
+                for event in events:
+                    seen, delay = True, RETRY_SECONDS
+                    yield event
+        except ServerUnreachable as error:
+            lost = error
+        if not seen:
+            raise lost
+        view.lose(lost.message)
+        time.sleep(delay)
+        delay = min(2 * delay, RETRY_MAX_SECONDS)
+
+
+class View:
+    """Where events are shown: as JSON lines, in which a lost connection is a gap."""
+
+    def show(self, event: dict[str, Any]) -> None:
+        put_json(event)
+
+    def lose(self, reason: str) -> None:
+        """Say that the connection is lost, and that it is being made anew."""
+
+
+class ScreenView(View):
+    """The whole terminal; what was last known stays on it while the connection is lost."""
+
+    def __init__(self, live: Live, console: Console, url: str) -> None:
+        self._live = live
+        self._console = console
+        self._url = url
+        self._rates = Rates()
+        self._last: dict[str, Any] = {"at": 0.0, "pipelines": []}
+
+    def show(self, event: dict[str, Any]) -> None:
+        self._last = event
+        self._draw("")
+
+    def lose(self, reason: str) -> None:
+        self._draw(f"{printable(reason)}; trying again. ")
+
+    def _draw(self, remark: str) -> None:
+        rows = max(self._console.height - LINES_AROUND, 1)
+        self._live.update(screen(self._last, self._rates, self._url, rows=rows, remark=remark), refresh=True)
 
 
 @contextmanager
-def _showing(call: Call) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """What shows one event, while the screen is ours."""
+def _showing(call: Call) -> Iterator[View]:
+    """Where events are shown, while the screen is ours."""
     if call.json:
-        yield put_json
+        yield View()
         return
-    console, rates = Console(highlight=False), Rates()
+    console = Console(highlight=False)
     if not console.is_terminal:
         raise EnvironmentUnfit("top needs a terminal", suggestion="use `top --json` or `pipelines list` in scripts")
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        yield lambda event: live.update(
-            screen(event, rates, call.url, rows=max(console.height - LINES_AROUND, 1)), refresh=True
-        )
+        yield ScreenView(live, console, call.url)
 
 
 class Rates:
@@ -71,8 +119,8 @@ class Rates:
         return self._rates[id].add(now, acked)
 
 
-def screen(event: dict[str, Any], rates: Rates, url: str, *, rows: int) -> Group:
-    """A line about all pipelines, and a table of at most `rows` of them."""
+def screen(event: dict[str, Any], rates: Rates, url: str, *, rows: int, remark: str = "") -> Group:
+    """A line about all pipelines, a table of at most `rows` of them, and what is to be remarked."""
     pipelines = sorted(event["pipelines"], key=_urgency)
     per_second = {
         each["id"]: rates.add(each["id"], event["at"], (each["progress"] or {}).get("acked", 0)) for each in pipelines
@@ -86,7 +134,8 @@ def screen(event: dict[str, Any], rates: Rates, url: str, *, rows: int) -> Group
     for each in pipelines[:rows]:
         _add_row(table, each, event["at"], per_second[each["id"]])
     more = f"{len(pipelines) - rows} more pipelines; " if len(pipelines) > rows else ""
-    return Group(_headline(event, url, sum(per_second.values())), table, Text(f"{more}Ctrl-C leaves", "dim"))
+    last = Text.assemble((remark, "bold red"), (f"{more}Ctrl-C leaves", "dim"), no_wrap=True)
+    return Group(_headline(event, url, sum(per_second.values())), table, last)
 
 
 def _urgency(shown: dict[str, Any]) -> tuple[int, str]:

@@ -256,8 +256,32 @@ def test_a_certificate_is_trusted_only_when_the_user_says_so(serving: "Serving")
     assert serving.url.startswith("https://")
     assert stranger.returncode == 3
     assert "certificate verify failed" in stranger.stderr
-    assert stranger.stderr.endswith("\n  have the variable SSL_CERT_FILE name the certificate that you trust\n")
+    assert (
+        "name the certificate that you trust with --tls-ca, or have the variable SSL_CERT_FILE name" in stranger.stderr
+    )
     assert (friend.returncode, friend.stdout) == (0, "the server has no pipelines\n")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_server_that_asks_for_a_certificate_is_shown_one(serving: "Serving") -> None:
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=here"
+    for name in ("server", "client"):
+        files = f"-addext subjectAltName=IP:127.0.0.1 -keyout {name}.key -out {name}.pem"
+        subprocess.run([*make.split(), *files.split()], cwd=serving.command.folder, check=True, capture_output=True)
+    serving.start("--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "client.pem")
+    trusting = ("pipelines", "list", "--tls-ca", "server.pem")
+    stranger = serving(*trusting)
+    friend = serving(*trusting, "--tls-cert", "client.pem", "--tls-key", "client.key")
+    by_variables = serving(*trusting, CONDUIT_TLS_CERT="client.pem", CONDUIT_TLS_KEY="client.key")
+    wrong_key = serving(*trusting, "--tls-cert", "client.pem", "--tls-key", "server.key")
+    no_cert = serving(*trusting, "--tls-key", "client.key")
+
+    assert stranger.returncode == 3
+    assert "cannot reach a server" in stranger.stderr
+    assert (friend.returncode, friend.stdout) == (0, "the server has no pipelines\n")
+    assert by_variables.returncode == 0
+    assert wrong_key.stderr.startswith("error: the TLS files cannot be used: ")
+    assert no_cert.stderr == "error: --tls-key needs --tls-cert\n  give both, or neither\n"
 
 
 class Stranger(BaseHTTPRequestHandler):

@@ -75,16 +75,32 @@ def test_ctrl_c_leaves_in_peace(serving: "Serving") -> None:
     assert "\x1b[?1049l" in terminal.seen
 
 
-def test_a_server_that_ends_ends_it_too(serving: "Serving") -> None:
+def test_a_server_that_ends_is_waited_for(serving: "Serving") -> None:
     serving.add("endless")
     server = serving.start()
     terminal = Terminal("top", "--url", serving.url)
     terminal.until(lambda seen: "endless" in seen)
     server.send_signal(signal.SIGTERM)
+    terminal.until(lambda seen: "has ended the connection; trying again." in seen)
+    assert server.wait(60) == 0
+    terminal.until(lambda seen: "cannot reach a server" in seen)
+    terminal.seen = ""
+    serving.command.start("serve", "--pipelines", "pipelines", "--port", serving.url.rpartition(":")[2])
+    terminal.until(lambda seen: "1 running" in seen)
+    terminal.process.send_signal(signal.SIGINT)
+
+    assert terminal.end() == (0, "")
+
+
+def test_a_server_that_was_never_there_is_an_error(serving: "Serving") -> None:
+    server = serving.start()
+    server.kill()
+    server.wait(60)
+    terminal = Terminal("top", "--url", serving.url)
     code, stderr = terminal.end()
 
     assert code == 3
-    assert f"the server at {serving.url} has ended the connection" in stderr
+    assert f"cannot reach a server at {serving.url}" in stderr
 
 
 def test_events_are_json_lines_for_programs(serving: "Serving") -> None:

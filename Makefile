@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install java demo demo-page page test check format bench clean
+.PHONY: help install java demo demo-page page test check format bench bench-fleet clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
@@ -12,6 +12,7 @@ help:
 	@echo "make check     only lint, types and import rules"
 	@echo "make bench     compare with a plain Python loop and with bytewax, as ratios of one run"
 	@echo "make page      build the web page from web/ into conduit_py/server/page, which is committed (needs node 20)"
+	@echo "make bench-fleet  200 pipelines in one server for 10 minutes: memory, latency, drain"
 	@echo "make install   create .venv with the command at .venv/bin/conduit-py"
 	@echo "make format    put the code into house style"
 	@echo "make clean     remove what the others made"
@@ -59,6 +60,9 @@ test: check java
 
 bench: install
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-fleet: install
+	@$(BIN)/python -m benchmarks.fleet $(ARGS)
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -17,6 +17,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -62,6 +63,14 @@ class Figures:
     lost_or_doubled: int = 0
     exit_code: int | None = None
 
+    def plain(self) -> dict[str, Any]:
+        """Everything for a program, with the latencies summed up."""
+        summed = {
+            f"p{percent}_seconds": {path: self.percentile(path, percent) for path in TIMED} for percent in (50, 99)
+        }
+        fields = {name: value for name, value in asdict(self).items() if name != "latencies"}
+        return {**fields, **summed, "growth_mb_per_minute": self.growth_mb_per_minute()}
+
     def percentile(self, path: str, percent: int) -> float:
         return statistics.quantiles(self.latencies[path], n=100)[percent - 1]
 
@@ -75,7 +84,7 @@ def main() -> int:
     arguments = parse_arguments()
     figures = measure(arguments.pipelines, arguments.rate, arguments.seconds)
     if arguments.json:
-        print(json.dumps(asdict(figures) | {"growth_mb_per_minute": figures.growth_mb_per_minute()}))
+        print(json.dumps(figures.plain()))
     else:
         print_figures(figures)
     return figures.exit_code or 0

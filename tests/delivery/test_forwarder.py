@@ -162,7 +162,7 @@ async def test_a_message_that_does_not_arrive_holds_up_its_own_target_only(autoj
     assert 35 <= receiver.at[-1] <= 75
 
 
-async def test_the_pauses_begin_anew_once_a_message_has_arrived(autojump_clock: MockClock) -> None:
+async def test_me_13_the_pauses_begin_anew_once_a_message_has_arrived(autojump_clock: MockClock) -> None:
     box, receiver = StoreBox(MemoryStore()), Receiver({b"1": 2, b"2": 1})
     await box.add(("mail", b"1"), ("mail", b"2"))
     forwarder = Forwarder(box.outbox, receiver.send, delays=STEADY, rng=random.Random(1))

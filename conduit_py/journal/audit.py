@@ -84,7 +84,7 @@ def audit(directory: Path) -> Audit:
         reports.append(_report(base, end, summary, info.created))
         findings += _findings(base, summary, info.missing_until, following)
         expected = following if following is not None and not summary.sealed else end
-        if summary.sealed and following is None:
+        if (summary.sealed or info.missing_until) and following is None:
             findings.append(Finding("missing", end, end, "the last segment is missing", end))
     return Audit(id, reports, registers, findings)
 

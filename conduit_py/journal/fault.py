@@ -48,7 +48,10 @@ class JournalGap(FatalError):
     code = "journal.gap"
 
     def __init__(self, journal: str, begin: int, end: int, what: str) -> None:
-        super().__init__(f"journal {journal}: offsets {begin} to {end} {what}")
+        super().__init__(
+            f"journal {journal}: offsets {begin} to {end} {what}",
+            suggestion="to go on with what is there, forget the position of the source that reads it",
+        )
         self.journal, self.begin, self.end = journal, begin, end
 
 

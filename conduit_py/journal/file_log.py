@@ -27,7 +27,7 @@ from conduit_py.journal.layout import (
 )
 from conduit_py.journal.lock import WAIT_SECONDS, AppendLock
 from conduit_py.journal.log import Append, Commit, Log, SyncPolicy, registers_for
-from conduit_py.journal.recover import create_segment, cut_tail, open_last, open_segment
+from conduit_py.journal.recover import create_segment, cut_tail, open_last, open_segment, set_aside
 from conduit_py.journal.registers import Registers, encode_registers
 from conduit_py.journal.segment import Damage, bases, registers_after
 
@@ -69,6 +69,9 @@ class FileLog(Log):
         try:
             with self._lock.held():
                 self._adopt()
+        except OSError as error:
+            self._lock.close()
+            raise JournalFailed(f"journal {directory} cannot be opened: {error.strerror or error}") from error
         except BaseException:
             self._lock.close()
             raise
@@ -131,7 +134,7 @@ class FileLog(Log):
                 raise JournalFailed(
                     f"journal {self.name}: {self._segment.path.name} was cut or removed by somebody else"
                 )
-            if end > self._end and self._read_on(end):
+            if end > self._end and self._read_on():
                 continue
             following = self._end + HEADER_SIZE
             if not (self.directory / segment_name(following)).exists():
@@ -140,13 +143,17 @@ class FileLog(Log):
             self._seal()
             self._move_to(following)
 
-    def _read_on(self, end: int) -> bool:
-        """Take in the frames up to `end`; whether the segment was sealed, and the next one is taken up."""
+    def _read_on(self) -> bool:
+        """Take in the frames of others; whether they sealed the segment, and the next one is taken up."""
         for found in self._segment.walk(self._end):
             if isinstance(found, Damage):
-                # Nobody is at work on the files but us, so whoever wrote this is gone.
-                cut_tail(self._segment, found._replace(end=end), self._disk)
-                return False
+                if found.tail:
+                    # Nobody is at work on the files but us, so whoever wrote this is gone.
+                    cut_tail(self._segment, found, self._disk)
+                    return False
+                set_aside(self._segment, found, self._disk)
+                self._end = found.end
+                continue
             header, content = found
             self._registers = registers_after(header, content, self._registers)
             self._end = header.end

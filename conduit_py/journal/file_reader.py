@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from conduit_py.journal.fault import JournalDamaged, JournalGap, JournalUnfit
+from conduit_py.journal.fault import JournalDamaged, JournalFailed, JournalGap, JournalUnfit
 from conduit_py.journal.frame import Frame
 from conduit_py.journal.layout import GAP, HEADER_SIZE, MESSAGES, SEAL, Header, NotASegment, decode_header, segment_name
 from conduit_py.journal.log import HEAD, Reader
@@ -135,7 +135,10 @@ class FileReader(Reader):
         if header.end > self._durable:
             assert self._segment is not None
             end = self._segment.end
-            os.fdatasync(self._segment.descriptor)
+            try:
+                os.fdatasync(self._segment.descriptor)
+            except OSError as error:
+                raise JournalFailed(f"journal {self.name}: what was read is not on the disk: {error}") from error
             self._durable = end
         # A writer that failed to sync may have taken it back, in between.
         return header.end <= self._durable
@@ -249,9 +252,15 @@ class JournalFiles:
                 return segment.info.journal
         return None
 
+    def head(self) -> int:
+        """Where the last whole frame ends now. Reads the last segment to find out."""
+        reader = self.reader(HEAD)
+        reader.close()
+        return reader.offset
+
     @property
     def end(self) -> int:
-        """Where the files end now: an append under way counts."""
+        """Where the files end now, found quickly: an append under way, or never finished, counts."""
         starts = bases(self.directory)
         return starts[-1] + (self.directory / segment_name(starts[-1])).stat().st_size if starts else 0
 

@@ -111,10 +111,11 @@ def _verified(segment: Segment, disk: Disk) -> Summary:
     summary = summarise(segment)
     for damage in summary.damages:
         (cut_tail if damage.tail else set_aside)(segment, damage, disk)
-    if summary.sealed:
+    following = segment.info.missing_until or (summary.end if summary.sealed else None)
+    if following is not None:
         raise JournalUnfit(
-            f"journal {segment.path.parent} goes on at offset {summary.end}, but that segment is missing",
-            suggestion=f"put {segment_name(summary.end)} back, or give up what it held "
+            f"journal {segment.path.parent} goes on at offset {following}, but that segment is missing",
+            suggestion=f"put {segment_name(following)} back, or give up what it held "
             f"with `conduit-py journal repair {segment.path.parent}`",
         )
     return summarise(segment) if summary.damages else summary

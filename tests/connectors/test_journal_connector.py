@@ -240,6 +240,20 @@ def test_a_bounded_source_ends_at_what_was_the_end(tmp_path: Path) -> None:
     assert values(read(opened(tmp_path, records[-1].position, until="end"))) == [3, 4, 5]
 
 
+def test_a_bounded_source_ends_in_front_of_an_append_that_never_ended(tmp_path: Path) -> None:
+    destination = journal.Destination(path=tmp_path)
+    destination.open()
+    destination.write(batch_of(numbers(0, 3)))
+    destination.teardown()
+    with next(tmp_path.glob("*.journal")).open("ab") as file:
+        file.write(b"cjfr and then it died")
+    source = opened(tmp_path, until="end")
+
+    assert values(read(source)) == [0, 1, 2]
+    with pytest.raises(EndOfSource):
+        source.read(1)
+
+
 def test_a_source_waits_for_a_journal_that_is_not_there_yet(tmp_path: Path) -> None:
     source = opened(tmp_path / "later")
     with pytest.raises(NothingYet):

@@ -324,6 +324,20 @@ def test_what_another_process_left_unfinished_is_cut_off_by_the_next_append(tmp_
     assert bodies(tmp_path) == [b"one", b"two"]
 
 
+def test_damage_among_what_another_process_appended_costs_only_the_damaged(tmp_path: Path) -> None:
+    with FileLog(tmp_path) as log:
+        log.append([b"one"])
+        with FileLog(tmp_path) as other:
+            hit = other.append([b"two"]).end - 1
+            other.append([b"three"])
+        flip(files(tmp_path)[0], hit, 1)
+        log.append([b"four"])
+    reader = FileReader(tmp_path)
+
+    assert [frame.bodies[0] for frame in reader] == [b"one", b"three", b"four"]
+    assert len(reader.skipped) == 1
+
+
 def test_a_holder_of_the_lock_that_does_not_let_go_is_named(tmp_path: Path) -> None:
     named = f"held by (process {os.getpid()}|another process) for 0.05 seconds"
     with FileLog(tmp_path, wait_seconds=0.05) as log:

@@ -108,6 +108,19 @@ def test_a_missing_last_segment_is_given_up_and_begun_anew(directory: Path) -> N
     check_usable(directory, lost, 0)
 
 
+def test_what_follows_a_segment_that_was_given_up_is_missed_too(directory: Path) -> None:
+    files(directory)[-2].unlink()
+    repair(directory)
+    files(directory)[-1].unlink()
+    with pytest.raises(JournalUnfit, match="that segment is missing"):
+        FileLog(directory)
+
+    assert [finding.what for finding in repair(directory)] == ["the last segment is missing"]
+    with FileLog(directory) as log:
+        log.append([b"new"])
+    assert [frame.bodies[0] for frame in FileReader(directory)][-1] == b"new"
+
+
 @pytest.mark.parametrize("index", [0, 2, -1])
 def test_a_damaged_segment_header_is_written_anew(directory: Path, index: int) -> None:
     before = audit(directory)

@@ -49,7 +49,7 @@ class Source(sdk.Source[SourceOptions]):
         start = Position("", Checkpoint()) if position is None else Position.decode(position)
         self._id = self._identify(start)
         self._skip = start.skip
-        self._end = self._files.end if options.until else None
+        self._end = self._files.head() if options.until else None
         self._bodies: list[bytes] = []
         self._positions: list[bytes] = []
         self._taken = 0

@@ -45,6 +45,7 @@ register_url_convertor("letter", _LetterConvertor())
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+ExactTime = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False, strict=True)]
 LetterId = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{16}$", strict=True)]
 LetterIdInPath = Annotated[LetterId, Path(description="the id of a dead letter")]
 Base64 = Annotated[
@@ -54,7 +55,7 @@ Cursor = Annotated[int, Query(ge=1, le=2**62, description="`next` of the page be
 Limit = Annotated[int, Query(ge=1, le=1000, description="the most letters in the answer")]
 
 
-class FilterRequest(View):
+class FilterQuery(View):
     """Which letters are meant: those that fit everything that is said."""
 
     model_config = ConfigDict(extra="forbid")
@@ -72,7 +73,14 @@ class FilterRequest(View):
         return LetterFilter(ids=ids, **self.model_dump())
 
 
-class PageRequest(FilterRequest):
+class FilterRequest(FilterQuery):
+    """The same in a body, where a number is a number and not the text of one."""
+
+    since: ExactTime | None = Field(default=None, description="last refused then or later, in seconds since 1970")
+    until: ExactTime | None = Field(default=None, description="last refused before then")
+
+
+class PageQuery(FilterQuery):
     """Which letters, and how many of them at once."""
 
     cursor: Cursor | None = None
@@ -148,16 +156,16 @@ class RecordRequest(View):
 
 
 @router.get("", responses=documented(503))
-async def list_letters(service: Here, which: Annotated[PageRequest, Query()]) -> LettersView:
+async def list_letters(service: Here, which: Annotated[PageQuery, Query()]) -> LettersView:
     """Letters without their records, the newest first."""
-    filter = FilterRequest(**which.model_dump(exclude={"cursor", "limit"})).to_filter()
+    filter = FilterQuery(**which.model_dump(exclude={"cursor", "limit"})).to_filter()
     page = await service.fleet.letters.box.page(filter, which.cursor, which.limit)
     letters = [summary_view(each, service.redaction) for each in page.letters]
     return LettersView(letters=letters, next=page.next, total=page.total)
 
 
 @router.get("/causes", responses=documented(503))
-async def list_causes(service: Here, which: Annotated[FilterRequest, Query()]) -> CausesView:
+async def list_causes(service: Here, which: Annotated[FilterQuery, Query()]) -> CausesView:
     """How many letters there are by node and cause, the most frequent first."""
     causes = await service.fleet.letters.box.causes(which.to_filter())
     return CausesView(causes=[cause_view(each, service.redaction) for each in causes])

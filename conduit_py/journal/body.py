@@ -1,6 +1,6 @@
 """Records as bodies of messages: MessagePack, every Python value of a record exactly as it was."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from types import NoneType
@@ -29,15 +29,29 @@ def encode_record(record: Record) -> bytes:
         raise RecordRefused(f"cannot be written to a journal: {error}") from error
 
 
+def decode_records(bodies: Sequence[bytes], positions: Sequence[bytes]) -> list[Record] | None:
+    """The records in bodies, all in one go; None when one of them is no record."""
+    try:
+        return [
+            Record(position, operation, metadata, key, Payload(before, after))
+            for position, (operation, metadata, key, before, after) in zip(
+                positions, map(_DECODER.decode, bodies), strict=True
+            )
+        ]
+    except _UNREADABLE:
+        return None
+
+
 def decode_record(body: bytes, position: bytes) -> Record:
     """The record in a body; what is none raises RecordRefused."""
     try:
         operation, metadata, key, before, after = _DECODER.decode(body)
-    except (msgspec.DecodeError, ValueError, ArithmeticError) as error:
+    except _UNREADABLE as error:
         raise RecordRefused(f"is not a record: {error}") from error
     return Record(position, operation, metadata, key, Payload(before, after))
 
 
+_UNREADABLE = (msgspec.DecodeError, ValueError, ArithmeticError)
 _PLAIN = frozenset({str, int, float, bool, NoneType, bytes})
 _NESTED = frozenset({dict, list})
 

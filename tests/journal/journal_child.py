@@ -4,6 +4,7 @@ journal_child.py crash DIRECTORY KILLS     work in forked processes, killed at e
 journal_child.py contend DIRECTORY NAME    claim the journal again and again and append under each claim
 journal_child.py obey DIRECTORY NAME       claim the journal, then append once for each line of standard input
 journal_child.py too-big DIRECTORY         append until a file may not grow, then again when it may
+journal_child.py no-sync DIRECTORY         append once, then twice more while the kernel fails every sync with EIO
 """
 
 import importlib
@@ -19,6 +20,7 @@ from conduit_py.journal.disk import Disk
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.file_reader import FileReader
 from conduit_py.journal.registers import Selector
+from tests.store.store_child import fail_syncs
 
 POINTS = [
     f"journal.{when}_{what}"
@@ -145,7 +147,25 @@ def too_big(directory: Path) -> None:
         tell("sizes", *(len(frame.bodies[0]) for frame in log.reader()))
 
 
-ACTIONS: dict[str, Callable[..., None]] = {"crash": crash, "contend": contend, "obey": obey, "too-big": too_big}
+def no_sync(directory: Path) -> None:
+    with FileLog(directory) as log:
+        log.append([b"before"])
+        fail_syncs()
+        for body in (b"first", b"second"):
+            try:
+                log.append([body])
+                tell("appended")
+            except ConduitError as error:
+                tell(error.code, error)
+
+
+ACTIONS: dict[str, Callable[..., None]] = {
+    "crash": crash,
+    "contend": contend,
+    "obey": obey,
+    "too-big": too_big,
+    "no-sync": no_sync,
+}
 
 if __name__ == "__main__":
     ACTIONS[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])

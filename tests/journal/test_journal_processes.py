@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.file_reader import FileReader
 from conduit_py.journal.segment import Damage, Segment, bases
+from tests.store.store_child import NO_SECCOMP
 
 CHILD = Path(__file__).parent / "journal_child.py"
 
@@ -116,6 +118,21 @@ def test_gz_h2_a_frozen_writer_that_is_thawed_after_a_take_over_is_fenced(tmp_pa
             new.tell("third")
             assert new.answer() == "appended"
     assert bodies(tmp_path) == ["old claims", "old first", "new claims", "new second", "new third"]
+
+
+def test_when_the_kernel_fails_a_sync_nothing_is_appended_until_the_journal_is_opened_again(tmp_path: Path) -> None:
+    ran = subprocess.run(command("no-sync", tmp_path), capture_output=True, text=True, timeout=60)
+    if ran.returncode == NO_SECCOMP:
+        pytest.skip("this kernel lets no process filter its own system calls")
+
+    first, second = ran.stdout.splitlines()
+    assert first.startswith("journal.failed")
+    assert "Input/output error" in first
+    assert second.startswith("journal.failed")
+    assert "takes no more appends" in second
+    with FileLog(tmp_path) as log:
+        log.append([b"after"])
+    assert bodies(tmp_path) == ["before", "after"]
 
 
 def test_a_file_that_may_not_grow_refuses_what_does_not_fit_and_nothing_else(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from conduit_connectors.journal.position import Position, positions_by_number, positions_inside
 from conduit_py import sdk
-from conduit_py.journal.body import decode_record
+from conduit_py.journal.body import decode_record, decode_records
 from conduit_py.journal.committed import CommittedReader
 from conduit_py.journal.file_reader import FileReader, JournalFiles
 from conduit_py.journal.message_id import Flag
@@ -63,13 +63,7 @@ class Source(sdk.Source[SourceOptions]):
         refused: dict[int, str] = {}
         while len(records) < n and (self._taken < len(self._bodies) or self._fill()):
             stop = min(self._taken + n - len(records), len(self._bodies))
-            for index in range(self._taken, stop):
-                body, position = self._bodies[index], self._positions[index]
-                try:
-                    records.append(decode_record(body, position))
-                except RecordRefused as reason:
-                    refused[len(records)] = reason.message
-                    records.append(Record.of(body, position=position))
+            self._decode(slice(self._taken, stop), records, refused)
             self._taken = stop
         if not records:
             raise EndOfSource if self._at_end() else NothingYet
@@ -82,6 +76,19 @@ class Source(sdk.Source[SourceOptions]):
         for reader in (self._committed, self._plain):
             if reader is not None:
                 reader.close()
+
+    def _decode(self, which: slice, records: list[Record], refused: dict[int, str]) -> None:
+        bodies, positions = self._bodies[which], self._positions[which]
+        decoded = decode_records(bodies, positions)
+        if decoded is not None:
+            records += decoded
+            return
+        for body, position in zip(bodies, positions, strict=True):
+            try:
+                records.append(decode_record(body, position))
+            except RecordRefused as reason:
+                refused[len(records)] = reason.message
+                records.append(Record.of(body, position=position))
 
     def _identify(self, start: Position) -> str:
         """The id of the journal. Raises if it is not the one of the position, or must be there and is not."""

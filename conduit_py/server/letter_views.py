@@ -14,8 +14,8 @@ from conduit_py.store.letter import Letter
 from conduit_py.store.letter_table import Cause, Summary, size_of
 from conduit_py.stream.exhibit import exhibit
 
-RECORD_SIZE_MAX = 256 * 1024
-"""Characters that are shown of a record; the rest is there, but not shown."""
+RECORD_SIZE_MAX = 64 * 1024
+"""Characters that are shown of a record: no more than a request may send back. The rest is there all the same."""
 
 State = Literal["kept", "queued"]
 

@@ -32,7 +32,7 @@ log = logging.getLogger("conduit_py.server")
 
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
 
-IDS_MAX = 10_000
+IDS_MAX = 5000
 
 
 class _LetterConvertor(StringConvertor):
@@ -113,7 +113,7 @@ class MatchRequest(_Request):
 
 class _Destinations(View):
     destinations: list[NodeId] | None = Field(
-        default=None, min_length=1, max_length=1000, description="only to these, of those that refused it"
+        default=None, min_length=1, max_length=100, description="only to these, of those that refused it"
     )
 
 

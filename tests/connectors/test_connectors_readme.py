@@ -43,6 +43,7 @@ def test_the_connector_of_the_example_passes_the_acceptance_suite(tmp_path: Path
         memory.Destination,
         spark.Source,
         spark.Destination,
+        spark.Jdbc,
         spark.Sink,
     ],
 )

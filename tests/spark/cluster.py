@@ -16,7 +16,7 @@ import pyspark
 
 # Only the first tier of compilation and the serial collector: these processes live for seconds.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 
 
 class Cluster:

@@ -1,6 +1,10 @@
 """One cluster and one Spark session for all tests of Spark, and what they read back with."""
 
+import fcntl
 import importlib.util
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +21,9 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")
-def spark_options(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[dict[str, Any]]:
+def spark_options(
+    tmp_path_factory: pytest.TempPathFactory, worker_id: str, pytestconfig: pytest.Config
+) -> Iterator[dict[str, Any]]:
     """The options with which every connector under test shares one session on the cluster."""
     temporary = tmp_path_factory.getbasetemp()
     folder = (temporary if worker_id == "master" else temporary.parent) / "spark-cluster"
@@ -32,9 +38,11 @@ def spark_options(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> I
             "spark.driver.extraJavaOptions": QUICK_JAVA,
             "spark.executor.extraJavaOptions": QUICK_JAVA,
             "spark.sql.shuffle.partitions": "2",
+            "spark.jars": str(_postgres_driver(pytestconfig)),
             "spark.sql.warehouse.dir": str(folder / f"warehouse-{worker_id}"),
         }
-        yield {"master": url, "conf": conf}
+        # On a machine that does much else at the same time, executors take minutes to start.
+        yield {"master": url, "conf": conf, "start_seconds": 300}
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +51,33 @@ def spark(spark_options: dict[str, Any]) -> Iterator["SparkSession"]:
     session = shared.acquire(SparkOptions(**spark_options))
     yield session
     shared.release()
+
+
+def _postgres_driver(config: pytest.Config) -> Path:
+    """The jar of PostgreSQL's JDBC driver: the installed one, else that of Debian's package, unpacked."""
+    installed = Path("/usr/share/java/postgresql.jar")
+    if installed.exists():
+        return installed
+    assert config.cache is not None
+    folder = Path(config.cache.mkdir("postgresql-jdbc"))
+    with (folder / "lock").open("w") as lock:
+        # Several workers of pytest-xdist share the folder.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        jar = folder / "usr/share/java/postgresql.jar"
+        if not jar.exists():
+            _unpack("libpostgresql-jdbc-java", folder)
+    return jar
+
+
+def _unpack(package: str, folder: Path) -> None:
+    if shutil.which("apt-get") is None:
+        pytest.fail("PostgreSQL's JDBC driver is needed as /usr/share/java/postgresql.jar")
+    if os.geteuid() == 0:
+        subprocess.run(["apt-get", "update", "-q"], check=True, capture_output=True, timeout=100)
+    subprocess.run(["apt-get", "download", "-q", package], cwd=folder, check=True, capture_output=True, timeout=100)
+    [archive] = folder.glob(f"{package}_*.deb")
+    subprocess.run(["dpkg-deb", "--extract", str(archive), str(folder)], check=True, timeout=60)
+    archive.unlink()
 
 
 def _cluster() -> Any:

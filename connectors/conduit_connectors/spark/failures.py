@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conduit_py.sdk import FatalError, RecordRefused, TransientError
 
@@ -15,7 +15,7 @@ _DATA_STATES = re.compile(r"SQLSTATE: ?(?:22|23)\w{3}")
 _DEFINITION_STATES = re.compile(r"SQLSTATE: ?42\w{3}")
 """Class 42: syntax errors, things that do not exist, and access that is not allowed."""
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\]")
-_GENERAL = ("[TASK_WRITE_FAILED]", "[FAILED_READ_FILE", "[INTERNAL_ERROR]")
+_GENERAL = ("[TASK_WRITE_FAILED]", "[FAILED_JDBC.", "[FAILED_READ_FILE", "[INTERNAL_ERROR]")
 """Conditions that say no more than that something failed, which their cause says better."""
 _TEXT_MAX = 500
 _CAUSES_MAX = 10
@@ -51,22 +51,26 @@ def spark_errors(what: str) -> Iterator[None]:
 
 def explain(error: BaseException) -> str:
     """The line of what Spark says that says the most, and no Java stack trace."""
-    messages = _messages(error)
-    named = [text for text in messages if _CONDITION.match(text) and not text.startswith(_GENERAL)]
-    lines = (line.strip() for line in (named or messages)[-1].splitlines())
+    causes = _causes(error)
+    from_database = [text for text, state in causes if state]
+    named = [text for text, _ in causes if _CONDITION.match(text) and not text.startswith(_GENERAL)]
+    messages = from_database or named or [text for text, _ in causes]
+    lines = (line.strip() for line in messages[-1].splitlines())
     text = next((line for line in lines if line and not line.startswith(("at ", "== ", "JVM stacktrace"))), "")
     return text[:_TEXT_MAX] or type(error).__name__
 
 
 def _blames_data(error: BaseException) -> bool:
     """Whether a job failed because of the values it was given, so that it would without some of them succeed."""
-    return bool(_DATA_STATES.search(str(error)))
+    return bool(_DATA_STATES.search(str(error))) or any(state[:2] in ("22", "23") for _, state in _causes(error))
 
 
 def blames_definition(error: BaseException) -> bool:
     """Whether Spark did not even begin, because what it was asked to do makes no sense."""
     from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 
+    if any(state.startswith("08") for _, state in _causes(error)):
+        return False  # A connection that fails, which Spark finds out while it analyses.
     meant = isinstance(error, AnalysisException | IllegalArgumentException | ParseException)
     return meant or bool(_DEFINITION_STATES.search(str(error)))
 
@@ -90,14 +94,19 @@ def lost(session: "SparkSession") -> bool:
         return True
 
 
-def _messages(error: BaseException) -> list[str]:
-    """What an error and its causes in Java say, the outermost first."""
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    messages: list[str] = []
+def _causes(error: BaseException) -> list[tuple[str, str]]:
+    """What an error and its causes in Java say, the outermost first, with the SQL state of those of a database."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    causes: list[tuple[str, str]] = []
     try:
-        while java is not None and len(messages) < _CAUSES_MAX:
-            messages.append(str(java.getMessage() or java.toString()))
+        while java is not None and len(causes) < _CAUSES_MAX:
+            causes.append((str(java.getMessage() or java.toString()), _state(java)))
             java = java.getCause()
     except Exception:  # a border: the Java process may be the very thing that failed
-        messages.clear()
-    return messages or [str(error)]
+        return causes or [(str(error), "")]
+    return causes or [(str(error), "")]
+
+
+def _state(java: Any) -> str:
+    name = java.getClass().getName()
+    return str(java.getSQLState() or "") if name.endswith(("SQLException", "BatchUpdateException")) else ""

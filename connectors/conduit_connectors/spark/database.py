@@ -1,0 +1,143 @@
+"""Database: what a JDBC destination does with SQL: staging tables, and the ledger of which were applied."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from conduit_py.sdk import FatalError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEDGER = "conduit_ledger"
+
+
+class Database:
+    """A database that Spark's Java has a driver for. Every method is a transaction of its own.
+
+    The ledger has a row for each staging table, made before the table is. `apply` marks it in the transaction that
+    copies the rows, so that they are copied once; what is not applied can be found and dropped.
+    """
+
+    def __init__(self, session: "SparkSession", url: str, driver: str, table: str, options: dict[str, str]) -> None:
+        self._java: Any = session._jvm
+        self._url = url
+        self._table = table
+        self._options = options
+        schema, dot, _ = table.rpartition(".")
+        self._schema = f"{schema}{dot}"
+        self._register(driver)
+
+    def prepare(self) -> None:
+        """Make the ledger if it is not there."""
+        with self._connection() as connection:
+            found = connection.getMetaData().getTables(None, None, None, None)
+            while found.next():
+                if str(found.getString("TABLE_NAME")).lower() == LEDGER:
+                    return
+        columns = "stage VARCHAR(128) PRIMARY KEY, owner VARCHAR(64), fence BIGINT, applied INT"
+        self._run(f"CREATE TABLE {self._schema}{LEDGER} ({columns})")
+
+    def stage(self, owner: str, fence: int, number: int) -> str:
+        """The name of a new staging table, noted in the ledger and, if the database can, made like the target."""
+        name = f"{self._schema}conduit_stage_{_short(owner)}_{fence if fence >= 0 else 'plain'}_{number}"
+        insert = f"INSERT INTO {self._schema}{LEDGER} (stage, owner, fence, applied) VALUES (?, ?, ?, 0)"
+        self._run(insert, name, _short(owner), fence)
+        if self._url.startswith("jdbc:postgresql:"):
+            # With its constraints, so that what breaks one does so before anything is committed.
+            self._run(f"CREATE TABLE {name} (LIKE {self._table} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)")
+        return name
+
+    def count(self, table: str) -> int:
+        with self._connection() as connection:
+            found = connection.createStatement().executeQuery(f"SELECT count(*) FROM {table}")
+            found.next()
+            return int(found.getLong(1))
+
+    def apply(self, stage: str, columns: Sequence[str]) -> None:
+        """Copy the rows of a stage to the table and note that in one transaction; once, however often it is called."""
+        with self._connection() as connection:
+            quote = str(connection.getMetaData().getIdentifierQuoteString()).strip()
+            names = ", ".join(f"{quote}{name}{quote}" for name in columns)
+            mark = f"UPDATE {self._schema}{LEDGER} SET applied = 1 WHERE stage = ? AND applied = 0"
+            if _execute(connection, mark, (stage,)):
+                _execute(connection, f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {stage}", ())
+                connection.commit()
+        self._drop(stage)
+
+    def discard(self, owner: str, fence: int) -> None:
+        """Drop the stages of this owner up to a fence; those applied are forgotten, the others are lost on purpose."""
+        where = "WHERE owner = ? AND fence <= ?"
+        with self._connection() as connection:
+            query = connection.prepareStatement(f"SELECT stage FROM {self._schema}{LEDGER} {where}")
+            _bind(query, (_short(owner), fence))
+            found, stages = query.executeQuery(), []
+            while found.next():
+                stages.append(str(found.getString(1)))
+        for stage in stages:
+            self._drop(stage)
+        self._run(f"DELETE FROM {self._schema}{LEDGER} {where}", _short(owner), fence)
+
+    def forget(self, stage: str) -> None:
+        """Drop a stage that is not wanted, and its row in the ledger."""
+        self._drop(stage)
+        self._run(f"DELETE FROM {self._schema}{LEDGER} WHERE stage = ?", stage)
+
+    def _drop(self, stage: str) -> None:
+        bare = stage.rpartition(".")[2].lower()
+        with self._connection() as connection:
+            found = connection.getMetaData().getTables(None, None, "%", None)
+            there = False
+            while found.next():
+                there = there or str(found.getString("TABLE_NAME")).lower() == bare
+        if there:
+            self._run(f"DROP TABLE {stage}")
+
+    def _run(self, sql: str, *values: str | int) -> None:
+        with self._connection() as connection:
+            _execute(connection, sql, values)
+            connection.commit()
+
+    @contextmanager
+    def _connection(self) -> Iterator[Any]:
+        properties = self._java.java.util.Properties()
+        for name, value in self._options.items():
+            properties.setProperty(name, value)
+        connection = self._java.java.sql.DriverManager.getConnection(self._url, properties)
+        try:
+            connection.setAutoCommit(False)
+            yield connection
+            connection.rollback()
+        finally:
+            connection.close()
+
+    def _register(self, driver: str) -> None:
+        from py4j.protocol import Py4JError
+
+        try:
+            self._java.org.apache.spark.sql.execution.datasources.jdbc.DriverRegistry.register(driver)
+        except Py4JError as error:
+            raise FatalError(
+                f"Spark has no JDBC driver {driver}",
+                suggestion='give the path of its jar in conf={"spark.jars": "…"}, or correct `driver`',
+            ) from error
+
+
+def _execute(connection: Any, sql: str, values: Sequence[str | int]) -> int:
+    statement = connection.prepareStatement(sql)
+    _bind(statement, values)
+    return int(statement.executeUpdate())
+
+
+def _bind(statement: Any, values: Sequence[str | int]) -> None:
+    for index, value in enumerate(values, 1):
+        if isinstance(value, str):
+            statement.setString(index, value)
+        else:
+            statement.setLong(index, value)
+
+
+def _short(owner: str) -> str:
+    """A name for an owner that fits into the name of a table."""
+    return hashlib.blake2b(owner.encode(), digest_size=8).hexdigest()

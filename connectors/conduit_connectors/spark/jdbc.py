@@ -1,0 +1,149 @@
+"""spark.Jdbc: rows of a database's table, written in parallel to a staging table and shown in one transaction."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pydantic import Field
+
+from conduit_connectors.spark.database import Database
+from conduit_connectors.spark.failures import BadRows, spark_errors
+from conduit_connectors.spark.gather import GatherOptions, Piece, joined
+from conduit_connectors.spark.gathering import GatheringDestination
+from conduit_connectors.spark.rows import Fields, RowMaker, frame_of
+from conduit_py import sdk
+from conduit_py.sdk import Batch, FatalError, TransientError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class JdbcOptions(GatherOptions):
+    """What a user may say to the JDBC destination."""
+
+    url: str = Field(pattern=r"^jdbc:", description='the database, "jdbc:postgresql://host/database"')
+    table: str = Field(min_length=1, description="the table to add rows to, which must exist")
+    driver: str = Field(default="org.postgresql.Driver", description="the class of the JDBC driver")
+    options: dict[str, str] = Field(default={}, description='options of the driver, such as "user" and "password"')
+
+
+class Stages(msgspec.Struct, frozen=True):
+    """What an exactly-once transaction makes visible: staging tables, in order, and the columns to copy."""
+
+    names: list[str]
+    columns: list[str]
+
+
+class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]):
+    """Adds rows to a table, a batch in whole or not at all, by way of a staging table and a ledger.
+
+    Exactly-once in an exactly-once pipeline (staged, D3). In an at-least-once one a batch that was
+    committed and not yet acked when the process was killed is added again. The table `conduit_ledger` beside the
+    target says which stages were applied.
+    """
+
+    _fence = -1
+    """Of an exactly-once pipeline; -1 in any other."""
+    _owner: str | None = None
+    _count = 0
+
+    def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
+        for intent in intents:
+            self.apply(intent)
+        with spark_errors("discarding stages"), self._work.running():
+            self._database.discard(f"{owner}/{self.options.table}", fence)
+        self._owner, self._fence = f"{owner}/{self.options.table}", fence
+        self._stages: list[str] = []
+
+    def write(self, batch: Batch) -> dict[int, str] | None:
+        if self._owner is None:
+            self._take_over(f"{batch.span.pipeline}/{self.options.table}")
+        refused = super().write(batch)
+        if self._fence >= 0 and self._gathered.full:
+            self._stage_gathered()
+        return refused
+
+    def stage(self) -> bytes | None:
+        self._stage_gathered()
+        stages, self._stages = self._stages, []
+        return msgspec.json.encode(Stages(stages, self._columns)) if stages else None
+
+    def apply(self, intent: bytes) -> None:
+        stages = msgspec.json.decode(intent, type=Stages)
+        try:
+            with spark_errors("applying a stage"), self._work.running():
+                for name in stages.names:
+                    self._database.apply(name, stages.columns)
+        except BadRows as bad:
+            raise FatalError(
+                f"{self.options.table} does not take rows that are already committed: {bad}",
+                suggestion="remove the constraint or what is in the way, and start again",
+            ) from bad
+
+    def _row_maker(self, session: "SparkSession") -> RowMaker:
+        if not hasattr(session, "_jsparkSession"):
+            raise FatalError(
+                "staging needs a Spark driver in this process, and `remote` has none", suggestion="give a `master`"
+            )
+        options = self.options
+        self._database = Database(session, options.url, options.driver, options.table, options.options)
+        maker = super()._row_maker(session)
+        if isinstance(maker, Fields) and maker.schema is None:
+            from pyspark.sql.pandas.types import to_arrow_schema
+
+            there = session.read.format("jdbc").options(**self._spark_options(options.table)).load()
+            maker = Fields(to_arrow_schema(there.schema, timezone="UTC"), options.drift)
+        return maker
+
+    def _prepare(self, session: "SparkSession") -> None:
+        self._database.prepare()
+
+    def _commit(self, session: "SparkSession", piece: Piece) -> None:
+        stage = self._staged(session, piece)
+        try:
+            self._database.apply(stage, self._columns)
+        except Exception:
+            self._database.forget(stage)
+            raise
+
+    def _take_over(self, owner: str) -> None:
+        """Outside exactly-once pipelines: remove what a killed run of this pipeline left behind."""
+        self._owner = owner
+        with spark_errors("discarding stages"), self._work.running():
+            self._database.discard(owner, -1)
+
+    def _stage_gathered(self) -> None:
+        pieces = self._gathered.take()
+        if not pieces:
+            return
+        piece = joined(pieces)
+        try:
+            with spark_errors(f"a Spark job over {len(piece.messages)} records"), self._work.running() as session:
+                self._stages.append(self._staged(session, piece))
+        except BadRows as bad:
+            raise FatalError(f"{self.options.table} does not take these records: {bad}") from bad
+
+    def _staged(self, session: "SparkSession", piece: Piece) -> str:
+        """Write rows to a new staging table. A task that was lost after its commit has written its rows twice."""
+        assert self._owner is not None
+        stage = self._database.stage(self._owner, self._fence, self._count)
+        self._count += 1
+        try:
+            frame = frame_of(session, piece.rows)
+            frame.write.format("jdbc").options(**self._spark_options(stage)).mode("append").save()
+            written = self._database.count(stage)
+            if written != len(piece.messages):
+                raise TransientError(f"{written} rows were written to {stage} for {len(piece.messages)} records")
+        except Exception:
+            self._database.forget(stage)
+            raise
+        return stage
+
+    def _spark_options(self, table: str) -> dict[str, str]:
+        return self.options.options | {"url": self.options.url, "driver": self.options.driver, "dbtable": table}
+
+    @property
+    def _columns(self) -> list[str]:
+        assert self._maker.schema is not None
+        names: list[Any] = self._maker.schema.names
+        return names

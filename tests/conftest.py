@@ -1,3 +1,10 @@
-"""The servers that tests of any folder may ask for; each starts when the first test does."""
+"""What holds for tests of every folder: the servers they may ask for, and how examples are drawn."""
+
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["postgres_server"]
+"""Each server starts when the first test does that needs it."""
+
+# A busy machine makes an example slow, not wrong.
+settings.register_profile("conduit_py", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("conduit_py")

@@ -5,6 +5,7 @@ from typing import Any
 
 from conduit_py.graph.node import Graph, Node
 from conduit_py.lifecycle.sameness import same
+from conduit_py.pipeline import Processor
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ def difference(old: Graph, new: Graph) -> Difference:
         if not same(_node(old.nodes[id]), _node(node)):
             if node.kind != "processor":
                 return Difference(rest=f"the {node.kind} {id}")
+            if _stateful(old.nodes[id]) != _stateful(node):
+                return Difference(rest=f"whether {id} has a state")
             changed.add(id)
     words = old.pipeline.settings.description != new.pipeline.settings.description
     return Difference(frozenset(changed), words)
@@ -53,6 +56,12 @@ def _settings(graph: Graph) -> tuple[Any, ...]:
 def _node(node: Node) -> dict[str, Any]:
     """All that was said about a node, apart from what the shape of the graph says too."""
     return _said(node.declared, "after", "named")
+
+
+def _stateful(node: Node) -> bool:
+    """Whether a processor remembers something, for which a run makes room when it begins."""
+    plugin = node.declared.processor if isinstance(node.declared, Processor) else None
+    return plugin is not None and plugin.stateful
 
 
 def _said(declared: object, *leave_out: str) -> dict[str, Any]:

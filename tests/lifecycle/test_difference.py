@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from conduit_py import Destination, Pipeline, Processor, Source
 from conduit_py.config.python_file import load_pipelines
 from conduit_py.config.yaml_file import load_yaml
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.difference import Difference, difference
+from conduit_py.sdk.destination import Level
+from conduit_py.sdk.processor import FunctionProcessor
+from conduit_py.testing import Log, ScriptedDestination, ScriptedSource
 
 FILE = '''
 import functools
@@ -233,3 +237,23 @@ def test_yaml_is_compared_by_its_values(tmp_path: Path) -> None:
     assert difference(graph(YAML), graph(YAML.replace('value: "1"', 'value: "2"'))).processors == {"set"}
     assert difference(graph(YAML), graph(YAML.replace('"create"', '"update"'))).processors == {"set"}
     assert difference(graph(YAML), graph(YAML.replace("recordCount: 3", "recordCount: 4"))).rest == "the source made"
+
+
+def test_a_processor_that_begins_to_remember_needs_a_new_run() -> None:
+    def graph(*, state: bool) -> Graph:
+        function = (lambda record, state: record) if state else (lambda record: record)
+        return compile_pipeline(
+            Pipeline(
+                "p",
+                sources=[Source("made", ScriptedSource(records=1, log=log))],
+                processors=[Processor("count", FunctionProcessor(function, state=state))],
+                destinations=[Destination("kept", destination)],
+                delivery="exactly_once",
+            )
+        )
+
+    log = Log()
+    destination = ScriptedDestination(log=log)
+    destination.level = Level.D1  # type: ignore[misc]
+
+    assert difference(graph(state=False), graph(state=True)).rest == "whether count has a state"

@@ -13,6 +13,8 @@ from conduit_py.graph.compile import compile_pipeline
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import DeadLetters
+from conduit_py.sdk.destination import Level
+from conduit_py.sdk.processor import FunctionProcessor
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.swapping import LOOK_SECONDS
@@ -347,3 +349,54 @@ async def test_what_was_open_is_closed_when_the_caller_gives_up(autojump_clock: 
         supervisor.force()
 
     assert sorted(bench.life.opened) == sorted(each for each in bench.life.closed if each != "at-b-new")
+
+
+class KeptOptions(sdk.Options):
+    """Where records are kept by their delivery keys."""
+
+    kept: Any
+
+
+class Kept(sdk.Destination[KeptOptions]):
+    """Idempotent by delivery key, so an exactly-once pipeline may write to it."""
+
+    level = Level.D1
+
+    async def write(self, batch: sdk.Batch) -> None:
+        await trio.sleep(0.01)
+        for index, record in enumerate(batch.records):
+            self.options.kept[batch.delivery_key(index)] = record
+
+
+@simulated(seeds=range(10))
+async def test_what_a_processor_remembers_goes_over_to_its_successor(seed: int) -> None:
+    kept: dict[bytes, Record] = {}
+    log = Log()
+
+    def pipeline(version: str) -> Pipeline:
+        def count(record: Record, state: sdk.State) -> Record:
+            state.put("seen", state.get("seen", 0) + 1)
+            record.payload["count"], record.payload["by"] = state.get("seen"), version
+            return record
+
+        return Pipeline(
+            "p",
+            sources=[Source("source", ScriptedSource(records=300, bounded=False, log=log), batch_size=4, window=16)],
+            processors=[Processor("count", FunctionProcessor(count, state=True))],
+            destinations=[Destination("kept", Kept(kept=kept))],
+            delivery="exactly_once",
+        )
+
+    supervisor = Supervisor(pipeline("old"), MemoryStore())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await until(lambda: len(kept) > 20 + seed or supervisor.state.error is not None)
+        assert supervisor.state.error is None
+        await supervisor.swap(compile_pipeline(pipeline("new")), ["count"])
+        await until(lambda: len(kept) == 300 or supervisor.state.status is not Status.RUNNING)
+        supervisor.stop()
+
+    assert [record.payload["count"] for record in kept.values()] == list(range(1, 301))
+    versions = [record.payload["by"] for record in kept.values()]
+    assert versions == sorted(versions, reverse=True)
+    assert set(versions) == {"old", "new"}

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import httpx
@@ -144,7 +144,8 @@ def until_fixture() -> Callable[..., None]:
 
 
 @contextmanager
-def _site(folder: Path) -> Iterator[Site]:
+def new_site(folder: Path) -> Iterator[Site]:
+    """A server in a folder, not yet started; it ends with the block."""
     site = Site(folder)
     try:
         yield site
@@ -156,8 +157,16 @@ def _site(folder: Path) -> Iterator[Site]:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """A server of the test's own, not yet started."""
-    with _site(tmp_path) as site:
+    with new_site(tmp_path) as site:
         yield site
+
+
+NewSite = Callable[[Path], AbstractContextManager[Site]]
+
+
+@pytest.fixture(scope="session", name="new_site")
+def new_site_fixture() -> NewSite:
+    return new_site
 
 
 SHOP = '''
@@ -206,6 +215,6 @@ broken = Pipeline("broken",
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server that the tests of a file share: one pipeline flows, one is pressed, one is broken."""
-    with _site(tmp_path_factory.mktemp("shop")) as site:
+    with new_site(tmp_path_factory.mktemp("shop")) as site:
         site.write("shop.py", SHOP)
         yield site.start()

@@ -1,11 +1,13 @@
 """Who may see what: the page asks for a token, keeps it in its tab, and never shows a secret."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import pytest
 from playwright.sync_api import Page, expect
 
 if TYPE_CHECKING:
-    from tests.page.conftest import OpenPage, Site
+    from tests.page.conftest import NewSite, OpenPage, Site
 
 READER, OPERATOR = "reader-" + "r" * 24, "operator-" + "o" * 24
 SECRET = "hunter2-hunter2-hunter2"
@@ -20,7 +22,6 @@ pipelines:
         type: source
         plugin: generator
         settings:
-          recordCount: "50"
           rate: "20"
           format.type: structured
           format.options.id: int
@@ -36,16 +37,19 @@ pipelines:
 """
 
 
-def guarded(site: "Site") -> "Site":
-    site.write("leaky.yaml", LEAKY)
-    tokens = site.folder / "tokens"
-    tokens.write_text(f"read {READER}\noperate {OPERATOR}\n")
-    tokens.chmod(0o600)
-    return site.start("--token-file", "tokens", PASSWORD=SECRET)
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, new_site: "NewSite") -> Iterator["Site"]:
+    """A server that wants tokens, and has a secret."""
+    with new_site(tmp_path_factory.mktemp("guarded")) as site:
+        site.write("leaky.yaml", LEAKY)
+        tokens = site.folder / "tokens"
+        tokens.write_text(f"read {READER}\noperate {OPERATOR}\n")
+        tokens.chmod(0o600)
+        yield site.start("--token-file", "tokens", PASSWORD=SECRET)
 
 
-def test_a_token_is_asked_for_refused_taken_and_forgotten(open_page: "OpenPage", site: "Site") -> None:
-    page = open_page(guarded(site).url)
+def test_a_token_is_asked_for_refused_taken_and_forgotten(open_page: "OpenPage", guarded: "Site") -> None:
+    page = open_page(guarded.url)
     dialog = page.get_by_role("dialog", name="This server asks for a token")
     expect(dialog).to_be_visible()
     page.keyboard.press("Escape")
@@ -67,8 +71,8 @@ def test_a_token_is_asked_for_refused_taken_and_forgotten(open_page: "OpenPage",
     assert page.evaluate("sessionStorage.length") == 0
 
 
-def test_who_may_only_look_is_told_so_and_changes_nothing(open_page: "OpenPage", site: "Site") -> None:
-    page = open_page(guarded(site).url)
+def test_who_may_only_look_is_told_so_and_changes_nothing(open_page: "OpenPage", guarded: "Site") -> None:
+    page = open_page(guarded.url)
     sign_in(page, READER)
     page.get_by_role("button", name="Stop leaky").click()
     page.get_by_role("dialog").get_by_role("button", name="Stop").click()
@@ -80,8 +84,8 @@ def test_who_may_only_look_is_told_so_and_changes_nothing(open_page: "OpenPage",
     expect(page.get_by_role("alert")).to_contain_text("this needs a token with the role operate")
 
 
-def test_a_secret_is_nowhere_on_the_page_not_even_in_a_record(open_page: "OpenPage", site: "Site") -> None:
-    page = open_page(f"{guarded(site).url}/#/pipelines/leaky/nodes/in:tell")
+def test_a_secret_is_nowhere_on_the_page_not_even_in_a_record(open_page: "OpenPage", guarded: "Site") -> None:
+    page = open_page(f"{guarded.url}/#/pipelines/leaky/nodes/in:tell")
     sign_in(page, OPERATOR)
     page.get_by_role("button", name="Tap").click()
 

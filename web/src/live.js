@@ -6,7 +6,7 @@ import { Store } from "./store.js";
 import { follow } from "./stream.js";
 
 const SILENT_SECONDS = 10;
-const HISTORY_SECONDS = 300;
+const HISTORY_SECONDS = 150;
 const RECORDINGS_MAX = 20;
 const TOLD_MAX = 3;
 
@@ -22,7 +22,7 @@ const recordings = new Map();
 let watched = null;
 let stream = null;
 
-/** The totals of a pipeline over the last minutes, as long as the page is open. */
+/** How many records a pipeline had delivered, over the last minutes. No more is kept: there may be hundreds of them. */
 export function history(id) {
   return histories.get(id) ?? null;
 }
@@ -72,7 +72,7 @@ function takeFleet({ at, pipelines }) {
   for (const { id, progress } of pipelines) {
     if (!progress) continue;
     if (!histories.has(id)) histories.set(id, new Series(HISTORY_SECONDS));
-    histories.get(id).push({ at, ...progress });
+    histories.get(id).push({ at, acked: progress.acked });
   }
   const byId = new Map(pipelines.map((pipeline) => [pipeline.id, pipeline]));
   for (const id of histories.keys()) if (!byId.has(id)) histories.delete(id);

@@ -20,6 +20,7 @@ export function Charts({ seen }) {
   // No wider than what there is to see, or a page that was just opened would show a thin line at its edge.
   const recorded = seen.at - (totals.samples[0]?.at ?? seen.at);
   const shown = Math.min(span, Math.max(SHORTEST_SECONDS, recorded));
+  if (totals.length === 0) return null;
   return html`<section class="over-time" aria-label="Over time">
     <header>
       <h2>Over time</h2>

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from conduit_py.cli.complaint import count_of, place_of, problems_of, shortened, warn
 from conduit_py.cli.exit_code import ExitCode
 from conduit_py.cli.output import put, put_json
@@ -13,6 +15,7 @@ from conduit_py.config.loaded import LoadedPipeline, LoadWarning
 from conduit_py.config.python_file import FileInvalid, choose
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem
 from conduit_py.graph.compile import compile_pipeline
+from conduit_py.graph.guarantees import guarantees
 from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
 from conduit_py.sdk.options import at
@@ -35,6 +38,8 @@ def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
     else:
         for graph in graphs:
             put(f"{graph.pipeline.id}: ok, {_counted(graph)}")
+            for each in guarantees(graph):
+                put(f"  {each.source} → {each.destination}: {each.promise}: {each.why}")
     return ExitCode.OK
 
 
@@ -121,6 +126,7 @@ def _described(graph: Graph) -> dict[str, Any]:
             {"id": node.id, "kind": node.kind, "plugin": node.label, "inputs": node.inputs}
             for node in graph.nodes.values()
         ],
+        "guarantees": [msgspec.structs.asdict(each) for each in guarantees(graph)],
     }
 
 

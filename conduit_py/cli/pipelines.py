@@ -168,6 +168,9 @@ def _facts(shown: dict[str, Any]) -> list[str]:
     letters, progress, error = shown["dead_letters"], shown["progress"], shown["error"]
     facts = [shown["description"]] if shown["description"] else []
     facts.append(f"delivery {shown['delivery']}, dead letters to {letters['handler']}")
+    facts += [
+        f"{each['source']} → {each['destination']}: {each['promise']}: {each['why']}" for each in shown["guarantees"]
+    ]
     if progress:
         facts.append(
             f"{progress['read']:,} read, {progress['acked']:,} acked, {progress['filtered']:,} filtered, "

@@ -2,9 +2,11 @@
 
 from typing import Any, Literal
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from conduit_py.errors import Problem
+from conduit_py.graph.guarantees import Promise, guarantees
 from conduit_py.graph.node import Node, connector_label
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline import DeadLetters, Delivery
@@ -124,12 +126,22 @@ class DefinitionView(View):
     suggestion: str | None
 
 
+class GuaranteeView(View):
+    """What holds for the records of one source at one destination, whatever crashes, and why."""
+
+    source: str
+    destination: str
+    promise: Promise
+    why: str
+
+
 class PipelineDetailsView(PipelineView):
     """A pipeline with its graph."""
 
     nodes: list[NodeView]
     edges: list[tuple[str, str]]
     delivery: Delivery
+    guarantees: list[GuaranteeView]
     dead_letters: DeadLettersView
     definition: DefinitionView | None = Field(description="what is wrong with its newest definition, if not in effect")
 
@@ -205,6 +217,7 @@ def pipeline_details_view(member: Member, redaction: Redaction) -> PipelineDetai
         nodes=[_node_view(node, meters.get(node.id)) for node in member.graph.nodes.values()],
         edges=[(node.id, output) for node in member.graph.nodes.values() for output in node.outputs],
         delivery=member.pipeline.delivery,
+        guarantees=[GuaranteeView(**msgspec.structs.asdict(each)) for each in guarantees(member.graph)],
         dead_letters=_dead_letters_view(member.pipeline.dead_letters, refused),
         definition=None if member.definition is None else definition_view(member.definition, redaction),
     )

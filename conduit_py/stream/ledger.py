@@ -154,7 +154,8 @@ class Ledger:
         entry.voted |= voters
         if span.fate_handlers:
             self._tell(entry, sequences)
-        if entry.outstanding == 0:
+        # A writer that refused a whole batch acks the rest of it, which is nothing: that is no second end.
+        if entry.outstanding == 0 and sequences:
             self._unsettled -= 1
             if self._unsettled == 0:
                 self.on_quiet()

@@ -5,6 +5,7 @@ it failed and may be started again.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -66,4 +67,4 @@ async def main(what: str, folder: Path, count: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(trio.run(main, sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])))
+    sys.exit(trio.run(partial(main, sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:]))))

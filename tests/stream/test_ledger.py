@@ -230,3 +230,19 @@ def _release(books: Ledger, models: list[Model], released: int, rng: random.Rand
     if taken:
         books.release(taken)
     return taken
+
+
+def test_everything_is_quiet_when_all_that_set_out_is_settled_and_not_before() -> None:
+    books = ledger(voters=0b11)
+    told: list[bool] = []
+    books.on_quiet = lambda: told.append(books.quiet)
+    books.admit(3)
+    first, second = books.register([b"1", b"2"]), books.register([b"3"])
+
+    books.ack_some(first, (0, 1), 0b11)
+    assert (books.quiet, told) == (False, [])
+    books.ack_some(second, (2,), 0b01)
+    assert (books.quiet, told) == (False, [])
+    books.ack_some(second, (2,), 0b10)
+    books.ack(Batch(second, [], []), 0b01)
+    assert (books.quiet, told) == (True, [True])

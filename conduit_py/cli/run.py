@@ -82,6 +82,7 @@ async def _run(pipelines: Sequence[Pipeline], state: str | Path, fresh: bool, di
         if fresh:
             for pipeline in pipelines:
                 await store.forget_positions(pipeline.id)
+                await store.reset_claim(pipeline.id)
         results = await Session(pipelines, store, display).run()
     display.end(results)
     return max(result.exit_code for result in results)

@@ -75,6 +75,8 @@ class MemoryTables(Tables):
         if row := self._owners.get(owner):
             row.claimed = Claimed(row.claimed.fence + 1, row.claimed.committed)
             row.state.clear()
+            for scope in [scope for scope in self._seen if scope.startswith(f"{owner}/")]:
+                del self._seen[scope]
 
     def get(self, owner: str, key: bytes) -> bytes | None:
         row = self._owners.get(owner)

@@ -123,6 +123,8 @@ class SqlTables(Tables):
     def reset(self, owner: str) -> None:
         if self.run("UPDATE claims SET fence = fence + 1, checkpoint = NULL WHERE owner = ?", owner):
             self.run("DELETE FROM owned WHERE owner = ?", owner)
+            # "0" is the character after "/".
+            self.run("DELETE FROM seen WHERE scope >= ? AND scope < ?", f"{owner}/", f"{owner}0")
 
     def get(self, owner: str, key: bytes) -> bytes | None:
         for (value,) in self.rows("SELECT value FROM owned WHERE owner = ? AND key = ?", owner, key):

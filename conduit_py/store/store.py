@@ -120,7 +120,10 @@ class Store(ABC):
         return await self.look(lambda tables: tables.claimed(owner))
 
     async def reset_claim(self, owner: str) -> None:
-        """Have an owner start from the beginning, without checkpoint and state; whoever claimed it is fenced."""
+        """Have an owner start from the beginning; whoever claimed it is fenced.
+
+        Its checkpoint, its state and the keys seen in its own scopes, named OWNER/…, are forgotten.
+        """
         await self.transact(lambda tables: tables.reset(owner))
 
     @property

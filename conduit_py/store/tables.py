@@ -56,7 +56,8 @@ class Tables(ABC):
     def reset(self, owner: str) -> None:
         """Have the owner start from the beginning: no checkpoint, no state, and whoever claimed it is fenced.
 
-        The fence and the number of the last transaction stay: they must grow for ever.
+        Keys that were recorded in its own scopes, which are named OWNER/…, are forgotten too. The fence and
+        the number of the last transaction stay: they must grow for ever. So does what waits in the outbox.
         """
 
     @abstractmethod

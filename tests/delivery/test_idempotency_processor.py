@@ -276,7 +276,6 @@ async def test_keys_are_forgotten_when_they_are_older_than_the_retention(autojum
     for seconds, id in ((0, "1"), (500, "1"), (500, "2"), (1, "1")):
         await trio.sleep(seconds)
         await bench.store.forget_positions("orders")
-        await bench.store.reset_claim("orders")
         bench.kept = dict(enumerate(bench.kept.values()))  # type: ignore[arg-type]
         await bench.run([message(id)], idempotency, **settings)
 
@@ -298,3 +297,15 @@ async def test_after_ack_keys_may_be_kept_in_a_store(autojump_clock: MockClock) 
 
     assert bench.ids() == ["1"]
     assert await bench.store.seen.known("messages", [b'"1"']) == {b'"1"'}
+
+
+async def test_a_pipeline_that_starts_afresh_lets_everything_through_again(autojump_clock: MockClock) -> None:
+    bench = Bench()
+    settings = {"delivery": "exactly_once"}
+    await bench.run([message("1"), message("1")], made(settings), **settings)
+    await bench.store.forget_positions("orders")
+    await bench.store.reset_claim("orders")
+    bench.kept.clear()
+    await bench.run([message("1"), message("1")], made(settings), **settings)
+
+    assert bench.ids() == ["1"]

@@ -142,6 +142,17 @@ async def test_a_reset_owner_starts_again_with_nobody_able_to_commit(store: Stor
     assert await store.claimed("unknown") is None
 
 
+async def test_a_reset_owner_forgets_the_keys_of_its_own_scopes_and_no_others(store: Store) -> None:
+    claim = await store.claim("a")
+    scopes = ["a/node/ids", "a/", "a", "a0", "ab/node/ids", "ids"]
+    await claim.commit(Changes(1, b"", once=[(scope, b"k") for scope in scopes], intents=[Intent("mail", b"", b"1")]))
+    await store.reset_claim("a")
+    left = [scope for scope in scopes if await store.seen.known(scope, [b"k"])]
+
+    assert left == ["a", "a0", "ab/node/ids", "ids"]
+    assert await store.outbox.targets() == ["mail"]
+
+
 async def test_of_many_claims_at_once_the_one_with_the_highest_fence_is_the_owner(store: Store) -> None:
     fences: list[int] = []
     committed: list[int] = []

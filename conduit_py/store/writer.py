@@ -41,8 +41,8 @@ class Writer:
     learns of it from the write call, before it asks for any fsync, and the next commit writes all its
     pages anew; so that group fails and the next one is tried.
 
-    A piece of work that raises anything but an error of the database is undone by itself: the others of
-    its group are committed as if it had never been there.
+    A piece of work that is refused, or wrong in itself, is undone by itself: the others of its group are
+    committed as if it had never been there.
 
     A caller that is cancelled leaves at once; its write stays in the group.
     """
@@ -192,9 +192,9 @@ class Writer:
             connection.execute("SAVEPOINT work")
         try:
             request.answer = outcome.Value(request.work(connection))
-        except sqlite3.Error:
-            raise
         except Exception as refusal:
+            if isinstance(refusal, sqlite3.Error) and not isinstance(refusal, _OWN_FAULT):
+                raise
             request.answer = outcome.Error(refusal)
             connection.execute("ROLLBACK" if alone else "ROLLBACK TO work")
             if alone:
@@ -263,6 +263,8 @@ class _Request:
 
 
 _CHECK_DISK = "check the disk; once it takes writes again, so does conduit-py"
+_OWN_FAULT = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError, sqlite3.ProgrammingError)
+"""What a piece of work brings upon itself; the database and the disk are sound."""
 _NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
 
 

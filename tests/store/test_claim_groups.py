@@ -117,10 +117,18 @@ async def test_work_that_is_wrong_in_itself_touches_no_other(tmp_path: Path) -> 
             store,
             lambda: claim.commit(Changes(1, b"one")),
             lambda: store.transact(wrong),
+            lambda: claim.commit(Changes(2, b"two", {b"k": object()})),  # type: ignore[dict-item]
+            lambda: claim.commit(Changes(2, b"two", intents=[Intent("mail", b"", None)])),  # type: ignore[arg-type]
             lambda: claim.commit(Changes(2, b"two")),
         )
 
-        assert [type(failure) for failure in failures] == [type(None), ValueError, type(None)]
+        assert [type(failure) for failure in failures] == [
+            type(None),
+            ValueError,
+            sqlite3.ProgrammingError,
+            sqlite3.IntegrityError,
+            type(None),
+        ]
         assert await store.claimed("orders") == Claimed(1, 2, b"two")
         assert await store.claimed("wrong") is None
 

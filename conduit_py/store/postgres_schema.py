@@ -17,8 +17,8 @@ _VERSIONS: tuple[tuple[str, ...], ...] = (
     (
         'CREATE TABLE entries (pipeline text COLLATE "C" NOT NULL, kind text COLLATE "C" NOT NULL,'
         ' node text COLLATE "C" NOT NULL, value bytea NOT NULL, PRIMARY KEY (pipeline, kind, node))',
-        'CREATE TABLE claims (owner text COLLATE "C" PRIMARY KEY, fence bigint NOT NULL, committed bigint NOT NULL,'
-        " checkpoint bytea)",
+        'CREATE TABLE claims (owner text COLLATE "C" PRIMARY KEY, fence bigint NOT NULL CHECK (fence > 0),'
+        " committed bigint NOT NULL, checkpoint bytea)",
         'CREATE TABLE owned (owner text COLLATE "C" NOT NULL, key bytea NOT NULL, value bytea NOT NULL,'
         " PRIMARY KEY (owner, key))",
         'CREATE TABLE seen (number bigint GENERATED ALWAYS AS IDENTITY, scope text COLLATE "C" NOT NULL,'

@@ -14,8 +14,8 @@ CREATE TABLE entries (
 """
 
 _TRANSACTIONS = (
-    "CREATE TABLE claims (owner TEXT PRIMARY KEY, fence INTEGER NOT NULL, committed INTEGER NOT NULL, checkpoint BLOB)"
-    " WITHOUT ROWID",
+    "CREATE TABLE claims (owner TEXT PRIMARY KEY, fence INTEGER NOT NULL CHECK (fence > 0),"
+    " committed INTEGER NOT NULL, checkpoint BLOB) WITHOUT ROWID",
     "CREATE TABLE owned (owner TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (owner, key))"
     " WITHOUT ROWID",
     # Keys come in no order, so the index is written all over; the rows lie in the order of their times, and

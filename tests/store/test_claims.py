@@ -20,7 +20,7 @@ async def test_gz_f1_every_claim_of_an_owner_has_a_higher_fence_and_the_last_che
     assert (other.fence, other.committed, other.checkpoint) == (1, 0, None)
 
 
-async def test_gz_f2_after_a_newer_claim_an_older_one_commits_nothing(store: Store) -> None:
+async def test_gz_f1_after_a_newer_claim_an_older_one_commits_nothing(store: Store) -> None:
     zombie = await store.claim("orders")
     await zombie.commit(Changes(1, b"one"))
     owner = await store.claim("orders")
@@ -32,6 +32,17 @@ async def test_gz_f2_after_a_newer_claim_an_older_one_commits_nothing(store: Sto
     assert await owner.scan() == []
     assert await owner.seen("ids", [b"a"]) == set()
     assert await store.outbox.targets() == []
+
+
+async def test_gz_f2_a_fence_that_was_never_given_out_cannot_be_written(store: Store) -> None:
+    if isinstance(store, MemoryStore):
+        pytest.skip("nobody else can write to it")
+    claim = await store.claim("orders")
+    with pytest.raises(Exception, match=r"CHECK constraint failed|violates check constraint"):
+        await store.transact(lambda tables: tables.run("UPDATE claims SET fence = -1"))  # type: ignore[attr-defined]
+    await claim.commit(Changes(1, b"one"))
+
+    assert await store.claimed("orders") == Claimed(1, 1, b"one")
 
 
 async def test_not_even_the_last_transaction_of_a_fenced_claim_is_adopted_again(store: Store) -> None:

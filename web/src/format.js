@@ -1,6 +1,8 @@
 /** format: numbers, durations and times as people read them. */
 
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+// Made once: each row of a long list shows a time, and `toLocaleString` makes one every time.
+const moments = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const UNITS = [
   [1e12, "T"],
   [1e9, "G"],
@@ -72,7 +74,7 @@ export function ago(at, now) {
 
 /** The day and time of seconds since 1970, where the reader is. */
 export function moment(at) {
-  return new Date(at * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  return moments.format(at * 1000);
 }
 
 /** The machine's form of a time, for `<time datetime>`. */

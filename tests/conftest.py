@@ -2,7 +2,7 @@
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["postgres_server"]
+pytest_plugins = ["postgres_server", "queue_servers", "queue_harness", "s3_server"]
 """Each server starts when the first test does that needs it."""
 
 # A busy machine makes an example slow, not wrong.

@@ -26,6 +26,11 @@ class Terms(msgspec.Struct, frozen=True):
     margin_seconds: float = 1.0
     """How much earlier than necessary to ask."""
 
+    @property
+    def longest_seconds(self) -> float:
+        """No lease is longer: for queues whose leases all have one length."""
+        return max(self.receive_seconds, self.extension_seconds, self.last_extension_seconds)
+
 
 class Lease:
     """Extended by `keep` before it runs out, until it is released or its last extension is made.

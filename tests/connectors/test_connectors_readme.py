@@ -7,7 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conduit_connectors import file, generator, journal, log, memory, spark, stdio
+from conduit_connectors import (
+    file,
+    generator,
+    journal,
+    log,
+    memory,
+    nats,
+    redis_streams,
+    spark,
+    sqlite_queue,
+    sqs,
+    stdio,
+)
 
 README = (Path(__file__).parents[2] / "connectors" / "README.md").read_text()
 
@@ -45,6 +57,11 @@ def test_the_connector_of_the_example_passes_the_acceptance_suite(tmp_path: Path
         spark.Destination,
         spark.Jdbc,
         spark.Sink,
+        sqlite_queue.Source,
+        sqlite_queue.Destination,
+        sqs.Source,
+        redis_streams.Source,
+        nats.Source,
     ],
 )
 def test_every_option_is_named(connector: Any) -> None:

@@ -1,0 +1,182 @@
+"""The NATS connector: work from a stream of JetStream, shared by those who pull from one consumer."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from pydantic import Field, SecretStr
+
+from conduit_connectors.objects import ObjectOptions, ObjectReader
+from conduit_py.lease.queue import Delivery, LeasedQueue
+from conduit_py.lease.source import QueueOptions, QueueSource
+from conduit_py.sdk import FatalError, TransientError
+
+T = TypeVar("T")
+
+_CONSUMER = "conduit-py"
+_ANSWER_SECONDS = 10.0
+_REST_SECONDS = 0.1
+"""After the first message, how long to wait for those that are there too."""
+
+
+class SourceOptions(QueueOptions, ObjectOptions):
+    """Which stream, and what its messages are. `group` names the durable consumer too."""
+
+    url: SecretStr = Field(description="the server, as nats://user:password@host:port; several with commas between")
+    stream: str = Field(min_length=1, pattern=r"^[^.*>\s]+$", description="the stream, which must exist")
+    subject: str | None = Field(default=None, description="only messages of this subject; wildcards are allowed")
+    credentials: str | None = Field(default=None, description="the path of a credentials file")
+    wait_seconds: float = Field(default=1.0, gt=0, description="how long one request waits for messages")
+    pending_max: int = Field(default=10_000, ge=1, description="how many messages all workers may hold together")
+
+
+class Source(QueueSource[SourceOptions]):
+    """Messages of a JetStream stream, or the records of the objects that they announce.
+
+    At least once; exactly once in a pipeline that says so. In order within an announced object. The durable
+    pull consumer is made when it is missing. Those who share a group must have the same `commit_seconds`:
+    it decides how long the server leaves a message with a worker.
+    """
+
+    def queue(self) -> LeasedQueue:
+        return NatsQueue(self.options, self.options.terms.longest_seconds)
+
+    def objects(self) -> ObjectReader:
+        return ObjectReader(self.options)
+
+
+class NatsQueue(LeasedQueue):
+    """Every lease is `lease_seconds` long, and at least as long as was asked for: the server knows one length.
+
+    The library needs an event loop of asyncio: it has one, in a thread of its own. By the protocol a message
+    can be acked by an old handle too; since nothing is acked before its commit that does no harm.
+    """
+
+    receive_max = 256
+
+    def __init__(self, options: SourceOptions, lease_seconds: float) -> None:
+        self._options = options
+        self._lease_seconds = lease_seconds
+        self._consumer = (options.group or _CONSUMER).translate(str.maketrans(".*> \t/\\", "-------"))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Any = None
+        self._pull: Any = None
+
+    def open(self) -> None:
+        _nats()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="nats", daemon=True).start()
+        self._run(self._connect())
+
+    def receive(self, count: int, lease_seconds: float) -> list[Delivery]:
+        return self._run(self._fetch(count))
+
+    def extend(self, delivery: Delivery, lease_seconds: float) -> None:
+        if lease_seconds > self._lease_seconds:
+            raise ValueError(f"a lease of {lease_seconds} s is longer than the {self._lease_seconds} s of the consumer")
+        self._run(self._tell(delivery, b"+WPI"))
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        self._run(self._ack(deliveries))
+
+    def close(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            if self._client is not None:
+                asyncio.run_coroutine_threadsafe(self._client.close(), loop).result(_ANSWER_SECONDS)
+            loop.call_soon_threadsafe(loop.stop)
+
+    async def _connect(self) -> None:
+        nats, options = _nats(), self._options
+        servers = [server.strip() for server in options.url.get_secret_value().split(",")]
+        self._client = await nats.connect(
+            servers, user_credentials=options.credentials, allow_reconnect=True, max_reconnect_attempts=3,
+            reconnect_time_wait=1, connect_timeout=5, name="conduit-py", error_cb=_ignore,
+        )  # fmt: skip
+        jetstream = self._client.jetstream(timeout=_ANSWER_SECONDS)
+        config = nats.js.api.ConsumerConfig(
+            durable_name=self._consumer,
+            ack_policy=nats.js.api.AckPolicy.EXPLICIT,
+            ack_wait=self._lease_seconds,
+            filter_subject=options.subject,
+            max_ack_pending=options.pending_max,
+        )
+        await jetstream.add_consumer(options.stream, config)
+        self._pull = await jetstream.pull_subscribe_bind(self._consumer, options.stream)
+
+    async def _fetch(self, count: int) -> list[Delivery]:
+        # Asked for several, the library waits for all of them; so first one, then what else is there.
+        messages = await self._pulled(1, self._options.wait_seconds)
+        if messages and count > 1:
+            messages += await self._pulled(count - 1, _REST_SECONDS)
+        return [self._delivery(message) for message in messages]
+
+    async def _pulled(self, count: int, seconds: float) -> list[Any]:
+        try:
+            messages: list[Any] = await self._pull.fetch(count, timeout=seconds)
+        except TimeoutError:
+            if not self._client.is_connected:
+                raise
+            return []
+        return messages
+
+    def _delivery(self, message: Any) -> Delivery:
+        about = message.metadata
+        number = about.sequence.stream
+        attributes = {"nats.subject": message.subject} | dict(message.headers or {})
+        return Delivery(f"{about.stream}/{number}", message.reply, message.data, about.num_delivered, attributes)
+
+    async def _ack(self, deliveries: Sequence[Delivery]) -> None:
+        await asyncio.gather(*(self._tell(delivery, b"+ACK") for delivery in deliveries))
+
+    async def _tell(self, delivery: Delivery, what: bytes) -> None:
+        """Say something about a message and wait until the server has heard it."""
+        if not self._client.is_connected:
+            raise ConnectionError("the connection is lost")
+        if what == b"+ACK":
+            await self._client.request(delivery.handle, what, timeout=_ANSWER_SECONDS)
+        else:
+            await self._client.publish(delivery.handle, what)
+            await self._client.flush(_ANSWER_SECONDS)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None, "the queue is not open"
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except Exception as error:  # a border: the library's errors have no common root
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> Exception:
+        options = self._options
+        where = ", ".join(server.rpartition("@")[2] for server in options.url.get_secret_value().split(","))
+        what = f"{type(error).__name__}: {error}".removesuffix(": ")
+        name = type(error).__name__
+        if name == "NotFoundError":
+            return FatalError(
+                f"NATS at {where} has no stream {options.stream!r}", suggestion="create it, or check stream and account"
+            )
+        if name in ("BadRequestError", "AuthorizationError") or "authorization" in str(error).lower():
+            return FatalError(
+                f"the stream {options.stream!r} of NATS at {where}: {what}",
+                suggestion="check the credentials, and that the consumer of this group was made by conduit-py",
+            )
+        return TransientError(
+            f"NATS at {where} cannot be reached or does not answer: {what}",
+            suggestion="check the url, and that the server runs with JetStream",
+        )
+
+
+async def _ignore(error: Exception) -> None:
+    """What goes wrong in the background is seen by the next call."""
+
+
+def _nats() -> Any:
+    try:
+        import nats
+        import nats.js.api
+    except ImportError as error:
+        raise FatalError(
+            "NATS is used through nats-py, which is not installed", suggestion="pip install 'conduit-py[nats]'"
+        ) from error
+    return nats

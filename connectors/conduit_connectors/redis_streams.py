@@ -1,0 +1,221 @@
+"""The Redis connector: work from a stream, shared by the consumers of a group."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from pydantic import Field, SecretStr
+
+from conduit_connectors.objects import ObjectOptions, ObjectReader
+from conduit_py.lease.queue import Delivery, LeasedQueue
+from conduit_py.lease.source import QueueOptions, QueueSource
+from conduit_py.sdk import FatalError, TransientError
+
+_GROUP = "conduit-py"
+_FORGOTTEN_SECONDS = 3600
+
+# Each script is one step of the server's. An entry is ours while it has our name and was not delivered since.
+_OURS = """
+local function ours(id, consumer, attempt)
+    local pending = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)[1]
+    return pending and pending[2] == consumer and pending[4] == tonumber(attempt) and pending
+end
+"""
+_EXTEND = f"""{_OURS}
+local pending = ours(ARGV[2], ARGV[3], ARGV[4])
+if not pending or pending[3] >= tonumber(ARGV[5]) then return 0 end
+redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, ARGV[2], 'IDLE', ARGV[6], 'JUSTID')
+return 1
+"""
+_ACK = f"""{_OURS}
+for index = 3, #ARGV, 3 do
+    if ours(ARGV[index], ARGV[index + 1], ARGV[index + 2]) then
+        redis.call('XACK', KEYS[1], ARGV[1], ARGV[index])
+        if ARGV[2] == '1' then redis.call('XDEL', KEYS[1], ARGV[index]) end
+    end
+end
+"""
+# A consumer that is deleted takes what it holds out of reach, so only those go that hold nothing.
+_FORGET = """
+for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+    local consumer = {}
+    for index = 1, #flat, 2 do consumer[flat[index]] = flat[index + 1] end
+    local over = consumer['name'] == ARGV[2] or consumer['idle'] >= tonumber(ARGV[3])
+    if over and consumer['pending'] == 0 then
+        redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer['name'])
+    end
+end
+"""
+
+
+class SourceOptions(QueueOptions, ObjectOptions):
+    """Which stream, and what its entries are. `group` names the consumer group too."""
+
+    url: SecretStr = Field(description="the server, as redis://user:password@host:port/database; rediss: with TLS")
+    stream: str = Field(min_length=1, description="the key of the stream; it is created when missing")
+    field: str = Field(default="body", min_length=1, description="the field of an entry that is the message")
+    delete: bool = Field(default=False, description="remove an entry from the stream when it is done")
+    wait_seconds: float = Field(default=1.0, gt=0, description="how long one request waits for entries")
+
+
+class Source(QueueSource[SourceOptions]):
+    """Entries of a Redis stream, or the records of the objects that they announce.
+
+    At least once; exactly once in a pipeline that says so. In order within an announced object. An entry
+    without the field is a message of all its fields as JSON. Those who share a group must have the same
+    `commit_seconds`: it decides when an entry that somebody holds may be taken.
+    """
+
+    def queue(self) -> LeasedQueue:
+        return RedisQueue(self.options, self.options.terms.longest_seconds)
+
+    def objects(self) -> ObjectReader:
+        return ObjectReader(self.options)
+
+
+class RedisQueue(LeasedQueue):
+    """Delivered in the order of the stream; again to whoever asks when an entry was idle for `lease_seconds_max`.
+
+    Redis knows only for how long an entry is idle. A lease that is shorter than the longest is therefore one
+    that has been idle for the difference.
+    """
+
+    receive_max = 1000
+
+    def __init__(self, options: SourceOptions, lease_seconds_max: float) -> None:
+        self._options = options
+        self._group = options.group or _GROUP
+        self._consumer = uuid.uuid4().hex
+        self._lease_max = lease_seconds_max
+        self._client: Any = None
+
+    def open(self) -> None:
+        redis = _redis()
+        try:
+            self._client = redis.Redis.from_url(self._options.url.get_secret_value())
+        except ValueError as error:
+            raise FatalError(
+                f"the url of Redis cannot be used: {error}", suggestion="write it as redis://host:port/0"
+            ) from error
+        try:
+            self._ask("xgroup_create", self._options.stream, self._group, id="0", mkstream=True)
+        except FatalError as error:
+            if "BUSYGROUP" not in error.message:
+                raise
+        self._forget("")
+
+    def receive(self, count: int, lease_seconds: float) -> list[Delivery]:
+        taken = self._claim(count, lease_seconds)
+        if len(taken) < count:
+            taken += self._read(count - len(taken), lease_seconds, wait=not taken)
+        return taken
+
+    def extend(self, delivery: Delivery, lease_seconds: float) -> None:
+        arguments = (*_parts(delivery), _ms(self._lease_max), self._idle(lease_seconds))
+        if not self._ask("eval", _EXTEND, 1, self._options.stream, self._group, *arguments):
+            raise LookupError(f"entry {delivery.id} of {self._options.stream} is not held any more")
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        parts = [part for delivery in deliveries for part in _parts(delivery)]
+        self._ask("eval", _ACK, 1, self._options.stream, self._group, int(self._options.delete), *parts)
+
+    def close(self) -> None:
+        if self._client is not None:
+            # The next who opens the queue forgets us if we cannot.
+            with suppress(TransientError, FatalError):
+                self._forget(self._consumer)
+            self._client.close()
+
+    def _claim(self, count: int, lease_seconds: float) -> list[Delivery]:
+        """What others, or we, have held for too long, oldest first."""
+        stream, group, idle = self._options.stream, self._group, _ms(self._lease_max)
+        claimed = self._ask("xautoclaim", stream, group, self._consumer, idle, count=count)[1]
+        deliveries = []
+        for id, fields in claimed:
+            [pending] = self._ask("xpending_range", stream, group, id, id, 1) or [{"times_delivered": 1}]
+            deliveries.append(self._delivery(id, fields, pending["times_delivered"]))
+        self._shorten(deliveries, lease_seconds)
+        return deliveries
+
+    def _read(self, count: int, lease_seconds: float, *, wait: bool) -> list[Delivery]:
+        """What nobody has had yet."""
+        block = _ms(self._options.wait_seconds) if wait else None
+        stream = self._options.stream
+        answer = self._ask("xreadgroup", self._group, self._consumer, {stream: ">"}, count=count, block=block)
+        entries = [entry for _, chunk in _pairs(answer) for entry in _flat(chunk)]
+        deliveries = [self._delivery(id, fields, 1) for id, fields in entries]
+        self._shorten(deliveries, lease_seconds)
+        return deliveries
+
+    def _shorten(self, deliveries: Sequence[Delivery], lease_seconds: float) -> None:
+        if deliveries and lease_seconds < self._lease_max:
+            ids = [delivery.id for delivery in deliveries]
+            stream, idle = self._options.stream, self._idle(lease_seconds)
+            self._ask("xclaim", stream, self._group, self._consumer, 0, ids, idle=idle, justid=True)
+
+    def _delivery(self, id: bytes, fields: Mapping[bytes, bytes], attempt: int) -> Delivery:
+        name = id.decode()
+        attributes = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in fields.items()}
+        body = fields.get(self._options.field.encode())
+        if body is None:
+            body = msgspec.json.encode(attributes)
+        attributes.pop(self._options.field, None)
+        return Delivery(name, f"{name}/{self._consumer}/{attempt}", body, attempt, attributes)
+
+    def _idle(self, lease_seconds: float) -> int:
+        return max(0, _ms(self._lease_max) - _ms(lease_seconds))
+
+    def _forget(self, consumer: str) -> None:
+        """Delete this consumer, and those that have long been gone, if they hold nothing."""
+        self._ask("eval", _FORGET, 1, self._options.stream, self._group, consumer, _ms(_FORGOTTEN_SECONDS))
+
+    def _ask(self, command: str, *arguments: Any, **more: Any) -> Any:
+        redis = _redis()
+        try:
+            return getattr(self._client, command)(*arguments, **more)
+        except redis.RedisError as error:
+            raise self._failed(redis, error) from error
+
+    def _failed(self, redis: Any, error: Exception) -> Exception:
+        settings = self._client.connection_pool.connection_kwargs
+        where = f"{settings.get('host') or settings.get('path')}:{settings.get('port', '')}".rstrip(":")
+        if isinstance(error, redis.AuthenticationError):
+            return FatalError(f"Redis at {where}: {error}", suggestion="check the user and the password in the url")
+        if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+            return TransientError(
+                f"Redis at {where} cannot be reached: {error}", suggestion="check the url and that the server runs"
+            )
+        return FatalError(
+            f"the stream {self._options.stream} of Redis at {where}: {error}",
+            suggestion="check that the key is a stream, and the rights of the user",
+        )
+
+
+def _pairs(answer: Any) -> list[tuple[bytes, Any]]:
+    """Stream and entries: pairs in one version of the protocol, a mapping in the other."""
+    return list(answer.items()) if isinstance(answer, Mapping) else [tuple(each) for each in answer or []]
+
+
+def _flat(chunk: Any) -> list[tuple[bytes, Mapping[bytes, bytes]]]:
+    return [entry for part in chunk for entry in part] if chunk and isinstance(chunk[0], list) else chunk
+
+
+def _parts(delivery: Delivery) -> tuple[str, str, str]:
+    id, consumer, attempt = delivery.handle.split("/")
+    return id, consumer, attempt
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000)) if seconds > 0 else 0
+
+
+def _redis() -> Any:
+    try:
+        import redis
+    except ImportError as error:
+        raise FatalError(
+            "Redis is used through redis-py, which is not installed", suggestion="pip install 'conduit-py[redis]'"
+        ) from error
+    return redis

@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install java demo demo-page page test check format bench bench-fleet clean
+.PHONY: help install java demo demo-page page test check format bench bench-fleet exactly-once clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
@@ -11,6 +11,7 @@ help:
 	@echo "make test      set up, then lint, type-check and run every test"
 	@echo "make check     only lint, types and import rules"
 	@echo "make bench     compare with a plain Python loop and with bytewax, as ratios of one run"
+	@echo "make exactly-once  attack exactly-once delivery in full, which takes about half an hour"
 	@echo "make page      build the web page from web/ into conduit_py/server/page, which is committed (needs node 20)"
 	@echo "make bench-fleet  200 pipelines in one server for 10 minutes: memory, latency, drain"
 	@echo "make install   create .venv with the command at .venv/bin/conduit-py"
@@ -63,6 +64,11 @@ bench: install
 
 bench-fleet: install
 	@$(BIN)/python -m benchmarks.fleet $(ARGS)
+
+# Every pair of moments to be killed at, and real processes on a real disk: about half an hour.
+exactly-once: install
+	CONDUIT_ENUMERATE=all $(BIN)/pytest --timeout=7200 tests/delivery/test_crash_enumeration.py
+	CONDUIT_XO_RECORDS=300000 CONDUIT_XO_KILLS=110 $(BIN)/pytest -s tests/delivery/test_exactly_once_processes.py
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,7 @@
 """The transaction loop on virtual time: when it commits, what it commits, and how it ends."""
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, ClassVar
 
 import pytest
 import trio
@@ -141,6 +142,38 @@ class TestWhenItCommits:
         await run_to_end(pipeline(memory.Source(records=items), StagedVault(vault=vault)), store)
 
         assert vault.visible == [3, 4]
+
+
+class Watched(StagedVault):
+    """Notes the order in which it is called, and is slow to stage and to apply."""
+
+    calls: ClassVar[list[str]] = []
+
+    async def write(self, batch: Any) -> Any:
+        self.calls.append("write")
+        return await super().write(batch)
+
+    async def stage(self) -> bytes | None:
+        await trio.sleep(1)
+        self.calls.append("stage")
+        return await super().stage()
+
+    async def apply(self, intent: bytes) -> None:
+        await trio.sleep(1)
+        self.calls.append("apply")
+        await super().apply(intent)
+
+
+async def test_i5_nothing_of_the_next_transaction_is_written_before_the_last_is_shown(
+    autojump_clock: MockClock,
+) -> None:
+    vault, limits = Vault(), Transaction(max_records=3)
+    await run_to_end(pipeline(Clocked(at=[n / 4 for n in range(30)]), Watched(vault=vault), transaction=limits))
+    calls = "".join(call[0] for call in Watched.calls)
+
+    assert re.fullmatch("(w+sa)+", calls)
+    assert calls.count("s") > 5
+    assert vault.visible == list(range(30))
 
 
 class TestHowItEnds:

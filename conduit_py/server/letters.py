@@ -191,20 +191,20 @@ async def discard_letters(service: Here, request: IdsRequest | MatchRequest) -> 
     return DiscardView(discarded=discarded)
 
 
-@router.get("/{id:letter}", responses=documented(404, 503))
-async def show_letter(service: Here, id: LetterIdInPath) -> LetterView:
+@router.get("/{letter:letter}", responses=documented(404, 503))
+async def show_letter(service: Here, letter: LetterIdInPath) -> LetterView:
     """A letter with its record as it stood where it was refused, and all that is known of why."""
-    return letter_view(await service.fleet.letters.box.letter(id), service.redaction)
+    return letter_view(await service.fleet.letters.box.letter(letter), service.redaction)
 
 
-@router.put("/{id:letter}/record", responses=documented(404, 409, 503))
-async def edit_letter(service: Here, id: LetterIdInPath, request: RecordRequest) -> LetterView:
+@router.put("/{letter:letter}/record", responses=documented(404, 409, 503))
+async def edit_letter(service: Here, letter: LetterIdInPath, request: RecordRequest) -> LetterView:
     """Put another record in its place; the original is kept. It is sent only by a replay."""
     given = request.record.model_dump(exclude_unset=True)
 
     def revise(original: Record) -> Record:
         return revised(original, shown(original, service.redaction), given)
 
-    letter = await service.fleet.letters.edit(id, revise, request.node)
-    log.info("dead letter %s was edited, over HTTP", id)
-    return letter_view(letter, service.redaction)
+    edited = await service.fleet.letters.edit(letter, revise, request.node)
+    log.info("dead letter %s was edited, over HTTP", letter)
+    return letter_view(edited, service.redaction)

@@ -29,7 +29,7 @@ def routes(app: Any) -> list[tuple[str, str]]:
         if hasattr(route, "original_router"):
             found += routes(route.original_router)
             continue
-        path = route.path.replace("{id:letter}", "a" * 16).replace("{id}", "a").replace("{source}", "source")
+        path = route.path.replace("{letter:letter}", "a" * 16).replace("{id}", "a").replace("{source}", "source")
         path = path.replace("{node}", "to").replace("{kind}", "source").replace("{name}", "file")
         found += [(method, path) for method in sorted(route.methods)]
     return found

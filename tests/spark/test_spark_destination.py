@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 from conduit_connectors.spark import Destination
+from conduit_connectors.spark.folder import HadoopFolder
+from conduit_connectors.spark.manifest import Manifests, staged, visible
 from pyspark.sql import SparkSession
 
 from conduit_py.batch import Batch, Span
@@ -93,6 +95,33 @@ def test_a_crash_at_any_step_of_a_commit_leaves_all_or_nothing(
     trio.run(again.teardown)
 
     assert stored(tmp_path) == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+def test_other_file_systems_keep_the_same_promises(tmp_path: Path, spark: SparkSession) -> None:
+    """The folder that is used for HDFS and object stores, here on local files."""
+    java: Any = spark._jvm
+    root = java.org.apache.hadoop.fs.Path(str(tmp_path / "lake"))
+    folder = HadoopFolder(java, root.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), root)
+    manifests = Manifests(folder, 2)
+    manifests.recover()
+    for number in range(3):
+        path = tmp_path / "lake" / staged(number)
+        path.mkdir(parents=True)
+        (path / "part-0").write_text(str(number))
+        manifests.commit(manifests.next, [bytes([number]) * 16])
+        if number < 2:
+            folder.move(staged(number), visible(number))
+    (tmp_path / "lake" / staged(7)).mkdir()
+
+    again = Manifests(folder, 2)
+    again.recover()
+    again.recover()
+
+    assert [(tmp_path / "lake" / visible(number) / "part-0").read_text() for number in range(3)] == ["0", "1", "2"]
+    assert folder.names("_conduit/plain") == []
+    assert again.keys == {bytes([1]) * 16, bytes([2]) * 16}
+    assert again.next == 3
+    assert not folder.create("_conduit/format", b"other")
 
 
 def test_only_the_newest_keys_are_kept(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:

@@ -94,6 +94,30 @@ def test_a_master_without_a_port_is_told() -> None:
     assert said.startswith("FatalError master 'spark://somewhere' has no port")
 
 
+def test_another_session_starts_when_java_was_killed() -> None:
+    """As when it runs out of memory: what was under way fails, and the next run has a Spark of its own."""
+    code = """
+import os, signal, trio
+from conduit_connectors.spark import Source
+conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+numbers = Source(mode="keyed", key=["id"], query="SELECT id FROM range(3)", master="local[1]", conf=conf)
+source = numbers.fresh()
+source.open(None)
+from pyspark import SparkContext
+os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+try:
+    source.read(3)
+except Exception as error:
+    print(type(error).__name__)
+trio.run(source.teardown)
+source = numbers.fresh()
+source.open(None)
+print([record.payload["id"] for record in source.read(3)])
+trio.run(source.teardown)
+"""
+    assert in_a_process(code) == "TransientError\n[0, 1, 2]\n"
+
+
 def test_connectors_must_agree_on_their_spark(spark: SparkSession, spark_options: dict[str, Any]) -> None:
     with pytest.raises(FatalError, match=r"this process runs Spark on spark://.*, so it cannot use local\[7\] too"):
         shared.acquire(SparkOptions(master="local[7]"))

@@ -57,6 +57,7 @@ class Destination(GatheringDestination[FilesOptions], sdk.StagedDestination[File
 
     _stages: str | None = None
     """In an exactly-once pipeline: the folder of the stages of this run."""
+    _schema_kept = False
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
@@ -121,12 +122,12 @@ class Destination(GatheringDestination[FilesOptions], sdk.StagedDestination[File
             )
         self._maker.schema = there
 
-    def _repeated(self, batch: Batch) -> set[int]:
-        known = self._manifests.keys
-        return {index for index in range(len(batch)) if batch.delivery_key(index) in known} if known else set()
+    def _keys(self, batch: Batch) -> list[bytes]:
+        return [batch.delivery_key(index) for index in range(len(batch))]
 
-    def _keys(self, batch: Batch, indices: Sequence[int]) -> list[bytes]:
-        return [batch.delivery_key(index) for index in indices] if self._stages is None else []
+    def _repeated(self, keys: Sequence[bytes]) -> set[int]:
+        known = self._manifests.keys
+        return set() if known.isdisjoint(keys) else {index for index, key in enumerate(keys) if key in known}
 
     def _commit(self, session: "SparkSession", piece: Piece) -> None:
         number = self._manifests.next
@@ -150,8 +151,9 @@ class Destination(GatheringDestination[FilesOptions], sdk.StagedDestination[File
 
     def _write_files(self, session: "SparkSession", piece: Piece, name: str) -> None:
         """Write rows to a folder that readers do not see, durably."""
-        if self._folder.read(_SCHEMA) is None:
+        if not self._schema_kept:
             self._folder.create(_SCHEMA, piece.rows.schema.serialize().to_pybytes())
+            self._schema_kept = True
         frame = frame_of(session, piece.rows)
         writer = frame.write.format(self.options.format).mode("overwrite").options(**self.options.options)
         # An empty marker file is not data, and would be moved about with it.

@@ -52,11 +52,13 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
 
     def write(self, batch: Batch) -> dict[int, str] | None:
         """Rows are made here, so that what does not fit is refused while the batch is at hand."""
-        repeated = self._repeated(batch)
+        keys = self._keys(batch)
+        repeated = self._repeated(keys)
         fresh = [index for index in range(len(batch)) if index not in repeated] if repeated else range(len(batch))
-        rows, kept, refused = self._maker.rows([batch.records[index] for index in fresh], batch.source)
+        records = [batch.records[index] for index in fresh] if repeated else batch.records
+        rows, kept, refused = self._maker.rows(records, batch.source)
         kept = [fresh[index] for index in kept]
-        piece = Piece(rows, [batch.id(index) for index in kept], self._keys(batch, kept))
+        piece = Piece(rows, [batch.id(index) for index in kept], [keys[index] for index in kept] if keys else [])
         with self._changed:
             if kept:
                 self._gathered.add(piece, time.monotonic())
@@ -91,13 +93,13 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
     def _commit(self, session: "SparkSession", piece: Piece) -> None:
         """Write the rows; on return they are durable. An error that blames the data means that none was kept."""
 
-    def _repeated(self, batch: Batch) -> set[int]:
-        """The records of the batch that an earlier run has written, by index."""
-        return set()
-
-    def _keys(self, batch: Batch, indices: Sequence[int]) -> list[bytes]:
-        """What is kept to recognise these records if they come again."""
+    def _keys(self, batch: Batch) -> list[bytes]:
+        """What is kept to recognise the records of a batch if they come again, one each; none if nothing is."""
         return []
+
+    def _repeated(self, keys: Sequence[bytes]) -> set[int]:
+        """Which of these an earlier run has written, by index."""
+        return set()
 
     def _wait(self) -> tuple[list[MessageId], list[Piece]]:
         with self._changed:

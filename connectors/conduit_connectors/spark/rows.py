@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from conduit_connectors.spark.schema import Drift, infer, misfit
+from conduit_connectors.spark.schema import Drift, fits_plainly, infer, misfit
 from conduit_py.sdk import Data, FatalError, Record, RecordRefused, encode_json
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ class Fields:
                 refused[index] = _without_fields(record.payload.after)
         if self.schema is None:
             self.schema = infer(list(fields.values()))
-        for index, values in list(fields.items()):
+        plain = self.schema is not None and fits_plainly(list(fields.values()), self.schema, self._drift)
+        for index, values in [] if plain else list(fields.items()):
             reason = misfit(values, self.schema, self._drift) if self.schema is not None else "no type fits its fields"
             if reason is not None:
                 self._refuse(reason)

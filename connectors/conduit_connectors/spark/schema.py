@@ -39,6 +39,19 @@ def infer(rows: Sequence[dict[str, Any]]) -> pa.Schema | None:
     return pa.schema([pa.field(name, _column_type([row.get(name) for row in sound])) for name in names])
 
 
+def fits_plainly(rows: Sequence[dict[str, Any]], schema: pa.Schema, drift: Drift) -> bool:
+    """Whether the types of their values alone show that all rows fit; if not, each row needs a look of its own."""
+    if drift != "ignore" and not all(map(set(schema.names).issuperset, rows)):
+        return False
+    for field in schema:
+        kinds = {type(row.get(field.name)) for row in rows}
+        if field.nullable:
+            kinds.discard(type(None))
+        if not kinds <= _plain_types(field.type):
+            return False
+    return True
+
+
 def misfit(row: dict[str, Any], schema: pa.Schema, drift: Drift) -> str | None:
     """Why a row does not fit, as far as Arrow would not notice: it drops fields and digits without a word."""
     if drift != "ignore":
@@ -64,6 +77,23 @@ def difference(was: pa.Schema, now: pa.Schema) -> str | None:
         f"{name} was {before[name]} and is {kind}" for name, kind in after.items() if before.get(name, kind) != kind
     ]
     return "; ".join(changes) or None
+
+
+def _plain_types(kind: pa.DataType) -> set[type]:
+    """The types of values that such a column takes as they are, or refuses."""
+    if pa.types.is_integer(kind):
+        return {int}
+    if pa.types.is_floating(kind):
+        return {int, float}
+    if pa.types.is_string(kind):
+        return {str}
+    if pa.types.is_boolean(kind):
+        return {bool}
+    if pa.types.is_binary(kind):
+        return {bytes}
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return {datetime}
+    return set()
 
 
 def _changed(value: Any, kind: pa.DataType, drift: Drift) -> str | None:

@@ -58,7 +58,8 @@ class SharedSession:
         """The session. Blocks for seconds while it starts; FatalError or TransientError when it cannot."""
         with self._lock:
             if self._session is not None and lost(self._session):
-                self._forget()
+                _forget(self._session)
+                self._session = self._asked = None
             if self._session is None:
                 self._session, self._ours = _started(options)
                 self._asked = options
@@ -75,7 +76,9 @@ class SharedSession:
                 return
             session, ours = self._session, self._ours
             self._session = self._asked = None
-            if ours and not lost(session):
+            if lost(session):
+                _forget(session)
+            elif ours:
                 session.stop()
                 _logger.info("Spark is stopped")
 
@@ -93,33 +96,38 @@ class SharedSession:
                 suggestion="give all spark connectors of a process the same `conf`",
             )
 
-    def _forget(self) -> None:
-        """Drop a session whose Java is gone, and what PySpark remembers of it, so that another can start."""
-        _logger.warning("Spark's Java process has ended; starting another")
-        from pyspark import SparkContext
-        from pyspark.sql import SparkSession
-
-        self._session = self._asked = None
-        # PySpark would talk to the dead process for ever.
-        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-        SparkSession._instantiatedSession = SparkSession._activeSession = None
-
 
 shared = SharedSession()
 
 
 def _started(options: SparkOptions) -> "tuple[SparkSession, bool]":
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    before = SparkSession.getActiveSession()
-    if before is not None:
+    if SparkContext._active_spark_context is not None:
         _logger.info("using the Spark session that this process already has")
-        return before, False
+        return SparkSession.builder.getOrCreate(), False
     began = time.monotonic()
     with _progress(f"starting Spark on {options.where}"):
         session = _connected(options) if options.remote else _driving(options)
     _logger.info("Spark %s is ready on %s after %.1f s", session.version, options.where, time.monotonic() - began)
     return session, True
+
+
+def _forget(session: "SparkSession") -> None:
+    """Drop what PySpark remembers of a session that has ended by itself, so that another one can start."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    _logger.warning("Spark has ended by itself; it will be started again when it is needed")
+    try:
+        session.stop()
+    except (Py4JError, PySparkException, OSError):
+        # Its Java process is gone, with which PySpark would try to talk for ever.
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def _connected(options: SparkOptions) -> "SparkSession":

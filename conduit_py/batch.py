@@ -34,10 +34,11 @@ class Span:
     """What one read of one source produced: consecutive sequences with the positions they came from.
 
     `origin` is the source whose records they are. That is `source` itself, in whose ledger they are,
-    unless they are dead letters that are sent again.
+    unless they are dead letters that are sent again. `scope` names the work whose positions they are if
+    several pipelines share it; their messages have the same identities in every one of them.
     """
 
-    __slots__ = ("fate_handlers", "first", "origin", "pipeline", "positions", "read_at", "source")
+    __slots__ = ("fate_handlers", "first", "origin", "pipeline", "positions", "read_at", "scope", "source")
 
     def __init__(
         self, pipeline: str, source: str, first: int, positions: Sequence[bytes], read_at: float = 0.0
@@ -47,6 +48,7 @@ class Span:
         self.first = first
         self.positions = positions
         self.read_at = read_at
+        self.scope = ""
         self.fate_handlers: dict[int, list[tuple[MessageId, FateHandler]]] = {}
 
     def __len__(self) -> int:
@@ -122,12 +124,15 @@ class Batch:
         """128 bits that name this message on every attempt and after every restart.
 
         A function of the pipeline, the source, the position and the piece, never of batch boundaries
-        or of the run: a destination that remembers it can make its side effects idempotent.
+        or of the run: a destination that remembers it can make its side effects idempotent. Where
+        several pipelines share the work of a source, its scope stands for pipeline and source.
         """
         span = self.span
+        # No pipeline has an empty name, so the two kinds of key cannot meet.
+        home, name = ("", span.scope) if span.scope else (span.pipeline, span.origin)
         parts = (
-            span.pipeline.encode(),
-            span.origin.encode(),
+            home.encode(),
+            name.encode(),
             span.position(self.sequences[index]),
             ".".join(map(str, self.piece(index))).encode(),
         )

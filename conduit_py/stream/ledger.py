@@ -41,12 +41,17 @@ class Ledger:
         voters: int,
         window: int,
         *,
+        scope: str = "",
         on_settled: Callable[[], None] = lambda: None,
         on_released: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_settled` is called when the oldest message may be settled, `on_released` when there is more credit."""
+        """`on_settled` is called when the oldest message may be settled, `on_released` when there is more credit.
+
+        `scope` names the work of a source that shares it with other pipelines.
+        """
         self._pipeline = pipeline
         self._source = source
+        self._scope = scope
         self._voters = voters
         self._window = window
         self.on_settled = on_settled
@@ -91,6 +96,7 @@ class Ledger:
     def register(self, positions: Sequence[bytes], read_at: float = 0.0) -> Span:
         """Give admitted messages their identities: they set out now, in this order."""
         span = Span(self._pipeline, self._source, self._next_sequence, positions, read_at)
+        span.scope = self._scope
         self._next_sequence += len(positions)
         self._entries[span.first] = _Entry(span, len(positions) * self._voters.bit_count())
         self._unsettled += 1

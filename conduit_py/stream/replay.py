@@ -54,15 +54,16 @@ class Replay:
         meter: Meter,
         wake: Signal,
         *,
-        sources: int,
+        scopes: Mapping[str, str],
     ) -> None:
-        """`wake` must be set when the ledger has released messages."""
+        """`wake` must be set when the ledger has released messages. `scopes` has every source, most with ""."""
         self._pipeline = pipeline
         self._box = box
         self._ledger = ledger
         self._entries = entries
         self._meter = meter
-        self._sources = sources
+        self._scopes = scopes
+        self._sources = len(scopes)
         self._wake = wake
         self._progress = Signal()
         ledger.on_settled = self._progress.set
@@ -122,7 +123,7 @@ class Replay:
         ledger = self._ledger
         ledger.admit(len(group))
         span = ledger.register([each.letter.position for each in group], trio.current_time())
-        span.origin = source
+        span.origin, span.scope = source, self._scopes.get(source, "")
         sequences = range(span.first, span.first + len(group))
         self._on_their_way.update(zip(sequences, group, strict=True))
         votes = sum(self._entries[node].votes for node in nodes)

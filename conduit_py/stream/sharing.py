@@ -20,11 +20,14 @@ class Sharing:
         self._shards = shards
         source.join(shards, home)
 
+    @property
+    def scope(self) -> str:
+        return self._source.scope
+
     def changes(self, positions: Iterable[Sequence[bytes]]) -> list[ShardChange]:
         """What a commit of these positions changes. The transaction is refused if one of the rows is not ours."""
-        scope = self._source.scope
         return [
-            ShardChange(scope, made.shard, made.token, made.start, made.end, made.done)
+            ShardChange(self.scope, made.shard, made.token, made.start, made.end, made.done)
             for made in self._source.progress(list(chain.from_iterable(positions)))
         ]
 

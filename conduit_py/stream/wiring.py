@@ -63,6 +63,7 @@ class Wiring:
         self.meters: dict[str, Meter] = {node.id: Meter(node.id, node.kind) for node in graph.nodes.values()}
         self.meters[DEAD_LETTERS] = Meter(DEAD_LETTERS, "dead_letters")
         self.ledgers: dict[str, Ledger] = {}
+        self._scopes: dict[str, str] = {}
         self.source_calls: dict[str, Calls] = {}
         self.ack_calls: dict[str, Calls] = {}
         self.destination_calls: dict[str, Calls] = {}
@@ -147,9 +148,11 @@ class Wiring:
         meter.window = declared.window
         wake = Signal()
         voters = self._graph.votes(node.id)
-        ledger = Ledger(pipeline.id, node.id, voters, declared.window, on_released=wake.set)
-        self.ledgers[node.id] = ledger
         source = declared.connector.fresh()
+        sharing = self._sharing(node.id, source)
+        scope = self._scopes[node.id] = sharing.scope if sharing is not None else ""
+        ledger = Ledger(pipeline.id, node.id, voters, declared.window, scope=scope, on_released=wake.set)
+        self.ledgers[node.id] = ledger
         calls = self.source_calls[node.id] = Calls(node.id, source)
         # Acks must not wait behind a read that waits for the next record.
         ack_calls = self.ack_calls[node.id] = Calls(f"{node.id}-ack", source)
@@ -158,7 +161,7 @@ class Wiring:
         at_most_once = pipeline.delivery == "at_most_once"
         settler = Settler(
             node.id, pipeline.id, ledger, window, self.office, self._store, ack_calls, meter,
-            commits=not at_most_once, sharing=self._sharing(node.id, source),
+            commits=not at_most_once, sharing=sharing,
         )  # fmt: skip
         self.settlers[node.id] = settler
         intake = self.intakes[node.id] = Intake(declared.batch_size, wake)
@@ -225,7 +228,7 @@ class Wiring:
         for stage in self.stages.values():
             stage.turn = trio.Lock()
         self.replay = Replay(
-            graph.pipeline.id, self._store.letters, ledger, entries, meter, wake, sources=len(graph.sources)
+            graph.pipeline.id, self._store.letters, ledger, entries, meter, wake, scopes=self._scopes
         )
         self.tasks += [Task(DEAD_LETTERS, self.replay.feed), Task(DEAD_LETTERS, self.replay.settle)]
 

@@ -229,6 +229,28 @@ async def test_two_pipelines_share_the_work_of_a_queue(bench: Bench, autojump_cl
     assert bench.queue.visible_at == {}
 
 
+async def test_a_record_has_the_same_delivery_key_in_every_pipeline_that_shares_the_work(
+    bench: Bench, autojump_clock: MockClock
+) -> None:
+    shelf = Shelf({"a": lines(3)})
+    for id in ("one", "two"):
+        await bench.store.shards.prune("work", age_seconds=0, count_max=0, grace_seconds=0)
+        bench.queue.send(b"a")
+        await bench.run(bench.pipeline(shelf, id=id), 10)
+    alone = Pipeline(
+        "one",
+        sources=[Source("q", ShelfSource(queue=bench.queue, shelf=shelf, messages=Kind.URI))],
+        destinations=[Destination("out", Kept(kept=bench.kept))],
+    )
+    bench.queue.send(b"a")
+    await bench.run(alone, 10)
+
+    first, second, third = (dict(bench.kept[at : at + 3]) for at in (0, 3, 6))
+    assert first == second
+    assert list(first.values()) == texts("a", 0, 3) == list(third.values())
+    assert set(third).isdisjoint(first)
+
+
 @pytest.mark.parametrize("delivery", DELIVERIES)
 async def test_a_worker_that_died_half_way_is_taken_over_where_its_last_commit_was(
     bench: Bench, autojump_clock: MockClock, delivery: Any

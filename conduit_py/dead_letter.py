@@ -1,6 +1,7 @@
 """DeadLetter: a refused record with everything needed to understand it and to send it again."""
 
 import time
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -37,6 +38,15 @@ class DeadLetter(msgspec.Struct):
         """The letter for the message at `index`, whose record now looks like `record`."""
         position = batch.span.position(batch.sequences[index])
         return cls(batch.span.pipeline, batch.id(index), position, record, [failure])
+
+    @classmethod
+    def reported(cls, batch: Batch, index: int, refused: "RefusedElsewhere") -> "DeadLetter":
+        """The letter for the message at `index`, as those tell it who refused its record."""
+        position = batch.span.position(batch.sequences[index])
+        (_, record), *others = refused.records.items()
+        letter = cls(batch.span.pipeline, batch.id(index), position, record, list(refused.failures))
+        letter.elsewhere = dict(others)
+        return letter
 
     def join(self, later: "DeadLetter") -> None:
         """Take in what another node said about the same message."""
@@ -83,3 +93,12 @@ class DeadLetter(msgspec.Struct):
             },
             payload=Payload(after=self.to_map()),
         )
+
+
+class RefusedElsewhere(Exception):
+    """Says of a record that nodes of another process refused it: `records` is as in DeadLetter, the first one first."""
+
+    def __init__(self, records: Mapping[str, Record], failures: Sequence[Failure]) -> None:
+        super().__init__(failures[0].error)
+        self.records = records
+        self.failures = failures

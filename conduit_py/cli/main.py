@@ -56,6 +56,12 @@ def run(
         float | None,
         Parameter(help="seconds a graceful stop may take", validator=validators.Number(gt=0)),
     ] = None,
+    engine: Annotated[
+        Literal["trio", "spark"], Parameter(help="spark reads and processes on the executors of a Spark")
+    ] = "trio",
+    master: Annotated[
+        str | None, Parameter(help="the Spark to use, as local[2] or spark://host:7077 [default: local[*]]")
+    ] = None,
     json: Annotated[bool, Parameter(help="progress and results as JSON lines")] = False,
     debug: Debug = False,
 ) -> int:
@@ -68,8 +74,9 @@ def run(
     from conduit_py.cli.run import run_file
 
     return run_file(
-        file, pipeline=pipeline, state=state, fresh=fresh, stop_timeout=stop_timeout, as_json=json, debug=debug
-    )
+        file, pipeline=pipeline, state=state, fresh=fresh, stop_timeout=stop_timeout, engine=engine, master=master,
+        as_json=json, debug=debug,
+    )  # fmt: skip
 
 
 @app.command(sort_key=2)

@@ -1,8 +1,9 @@
 """The command `run`: a file's pipelines, together, to their end or until the user stops them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import trio
 
@@ -16,12 +17,15 @@ from conduit_py.cli.rate import Rate
 from conduit_py.cli.result import Look, Result
 from conduit_py.cli.signals import stop_on_signal
 from conduit_py.config.python_file import FileInvalid
-from conduit_py.errors import ConduitError, Problem
+from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import Stopper
 from conduit_py.store.opening import open_store
 from conduit_py.store.store import Store
+
+Engine: TypeAlias = Literal["trio", "spark"]
+Supervised: TypeAlias = Callable[[Pipeline, Store], Supervisor]
 
 STATE = Path(".conduit")
 """Below the working directory, like the relative paths in a pipeline: another folder is other data."""
@@ -34,6 +38,8 @@ def run_file(
     state: str | Path | None = None,
     fresh: bool = False,
     stop_timeout: float | None = None,
+    engine: Engine = "trio",
+    master: str | None = None,
     as_json: bool = False,
     debug: bool = False,
 ) -> ExitCode:
@@ -45,7 +51,8 @@ def run_file(
                 each.settings = each.settings.model_copy(update={"stop_seconds": stop_timeout})
         log_to_stderr(debug=debug)
         display = choose_display(as_json=as_json, stdout_taken=any(map(writes_to_stdout, pipelines)))
-        return trio.run(_run, pipelines, state or state_of(file), fresh, display)
+        supervised = _supervised_by(engine, master)
+        return trio.run(_run, pipelines, state or state_of(file), fresh, display, supervised)
     except ConduitError as error:
         if as_json:
             code = int(exit_code_of(error))
@@ -77,13 +84,32 @@ def writes_to_stdout(pipeline: Pipeline) -> bool:
     return any(type(each).__module__.startswith("conduit_connectors.stdio") for each in connectors)
 
 
-async def _run(pipelines: Sequence[Pipeline], state: str | Path, fresh: bool, display: Display) -> ExitCode:
+def _supervised_by(engine: Engine, master: str | None) -> Supervised:
+    """What runs a pipeline. Spark is imported only where it is asked for."""
+    if engine == "trio":
+        if master is not None:
+            raise EnvironmentUnfit("--master names a Spark, which only --engine spark uses", suggestion="add that")
+        return Supervisor
+    try:
+        from conduit_py.spark.engine import supervised_on
+    except ImportError as error:
+        raise EnvironmentUnfit(str(error), suggestion="pip install 'conduit-py[spark]'") from error
+    return supervised_on(master)
+
+
+async def _run(
+    pipelines: Sequence[Pipeline],
+    state: str | Path,
+    fresh: bool,
+    display: Display,
+    supervised: Supervised = Supervisor,
+) -> ExitCode:
     async with await open_store(state) as store:
         if fresh:
             for pipeline in pipelines:
                 await store.forget_positions(pipeline.id)
                 await store.reset_claim(pipeline.id)
-        results = await Session(pipelines, store, display).run()
+        results = await Session(pipelines, store, display, supervised).run()
     display.end(results)
     return max(result.exit_code for result in results)
 
@@ -91,8 +117,10 @@ async def _run(pipelines: Sequence[Pipeline], state: str | Path, fresh: bool, di
 class Session:
     """Pipelines that run side by side in one process. One that fails does not stop the others."""
 
-    def __init__(self, pipelines: Sequence[Pipeline], store: Store, display: Display) -> None:
-        self._supervisors = [Supervisor(pipeline, store) for pipeline in pipelines]
+    def __init__(
+        self, pipelines: Sequence[Pipeline], store: Store, display: Display, supervised: Supervised = Supervisor
+    ) -> None:
+        self._supervisors = [supervised(pipeline, store) for pipeline in pipelines]
         self._store = store
         self._display = display
         self._rates = [Rate() for _ in pipelines]

@@ -8,6 +8,7 @@ from conduit_py.sdk.destination import AckMode, Answer, Destination, Level
 from conduit_py.sdk.options import Options
 from conduit_py.sdk.processor import Processor, Result, processor
 from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, Reading, Source
+from conduit_py.sdk.splittable import SplittableSource
 from conduit_py.sdk.state import State
 from conduit_py.sdk.transactional import StagedDestination, TransactionalDestination
 
@@ -35,6 +36,7 @@ __all__ = [
     "RecordRefused",
     "Result",
     "Source",
+    "SplittableSource",
     "StagedDestination",
     "State",
     "Structured",

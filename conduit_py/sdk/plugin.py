@@ -60,6 +60,11 @@ class Plugin(Generic[OptionsT]):
 class Connector(Plugin[OptionsT]):
     """A source or destination: a plugin with a life outside of runs."""
 
+    @property
+    def declared(self) -> "Connector[Any]":
+        """The connector that the user wrote down: itself, unless the runtime put this one in its place."""
+        return self
+
     def on_created(self) -> Awaitable[None] | None:
         """Called before the first `open` ever with this state directory; again if a crash came in between."""
 

@@ -73,5 +73,5 @@ def _revived(node: str, entry: ConnectorEntry) -> Connector[Any] | None:
 
 
 def _entry(connector: Connector[Any], kind: registry.Kind) -> ConnectorEntry:
-    plugin = registry.name_of(kind, type(connector))
+    plugin = registry.name_of(kind, type(connector.declared))
     return ConnectorEntry(kind, plugin, masked(connector.options), fingerprint(connector.options))

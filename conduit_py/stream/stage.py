@@ -10,7 +10,7 @@ from typing import NamedTuple
 import trio
 
 from conduit_py.batch import Batch, Piece
-from conduit_py.dead_letter import DeadLetter, Failure
+from conduit_py.dead_letter import DeadLetter, Failure, RefusedElsewhere
 from conduit_py.errors import ContractBroken, RunError
 from conduit_py.pipeline import Processor
 from conduit_py.record import Record
@@ -164,8 +164,11 @@ class Stage:
     def refuse(self, batch: Batch, index: int, error: Exception, given_up: GivenUp) -> None:
         self._meter.refused += 1
         log.debug("%s refuses a record", self._node, exc_info=error)
-        failure = Failure(self._node, refusal_text(error), given_up.attempts)
-        letter = DeadLetter.about(batch, index, given_up.record, failure)
+        if isinstance(error, RefusedElsewhere):
+            letter = DeadLetter.reported(batch, index, error)
+        else:
+            failure = Failure(self._node, refusal_text(error), given_up.attempts)
+            letter = DeadLetter.about(batch, index, given_up.record, failure)
         self._ledgers[batch.span.source].nack(batch.span, letter, self._voters)
 
     def wrong_result(self, result: object) -> ContractBroken:

@@ -4,10 +4,12 @@ import logging
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import msgspec
 from pydantic import Field, model_validator
 
 from conduit_connectors.file.dialect import Delimiter, Names
 from conduit_connectors.file.handle import Handle
+from conduit_connectors.file.part import Part
 from conduit_connectors.file.position import Position
 from conduit_connectors.file.rotation import find_next, find_rotated
 from conduit_connectors.file.rows import CsvRows
@@ -41,7 +43,7 @@ class SourceOptions(Options):
         return self
 
 
-class Source(sdk.Source[SourceOptions]):
+class Source(sdk.SplittableSource[SourceOptions]):
     r"""One record per line of a file; the position is the byte offset just past it.
 
     At-least-once on its own, exactly-once with a destination that can: positions are stable, and reading
@@ -80,6 +82,8 @@ class Source(sdk.Source[SourceOptions]):
     _next: Handle | None = None
     _rows: CsvRows | None = None
     _truncated: FatalError | None = None
+    _end: int | None = None
+    """Where to stop reading, in a part of a file."""
 
     def open(self, position: bytes | None) -> None:
         self._buffer = LineBuffer(0, 0)
@@ -105,6 +109,29 @@ class Source(sdk.Source[SourceOptions]):
             target = 2 * self._buffer.size if len(self._buffer) else 0
             if not self._fill_to(target) and not filled:
                 self._reach_end()
+
+    def splits(self) -> bool:
+        """CSV rows may span lines, so where one begins is known only by reading on from the start."""
+        return self.options.format != "csv" and not self.options.tail
+
+    def split(self, size: int) -> bytes:
+        assert self._handle is not None
+        part = Part.after(self._handle, self._buffer.offset, size)
+        if part is None:
+            raise EndOfSource
+        self._buffer = LineBuffer(part.end, self.options.line_size_max)
+        return msgspec.msgpack.encode(part)
+
+    def open_part(self, part: bytes) -> None:
+        stretch = msgspec.msgpack.decode(part, type=Part)
+        handle = Handle.open(self.options.path)
+        if handle is None:
+            raise self._missing()
+        self._handle = handle
+        stretch.check(handle)
+        self._handle = None
+        self._start(handle, stretch.start)
+        self._end = stretch.end
 
     def lag(self) -> Lag:
         """The bytes not read yet: of the file that is read, and of the one at the path once that was moved away."""
@@ -177,7 +204,8 @@ class Source(sdk.Source[SourceOptions]):
         handle, buffer = self._handle, self._buffer
         if handle is None or buffer.ended:
             return False
-        block = handle.read(buffer.offset, self._block_size)
+        size = self._block_size if self._end is None else min(self._block_size, self._end - buffer.offset)
+        block = handle.read(buffer.offset, size)
         if not handle.unchanged(buffer.offset + len(block)):
             self._go_on_after_truncation(handle)
             return True

@@ -1,0 +1,119 @@
+"""Outcome: what became of one record on an executor, as the bytes that take its place on the driver."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from conduit_py.dead_letter import DeadLetter, Failure
+from conduit_py.errors import RecordRefused, RunError
+from conduit_py.record import Record
+from conduit_py.store.packing import pack, unpack
+
+FILTERED = b"f"
+DELIVERED = b"d"
+REFUSED = b"r"
+MIXED = b"m"
+"""The first byte of an outcome. A mixed one has pieces of both kinds."""
+
+
+class Delivery(msgspec.Struct, frozen=True, array_like=True):
+    """A packed record and the destinations it is for, by their place in the pipeline."""
+
+    destinations: list[int]
+    record: bytes
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """A dead letter: the packed record as it stood at each node that refused it, the first one first, and why."""
+
+    records: dict[str, bytes]
+    failures: list[Failure]
+
+
+class Broken(msgspec.Struct, frozen=True, array_like=True):
+    """The error that ended a task."""
+
+    code: str
+    message: str
+    suggestion: str | None
+    node: str | None
+
+    @classmethod
+    def of(cls, error: RunError) -> "Broken":
+        return cls(error.code, error.message, error.suggestion, error.node)
+
+    def error(self) -> RunError:
+        """The same error on the driver, of the same kind, so that the same is done about it."""
+        kind = _kinds().get(self.code, RunError)
+        error = kind.__new__(kind)
+        RunError.__init__(error, self.message, suggestion=self.suggestion)
+        error.node = self.node
+        return error
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True):
+    """What a task did: an outcome for each record it read, in order, and what its processors counted."""
+
+    positions: list[bytes]
+    outcomes: list[bytes]
+    counts: dict[str, list[int]]
+    """By processor, the counters of its meter, in the order of COUNTERS."""
+    broken: Broken | None = None
+
+
+def outcome(deliveries: Sequence[Delivery], letters: Sequence[DeadLetter]) -> bytes:
+    """The outcome of a record that led to these."""
+    if not letters:
+        return DELIVERED + _ENCODER.encode(deliveries) if deliveries else FILTERED
+    refusals = [refusal(letter) for letter in letters]
+    if not deliveries and len(refusals) == 1:
+        return REFUSED + _ENCODER.encode(refusals[0])
+    return MIXED + _ENCODER.encode((deliveries, refusals))
+
+
+def refusal(letter: DeadLetter) -> Refusal:
+    return Refusal({node: _packed(record) for node, record in letter.records.items()}, letter.failures)
+
+
+def deliveries_of(encoded: bytes) -> list[Delivery]:
+    """The deliveries in an outcome that has nothing else."""
+    return _DELIVERIES.decode(memoryview(encoded)[1:])
+
+
+def refusal_of(encoded: bytes) -> Refusal:
+    return _REFUSAL.decode(memoryview(encoded)[1:])
+
+
+def pieces_of(encoded: bytes) -> list[bytes]:
+    """The parts of a mixed outcome as outcomes of their own."""
+    deliveries, refusals = _MIXED.decode(memoryview(encoded)[1:])
+    delivered = [DELIVERED + _ENCODER.encode(deliveries)] if deliveries else []
+    return delivered + [REFUSED + _ENCODER.encode(each) for each in refusals]
+
+
+def records_of(refusal: Refusal) -> Mapping[str, Record]:
+    return {node: unpack(record) for node, record in refusal.records.items()}
+
+
+def _packed(record: Record) -> bytes:
+    """A refused record, which may well hold what cannot be carried: that becomes text."""
+    try:
+        return pack(record)
+    except RecordRefused:
+        return pack(Record.of(repr(record.payload).encode(errors="replace"), position=record.position))
+
+
+def _kinds() -> dict[str, type[RunError]]:
+    kinds: dict[str, type[RunError]] = {}
+    pending = [RunError]
+    while pending:
+        kind = pending.pop()
+        kinds[kind.code] = kind
+        pending += kind.__subclasses__()
+    return kinds
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DELIVERIES = msgspec.msgpack.Decoder(list[Delivery])
+_REFUSAL = msgspec.msgpack.Decoder(Refusal)
+_MIXED = msgspec.msgpack.Decoder(tuple[list[Delivery], list[Refusal]])

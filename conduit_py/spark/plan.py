@@ -1,0 +1,126 @@
+"""Plan: the part of a pipeline that executors run, as bytes that every one of them can make it of again."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from conduit_py.errors import PipelineInvalid, Problem, describe
+from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor
+from conduit_py.sdk.shared_source import SharedSource
+from conduit_py.sdk.splittable import SplittableSource
+
+
+def unfit(pipeline: Pipeline) -> Iterator[Problem]:
+    """Everything in a pipeline that cannot run on Spark, each with its reason."""
+    for source in pipeline.sources:
+        if isinstance(source.connector, SharedSource):
+            what = "shares its work with other processes by leases, which the tasks of Spark do not keep"
+            yield Problem(f"sources.{source.id}", what, _ELSE, *(source.place or (None, None)))
+        yield from _stateful(f"sources.{source.id}.processors", source.processors)
+    yield from _stateful("processors", pipeline.processors)
+    for destination in pipeline.destinations:
+        yield from _stateful(f"destinations.{destination.id}.processors", destination.processors)
+    if pipeline.dead_letters.handler == "journal":
+        what = "letters that are kept here would be sent again through processors, which run elsewhere on Spark"
+        place = pipeline.dead_letters.place or pipeline.place or (None, None)
+        yield Problem("dead_letters.handler", what, f"keep them in a destination, {_ELSE}", *place)
+
+
+_ELSE = "or run it without --engine spark"
+
+
+def _stateful(prefix: str, processors: list[Processor]) -> Iterator[Problem]:
+    for processor in processors:
+        if processor.processor is not None and processor.processor.stateful:
+            what = "keeps state, and on Spark every task would have one of its own"
+            yield Problem(f"{prefix}.{processor.id}", what, _ELSE, *(processor.place or (None, None)))
+
+
+def plan(pipeline: Pipeline) -> bytes:
+    """The pipeline without its ends, pickled: the user's code by value, for no executor has their file.
+
+    What cannot run on Spark, or cannot be sent there, raises PipelineInvalid.
+    """
+    cloudpickle = _cloudpickle()
+    problems = list(unfit(pipeline))
+    if problems:
+        raise PipelineInvalid(pipeline.id, problems)
+    with _by_value(_users_modules(pipeline)):
+        for processor in _processors(pipeline):
+            try:
+                cloudpickle.dumps(processor)
+            except Exception as error:  # a border: what the user's objects do when they are pickled
+                what = f"cannot be sent to executors: {describe(error)}"
+                hint = "make connections, locks and open files in `open`, not where the file is loaded"
+                place = processor.place or (None, None)
+                problems.append(Problem(f"processors.{processor.id}", what, hint, *place))
+        if problems:
+            raise PipelineInvalid(pipeline.id, problems)
+        pickled: bytes = cloudpickle.dumps(_without_ends(pipeline))
+        return pickled
+
+
+def splits(connector: object) -> bool:
+    """Whether executors can read what this source reads, each a part of it."""
+    return isinstance(connector, SplittableSource) and connector.splits()
+
+
+def _without_ends(pipeline: Pipeline) -> Pipeline:
+    """What stays on the driver may well be something that only the driver can have."""
+    inner = copy(pipeline)
+    inner.dead_letters = DeadLetters()
+    inner.sources = [copy(source) for source in pipeline.sources]
+    for source in inner.sources:
+        source.connector = source.connector if splits(source.connector) else None
+    inner.destinations = [copy(destination) for destination in pipeline.destinations]
+    for destination in inner.destinations:
+        destination.connector = None
+    return inner
+
+
+def _processors(pipeline: Pipeline) -> Iterator[Processor]:
+    yield from pipeline.processors
+    for end in (*pipeline.sources, *pipeline.destinations):
+        yield from end.processors
+
+
+def _users_modules(pipeline: Pipeline) -> list[ModuleType]:
+    """The modules in the folders where the pipeline is written down: what is installed is on the executors too."""
+    declared: list[Pipeline | Processor | Destination] = [pipeline, *_processors(pipeline), *pipeline.destinations]
+    folders = {Path(each.place.file).parent for each in declared if each.place}
+    here = Path(__file__).parents[1]
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if (home := _home(module)) in folders and here not in (home, *home.parents) and name != "__main__"
+    ]
+
+
+def _home(module: ModuleType) -> Path:
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str):
+        return Path("/nowhere")
+    parent = Path(file).parent
+    return parent.parent if hasattr(module, "__path__") else parent
+
+
+@contextmanager
+def _by_value(modules: list[ModuleType]) -> Iterator[None]:
+    cloudpickle = _cloudpickle()
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _cloudpickle() -> Any:
+    from pyspark import cloudpickle
+
+    return cloudpickle

@@ -1,0 +1,185 @@
+"""Remote: a source as the driver sees it: what comes of it are outcomes, for executors have read and processed it."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import trio
+from conduit_connectors.spark.options import SparkOptions
+
+from conduit_py import sdk
+from conduit_py.errors import FatalError, Problem, RecordRefused
+from conduit_py.record import Record
+from conduit_py.sdk.options import Options, Place
+from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, Reading
+from conduit_py.spark.executors import Executors, Job
+from conduit_py.spark.outcome import Done
+from conduit_py.spark.part import Part, carry
+from conduit_py.spark.plan import splits
+from conduit_py.spark.tally import Tally
+from conduit_py.stream.calls import Calls, is_async
+
+PART_SIZE = 4 * 1024 * 1024
+"""Bytes of input in a task: enough to be worth its some milliseconds, and few enough to hold what comes back."""
+CARRIED_MAX = 2048
+"""Records in a task whose source only the driver can read."""
+
+
+class Remote(sdk.Source[Options]):
+    """Has the records of a source processed by executors, and gives an outcome for each, in order, at its position.
+
+    A source that can be split is read by the executors themselves, a job ahead of what the driver writes. Any
+    other is read here and its records go along with the tasks. Positions, acks and hooks are the source's own, so
+    that the rest of the run is as on one machine: what was not acked is read again, by whichever engine.
+    """
+
+    def __init__(
+        self, node: str, source: sdk.Source[Any], plan: bytes, spark: SparkOptions, tally: Tally, part_size: int
+    ) -> None:
+        self._node = node
+        self._source = source
+        self._plan = plan
+        self._spark = spark
+        self._tally = tally
+        self._part_size = part_size
+        self._splits = splits(source)
+        self._executors = Executors(spark)
+        self._calls = Calls(node, source)
+        self._ack_calls = Calls(f"{node}-ack", source)
+        self._lag_calls = Calls(f"{node}-lag", source)
+        self._ready: deque[Record] = deque()
+        self._job: Job | None = None
+        self._waiting = trio.CancelScope()
+        self._inside = False
+
+    # What follows makes it look like the source that it stands for.
+
+    @property
+    def declared(self) -> sdk.Source[Any]:
+        return self._source
+
+    @property
+    def options(self) -> Any:
+        return self._source.options
+
+    @property
+    def resumable(self) -> bool:  # type: ignore[override]
+        return self._source.resumable
+
+    @property
+    def problems(self) -> list[Problem]:  # type: ignore[override]
+        return self._source.problems
+
+    @property
+    def place(self) -> Place | None:  # type: ignore[override]
+        return self._source.place
+
+    def fresh(self) -> "Remote":
+        return Remote(self._node, self._source.fresh(), self._plan, self._spark, self._tally, self._part_size)
+
+    async def on_created(self) -> None:
+        await self._calls("on_created")
+
+    async def on_updated(self, before: dict[str, Any]) -> None:
+        await self._calls("on_updated", before)
+
+    async def open(self, position: bytes | None) -> None:
+        await self._calls("open", position)
+        await trio.to_thread.run_sync(self._executors.start, abandon_on_cancel=True)
+
+    async def read(self, n: int) -> list[Record]:
+        with trio.CancelScope() as self._waiting:
+            while not self._ready:
+                await self._fetch()
+            return [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
+        raise EndOfSource
+
+    async def ack(self, positions: Sequence[bytes]) -> None:
+        await self._ack_calls("ack", positions)
+
+    async def lag(self) -> Lag | None:
+        lag: Lag | None = await self._lag_calls("lag")
+        return lag
+
+    async def stop(self) -> None:
+        """Make a waiting `read` end. A job that runs is of no use any more: its records are read again."""
+        if not self._inside or self._calls.inherited("stop"):
+            self._waiting.cancel()
+        elif is_async(self._source.stop):
+            await self._calls("stop")
+        else:
+            # Not in the thread of the source: that one is inside `read`.
+            await trio.to_thread.run_sync(self._source.stop, abandon_on_cancel=True)
+
+    async def teardown(self) -> None:
+        try:
+            await trio.to_thread.run_sync(self._executors.close, abandon_on_cancel=True)
+            await self._calls("teardown")
+        finally:
+            for calls in (self._calls, self._ack_calls, self._lag_calls):
+                calls.close()
+
+    async def _fetch(self) -> None:
+        job = self._job or await self._begun()
+        self._job = None
+        results = await job.result()
+        if self._splits:
+            self._job = await self._begun_if_any()
+        for encoded in results:
+            self._take(msgspec.msgpack.decode(encoded, type=Done))
+
+    def _take(self, done: Done) -> None:
+        if done.broken is not None:
+            raise done.broken.error()
+        self._tally.add(done.counts)
+        for position, encoded in zip(done.positions, done.outcomes, strict=True):
+            self._ready.append(Record.of(encoded, position=position))
+
+    async def _begun_if_any(self) -> Job | None:
+        try:
+            return await self._begun()
+        except (EndOfSource, NothingYet):
+            return None  # It says so again when there is nothing left of what came before.
+
+    async def _begun(self) -> Job:
+        parts = await self._split() if self._splits else await self._carried()
+        return self._executors.run(self._plan, [part.encode() for part in parts])
+
+    async def _split(self) -> list[Part]:
+        """The next parts, one for each core; at least one."""
+        parts: list[Part] = []
+        try:
+            while len(parts) < self._executors.cores:
+                parts.append(Part(self._node, await self._calls("split", self._part_size)))
+        except (EndOfSource, NothingYet):
+            if not parts:
+                raise
+        return parts
+
+    async def _carried(self) -> list[Part]:
+        """What one read gives, in as many parts as there are cores."""
+        self._inside = True
+        try:
+            reading = await self._calls("read", CARRIED_MAX * self._executors.cores)
+        finally:
+            self._inside = False
+        records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
+        size = -(-len(records) // self._executors.cores)
+        return [
+            self._carry(records[start : start + size], _within(refused, start, size))
+            for start in range(0, len(records), size)
+        ]
+
+    def _carry(self, records: list[Record], refused: Mapping[int, str]) -> Part:
+        try:
+            return carry(self._node, records, refused)
+        except RecordRefused as error:
+            raise FatalError(
+                f"{self._node} gave a record that cannot go to an executor: {error.message}",
+                suggestion=error.suggestion,
+            ) from error
+
+
+def _within(refused: Mapping[int, str], start: int, size: int) -> dict[int, str]:
+    return {index - start: why for index, why in refused.items() if start <= index < start + size}

@@ -1,0 +1,110 @@
+"""SparkSupervisor: a pipeline over time, as any other, whose records are read and processed by Spark."""
+
+from copy import copy
+from typing import Any
+
+import msgspec
+from conduit_connectors.spark.options import SparkOptions
+
+from conduit_py.graph.compile import DEAD_LETTERS, compile_pipeline
+from conduit_py.graph.node import Graph
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.pipeline import Pipeline, Source
+from conduit_py.sdk.plugin import Connector
+from conduit_py.spark.arrivals import arrivals, receipt
+from conduit_py.spark.plan import plan
+from conduit_py.spark.remote import PART_SIZE, Remote
+from conduit_py.spark.tally import Tally
+from conduit_py.store.store import Store
+from conduit_py.stream.meter import Progress
+
+
+class SparkSupervisor(Supervisor):
+    """Runs a pipeline between the executors of Spark, which read and process, and the driver, which writes.
+
+    What the driver runs is a pipeline as on one machine, with the same ids, positions, delivery, dead letters and
+    stop. Only its sources give outcomes in place of records, and its processors do no more than to take those
+    apart. So every promise about records holds as it does there.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, store: Store, *, spark: SparkOptions | None = None, part_size: int = PART_SIZE
+    ) -> None:
+        """Raises PipelineInvalid with everything in the pipeline that cannot run on Spark."""
+        self._whole = compile_pipeline(pipeline)
+        self._tally = Tally()
+        self._arrival = _unused(self._whole, "executors")
+        options = agreed(pipeline, spark)
+        super().__init__(self._driven(pipeline, options, part_size), store)
+
+    def progress(self) -> Progress:
+        """One look at the pipeline as the user wrote it down; processors count a task once it has come back."""
+        seen = super().progress()
+        meters = {meter.node: meter for meter in seen.nodes}
+        if not meters:
+            return seen
+        nodes = [
+            self._tally.meter(node.id) if node.kind == "processor" else meters[node.id]
+            for node in self._whole.nodes.values()
+        ]
+        return msgspec.structs.replace(
+            seen, nodes=[*nodes, meters[DEAD_LETTERS]], filtered=meters[self._arrival].filtered
+        )
+
+    def _driven(self, pipeline: Pipeline, options: SparkOptions, part_size: int) -> Pipeline:
+        """The pipeline that the driver runs."""
+        planned = plan(pipeline)
+        driven = copy(pipeline)
+        driven.sources = [self._remote(source, planned, options, part_size) for source in pipeline.sources]
+        driven.processors = arrivals(self._arrival)
+        driven.destinations = [copy(destination) for destination in pipeline.destinations]
+        for place, destination in enumerate(driven.destinations):
+            destination.connector = sharing(destination.connector, options)
+            destination.processors = [receipt("receipt", place)]
+            # Whether a record is for it was asked where the record was made.
+            destination.when = destination.after = None
+        if isinstance(pipeline.dead_letters.handler, Connector):
+            driven.dead_letters = copy(pipeline.dead_letters)
+            driven.dead_letters.handler = sharing(pipeline.dead_letters.handler, options)
+        return driven
+
+    def _remote(self, source: Source, planned: bytes, options: SparkOptions, part_size: int) -> Source:
+        remote = copy(source)
+        remote.processors = []
+        connector = sharing(source.connector, options)
+        remote.connector = Remote(source.id, connector, planned, options, self._tally, part_size)
+        return remote
+
+
+def agreed(pipeline: Pipeline, spark: SparkOptions | None) -> SparkOptions:
+    """The Spark to use: the one asked for, else the one that connectors of the pipeline name, else this machine."""
+    handler = pipeline.dead_letters.handler
+    ends = [each.connector for each in (*pipeline.sources, *pipeline.destinations)]
+    theirs = [each.options for each in (*ends, handler) if isinstance(each, Connector)]
+    named = [options for options in theirs if isinstance(options, SparkOptions)]
+    chosen = spark or (named[0] if named else SparkOptions(master="local[*]"))
+    conf = {name: value for options in named for name, value in options.conf.items()} | chosen.conf
+    seconds = max([chosen.start_seconds, *(options.start_seconds for options in named)])
+    return SparkOptions(master=_persistent(chosen.master), conf=conf, start_seconds=seconds)
+
+
+def sharing(connector: Any, options: SparkOptions) -> Any:
+    """The connector; one that uses Spark uses this one."""
+    if not isinstance(connector.options, SparkOptions):
+        return connector
+    same = connector.fresh()
+    asked = {"master": options.master, "conf": options.conf, "remote": None, "start_seconds": options.start_seconds}
+    same._options = connector.options.model_copy(update=asked)
+    return same
+
+
+def _persistent(master: str) -> str:
+    """On a cluster a task is tried four times; on one machine only once, unless it is asked for."""
+    inside = master.removeprefix("local[").removesuffix("]")
+    return f"local[{inside},4]" if master == f"local[{inside}]" and "," not in inside else master
+
+
+def _unused(graph: Graph, id: str) -> str:
+    while id in graph.nodes or f"{id}-letters" in graph.nodes:
+        id += "-"
+    return id

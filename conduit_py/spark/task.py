@@ -1,0 +1,118 @@
+"""Task: what one executor does with one part: read it, run the processors, tell what became of each record.
+
+It is a run of the pipeline like any other, between ends of its own: the same readers, processors, ledger
+and dead letters as on one machine.
+"""
+
+from collections import defaultdict
+from copy import copy
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import trio
+
+from conduit_py import sdk
+from conduit_py.backoff import Retry
+from conduit_py.batch import Batch
+from conduit_py.dead_letter import DeadLetter
+from conduit_py.errors import RecordRefused
+from conduit_py.graph.compile import compile_pipeline
+from conduit_py.pipeline import DeadLetters, Pipeline
+from conduit_py.record import Record
+from conduit_py.spark.outcome import Broken, Delivery, Done, outcome
+from conduit_py.spark.part import Part, PartSource
+from conduit_py.store.memory import MemoryStore
+from conduit_py.store.packing import pack
+from conduit_py.stream.meter import COUNTERS
+from conduit_py.stream.run import Run
+
+
+def perform(plan: bytes, part: bytes) -> bytes:
+    """Run the planned pipeline over a part. An error that ends it is in the result: Spark need not try that again."""
+    return msgspec.msgpack.encode(trio.run(run_part, _planned(plan), Part.decode(part)))
+
+
+async def run_part(pipeline: Pipeline, part: Part) -> Done:
+    """What becomes of each record of a part. Nothing outside of this process is written."""
+    results = Results()
+    own, source = _between_own_ends(pipeline, part, results)
+    run = Run(compile_pipeline(own), MemoryStore())
+    ending = await run.execute()
+    if ending.error is not None:
+        return Done([], [], {}, Broken.of(ending.error))
+    counts = {
+        meter.node: [getattr(meter, name) for name in COUNTERS] for meter in run.meters if meter.kind == "processor"
+    }
+    return Done(source.positions, results.outcomes(len(source.positions)), counts)
+
+
+class Results:
+    """What came out for each record that was read, by its sequence."""
+
+    def __init__(self) -> None:
+        self._deliveries: dict[int, dict[int, tuple[Record, Delivery]]] = defaultdict(dict)
+        self._letters: dict[int, list[DeadLetter]] = defaultdict(list)
+
+    def deliver(self, destination: int, sequence: int, record: Record) -> None:
+        """Keep a record for a destination. One that cannot be carried raises RecordRefused."""
+        known = self._deliveries[sequence]
+        # Destinations that share a record share it here too: it is packed and sent once.
+        if id(record) not in known:
+            known[id(record)] = record, Delivery([], pack(record))
+        known[id(record)][1].destinations.append(destination)
+
+    async def refuse(self, letter: DeadLetter) -> None:
+        self._letters[letter.message.sequence].append(letter)
+
+    def outcomes(self, count: int) -> list[bytes]:
+        return [
+            outcome([delivery for _, delivery in self._deliveries[sequence].values()], self._letters[sequence])
+            for sequence in range(count)
+        ]
+
+
+class Outgoing(sdk.Destination[sdk.Options]):
+    """Stands where a destination does, and keeps what would be written there for the driver to write."""
+
+    blocking = False
+
+    def __init__(self, place: int, results: Results) -> None:
+        super().__init__()
+        self._place = place
+        self._results = results
+
+    def fresh(self) -> "Outgoing":
+        return self
+
+    def write(self, batch: Batch) -> dict[int, str | Exception] | None:
+        refused: dict[int, str | Exception] = {}
+        for index, (sequence, record) in enumerate(zip(batch.sequences, batch.records, strict=True)):
+            try:
+                self._results.deliver(self._place, sequence, record)
+            except RecordRefused as error:
+                refused[index] = error
+        return refused or None
+
+
+def _between_own_ends(pipeline: Pipeline, part: Part, results: Results) -> tuple[Pipeline, PartSource]:
+    own = copy(pipeline)
+    own.settings = pipeline.settings.model_copy(update={"delivery": "at_least_once", "transaction": None})
+    own.dead_letters = DeadLetters(results.refuse)
+    own.sources = [copy(source) for source in pipeline.sources]
+    for source in own.sources:
+        source.connector = PartSource(source.id, source.connector, part if source.id == part.source else None)
+    own.destinations = [copy(destination) for destination in pipeline.destinations]
+    for place, destination in enumerate(own.destinations):
+        destination.connector, destination.retry = Outgoing(place, results), Retry(attempts=1)
+    read_here = next(source.connector for source in own.sources if source.id == part.source)
+    assert isinstance(read_here, PartSource)
+    return own, read_here
+
+
+@lru_cache(maxsize=4)
+def _planned(plan: bytes) -> Any:
+    """A worker process runs many tasks of the same plan."""
+    from pyspark import cloudpickle
+
+    return cloudpickle.loads(plan)

@@ -15,7 +15,7 @@ class Transaction(Options):
 
     min_seconds: float = Field(default=0.0, ge=0, description="the shortest time that a transaction stays open")
     max_seconds: float = Field(default=1.0, gt=0, description="the longest time that a transaction stays open")
-    max_records: int = Field(default=1000, ge=1, description="the most records in one transaction")
+    max_records: int = Field(default=4096, ge=1, description="the most records in one transaction")
     max_bytes: int = Field(
         default=8 * 1024 * 1024, ge=1, description="about how many bytes of records one transaction may have"
     )

@@ -52,17 +52,17 @@ class ExactlyOnce:
     which fails when the pipeline was claimed anew (I7); what the last commit left to do is done before the
     first new one (I8); sources are acked after it, in order, once (I12).
 
-    With `isolated` the first so many records have a transaction each: after a failure they tell which record
-    it is about, and all before it are committed.
+    With `isolated` the first so many records have transactions of `size` records, one after the other: after a
+    failure all before the culprit are committed.
     """
 
-    def __init__(self, graph: Graph, store: Store, *, isolated: int = 0) -> None:
+    def __init__(self, graph: Graph, store: Store, *, isolated: int = 0, size: int = 1) -> None:
         self._pipeline = graph.pipeline.id
         self._store = store
         self._limits = graph.pipeline.settings.transaction or Transaction()
         self.isolated = isolated
-        """How many records still have a transaction each."""
-        self.gate = Gate(Transaction(max_records=1) if isolated else self._limits)
+        """How many records still have small transactions."""
+        self.gate = Gate(self._limits.model_copy(update={"max_records": size}) if isolated else self._limits)
         self._committing = 0
         self._forget_at = 0.0
         self._wiring: Wiring
@@ -135,10 +135,16 @@ class ExactlyOnce:
         try:
             while await self._gathered():
                 sealed = self._seal()
-                self.gate.open_next()
+                # While a culprit is looked for, its failure must not take the transaction before it along.
+                overlaps = not self.isolated
+                if overlaps:
+                    self.gate.open_next()
                 with self.gate.pace.step():
                     await self._commit(sealed)
                     await self._forget_old_keys()
+                if not overlaps:
+                    self.gate.open_next()
+                    self.gate.release()
         except Fenced as error:
             raise self._taken_over(error) from error
 
@@ -169,9 +175,9 @@ class ExactlyOnce:
             letters += refused
         self._wiring.office.check(letters)
         drained = {node: state.drain() for node, state in self._wiring.states.items()}
-        self._committing = self.gate.records
+        self._committing = self.gate.seal()
         return Sealed(
-            self.gate.records,
+            self._committing,
             stretches,
             letters,
             {f"{node}\0{key}".encode(): value for node, each in drained.items() for key, value in each.puts.items()},

@@ -4,30 +4,31 @@ from conduit_py.delivery.exactly_once import ExactlyOnce
 from conduit_py.errors import DeadLetterFailed, FatalError, Fenced, NackNotAllowed, NodeFailed, RunError, StopTimedOut
 from conduit_py.graph.node import Graph
 
+PARTS = 16
 _NOT_ABOUT_A_RECORD = (Fenced, StopTimedOut, DeadLetterFailed)
 
 
 class Isolation:
     """Decides how the next run of an exactly-once pipeline begins after one that failed.
 
-    The rule: a transaction that failed in a processor or destination is tried again at once, one record at a
-    time, until as many records are committed as it had. So everything before the culprit is committed, and
-    what is said then is about that record alone: it is dead-lettered, or the error names it. An error that
-    its connector calls transient is about no record.
+    The rule: a transaction that failed in a processor or destination is tried again at once in transactions of a
+    sixteenth of its records, and so on down to one record. So everything before the culprit is committed,
+    and what is said in the end is about that record alone: it is dead-lettered, or the error names it. An error
+    that its connector calls transient is about no record.
     """
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self.records = 0
-        """How many records the next run takes one by one."""
+        """How many records the next run takes in small transactions."""
+        self.size = 1
+        """How many of them in each."""
 
     def after(self, transactions: ExactlyOnce, error: RunError | None) -> bool:
         """Note how a run ended; True if the next is to start at once, because this error is not the last word."""
-        if error is None or transactions.isolated:
-            self.records = transactions.isolated
-            return False
-        several = transactions.uncommitted > 1 and self._may_be_about_a_record(error)
-        self.records = transactions.uncommitted if several else 0
+        several = transactions.uncommitted > 1 and error is not None and self._may_be_about_a_record(error)
+        self.records = transactions.uncommitted if several else transactions.isolated
+        self.size = max(1, transactions.uncommitted // PARTS)
         return several
 
     def _may_be_about_a_record(self, error: RunError) -> bool:

@@ -146,7 +146,8 @@ class Supervisor:
     def _joined(self) -> ExactlyOnce | None:
         if self.pipeline.delivery != "exactly_once":
             return None
-        return ExactlyOnce(self._graph, self._store, isolated=self._isolation.records)
+        isolation = self._isolation
+        return ExactlyOnce(self._graph, self._store, isolated=isolation.records, size=isolation.size)
 
     def _tries_one_by_one(self, ending: Ending) -> bool:
         """Whether a transaction failed in which one record may be to blame; then the next run finds it."""

@@ -15,7 +15,7 @@ from conduit_py.server.redaction import Redaction
 from conduit_py.status import Status, Stopper
 from conduit_py.stream.histogram import Histogram
 from conduit_py.stream.meter import Meter, NodeKind, Progress
-from conduit_py.stream.outlet import CHANNEL_SIZE
+from conduit_py.stream.outlet import channel_size
 
 
 class View(BaseModel):
@@ -212,9 +212,10 @@ def pipeline_details_view(member: Member, redaction: Redaction) -> PipelineDetai
     progress = member.progress()
     meters = {meter.node: meter for meter in progress.nodes} if progress else {}
     refused = sum(meter.records for meter in meters.values() if meter.kind == "dead_letters")
+    queue_size = channel_size(member.pipeline.delivery)
     return PipelineDetailsView(
         **_glance(member, progress, redaction),
-        nodes=[_node_view(node, meters.get(node.id)) for node in member.graph.nodes.values()],
+        nodes=[_node_view(node, meters.get(node.id), queue_size) for node in member.graph.nodes.values()],
         edges=[(node.id, output) for node in member.graph.nodes.values() for output in node.outputs],
         delivery=member.pipeline.delivery,
         guarantees=[GuaranteeView(**msgspec.structs.asdict(each)) for each in guarantees(member.graph)],
@@ -243,7 +244,7 @@ def _glance(member: Member, progress: Progress | None, redaction: Redaction) -> 
     }
 
 
-def _node_view(node: Node, meter: Meter | None) -> NodeView:
+def _node_view(node: Node, meter: Meter | None, queue_size: int) -> NodeView:
     meter = meter or Meter(node.id, node.kind)
     counters = {name: getattr(meter, name) for name in NodeView.model_fields if hasattr(meter, name)}
     histograms = {name: _histogram_view(getattr(meter, name)) for name in ("calls", "settling")}
@@ -259,7 +260,7 @@ def _node_view(node: Node, meter: Meter | None) -> NodeView:
             "inputs": node.inputs,
         },
         outputs=node.outputs,
-        queue_size=CHANNEL_SIZE,
+        queue_size=queue_size,
     )
 
 

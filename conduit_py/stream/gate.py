@@ -40,8 +40,11 @@ class Gate:
         self._held = False
         self._released = trio.Event()
 
-    async def enter(self, source: str, records: Sequence[Record]) -> None:
-        """Wait for room in the open transaction; when this returns the records are part of it."""
+    async def enter(self, source: str, records: Sequence[Record], position: bytes | None = None) -> None:
+        """Wait for room in the open transaction; when this returns the records are part of it.
+
+        `position` is that of the last one, if the record itself may not have it.
+        """
         size = estimated_bytes(records)
         while not self._admits(len(records), size):
             if not self._closed and not self.full:
@@ -53,7 +56,7 @@ class Gate:
             self.changed.set()
         self.records += len(records)
         self.bytes += size
-        self.last = (source, records[-1].position)
+        self.last = (source, records[-1].position if position is None else position)
 
     def leave(self) -> None:
         """One of the sources has nothing more to bring."""
@@ -88,9 +91,13 @@ class Gate:
         """Nothing more enters the open transaction."""
         self._closed = True
 
+    def seal(self) -> int:
+        """The closed transaction is complete: how many records it has."""
+        records, self.records, self.bytes = self.records, 0, 0
+        return records
+
     def open_next(self) -> None:
         """Let the next transaction begin, whose records are read and processed but not written yet."""
-        self.records = self.bytes = 0
         self.full = self._closed = False
         self._held, self._released = True, trio.Event()
         self._opened.set()

@@ -5,10 +5,17 @@ from types import TracebackType
 import trio
 
 from conduit_py.batch import Batch
+from conduit_py.pipeline import Delivery
 from conduit_py.stream.meter import Meter
 
 CHANNEL_SIZE = 2
 """Batches waiting on an edge: enough for both ends to work at once, too few to hide a slow one."""
+TRANSACTION_CHANNEL_SIZE = 16
+"""The same where writers wait for the last transaction to be committed: the next one is read meanwhile."""
+
+
+def channel_size(delivery: Delivery) -> int:
+    return TRANSACTION_CHANNEL_SIZE if delivery == "exactly_once" else CHANNEL_SIZE
 
 
 class Outlet:

@@ -27,7 +27,7 @@ from conduit_py.stream.lag import LagWatch
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.nack_window import NackWindow
-from conduit_py.stream.outlet import CHANNEL_SIZE, Outlet
+from conduit_py.stream.outlet import Outlet, channel_size
 from conduit_py.stream.reader import Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay
 from conduit_py.stream.settler import Settler
@@ -118,7 +118,7 @@ class Wiring:
     ) -> "dict[str, tuple[trio.MemorySendChannel[Batch], trio.MemoryReceiveChannel[Batch]]]":
         """One channel per node that begins a task. Senders that wait are served in turn, so fan-in is fair."""
         return {
-            node.id: trio.open_memory_channel[Batch](CHANNEL_SIZE)
+            node.id: trio.open_memory_channel[Batch](channel_size(self._graph.pipeline.delivery))
             for node in self._graph.nodes.values()
             if self._begins_task(node)
         }

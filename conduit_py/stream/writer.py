@@ -74,7 +74,8 @@ class Writer:
         with inbox:
             while (batch := await self._next(inbox)) is not None:
                 if self._gate is not None:
-                    await self._gate.writable()
+                    with self._meter.waiting("commit"):
+                        await self._gate.writable()
                 await self._write(batch)
         if not self._staged:
             await self._flush()

@@ -35,7 +35,8 @@ def spark_options(
             "spark.driver.memory": "1g",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": QUICK_JAVA,
+            # Derby, which comes with Spark, would leave its log in the working directory.
+            "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Dderby.stream.error.file={folder}/derby.log",
             "spark.executor.extraJavaOptions": QUICK_JAVA,
             "spark.sql.shuffle.partitions": "2",
             "spark.jars": str(_postgres_driver(pytestconfig)),

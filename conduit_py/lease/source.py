@@ -94,7 +94,7 @@ class QueueSource(SharedSource[OptionsT]):
 
     async def open(self, position: bytes | None) -> None:
         # Where to go on is in the table, piece by piece; the position of the last record says nothing.
-        self._token = f"worker/{uuid.uuid4().hex}"
+        self._token = f"{self._home}/{uuid.uuid4().hex}"
         self._work = Work(self.settings.window_messages)
         self.tally = Tally()
         self._content: Ahead | None = None

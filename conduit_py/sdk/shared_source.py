@@ -41,7 +41,10 @@ class ShardTable(Protocol):
         ...
 
     async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> Sequence[Shard]:
-        """Put this token on those that are not done and did not change for that long; return them."""
+        """Put this token on those that are not done and did not change for that long; return them.
+
+        To be called with what the last `open` gave. What their last holder had committed is seen by then.
+        """
         ...
 
     async def prune(self, scope: str, *, age_seconds: float, count_max: int, grace_seconds: float) -> int:
@@ -64,7 +67,10 @@ class SharedSource(Source[OptionsT]):
 
     @abstractmethod
     def join(self, shards: ShardTable, home: str) -> None:
-        """Use this table from now on. `home` names this source of this pipeline: a scope nobody else has."""
+        """Use this table from now on. `home` names this source of this pipeline: a scope nobody else has.
+
+        A token must begin with `home` and a slash, so that it tells whose it is.
+        """
 
     @abstractmethod
     def progress(self, positions: Sequence[bytes]) -> Sequence[Progress]:

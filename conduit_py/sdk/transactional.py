@@ -48,6 +48,15 @@ class StagedDestination(Destination[OptionsT]):
         committed: an error here is repaired only by applying it again.
         """
 
+    def apply_for(self, owner: str, intent: bytes) -> Awaitable[bool] | bool:
+        """Make visible what another pipeline committed last and may not have shown: work that it shared goes on here.
+
+        `owner` may be dead, or alive and about to apply it as well; either way it becomes visible once. It may
+        come at any time after `begin`, beside other calls. False when `owner` does not write to the same
+        place as this: then it is for itself to show it when it starts again.
+        """
+        return False
+
 
 class TransactionalDestination(StagedDestination[OptionsT]):
     """Keeps records in a database that can hold the checkpoint too, so that one commit makes both durable.

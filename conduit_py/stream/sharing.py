@@ -1,11 +1,13 @@
-"""Sharing: what a source that shares its work has to record with every commit."""
+"""Sharing: what a source that shares its work has to record with every commit, and what it takes over from others."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from conduit_py.sdk.shared_source import SharedSource
+import trio
+
+from conduit_py.sdk.shared_source import Shard, SharedSource
 from conduit_py.store.claim import ShardChange
 from conduit_py.store.shards import Shards
 
@@ -13,16 +15,41 @@ log = logging.getLogger("conduit_py")
 
 
 class Sharing:
-    """The rows of a shared source in the state store: who works on what, and how far it has come."""
+    """The rows of a shared source in the state store: who works on what, and how far it has come.
+
+    It is the table that the source sees. A token begins with the pipeline that it stands for, which is told
+    by `on_taken_over` before the source goes on with work of another.
+    """
 
     def __init__(self, source: SharedSource[Any], shards: Shards, home: str) -> None:
         self._source = source
         self._shards = shards
-        source.join(shards, home)
+        self._pipeline = home.partition("/")[0]
+        self._holders: dict[str, str] = {}
+        self.on_taken_over: Callable[[str], Awaitable[None]] = _nothing_left
+        source.join(self, home)
 
     @property
     def scope(self) -> str:
         return self._source.scope
+
+    async def open(self, scope: str, names: Sequence[str], token: str) -> Sequence[Shard]:
+        rows = await self._shards.open(scope, names, token)
+        self._holders = {row.shard: row.token for row in rows if row.token != token}
+        return rows
+
+    async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> Sequence[Shard]:
+        rows = await self._shards.acquire(scope, names, token, idle_seconds)
+        owners = {self._holders[row.shard].partition("/")[0] for row in rows if row.shard in self._holders}
+        # From now on they commit no more of it; what they did commit must be seen before what follows it.
+        for owner in sorted(owners - {self._pipeline}):
+            await self.on_taken_over(owner)
+        return rows
+
+    async def prune(self, scope: str, *, age_seconds: float, count_max: int, grace_seconds: float) -> int:
+        return await self._shards.prune(
+            scope, age_seconds=age_seconds, count_max=count_max, grace_seconds=grace_seconds
+        )
 
     def changes(self, positions: Iterable[Sequence[bytes]]) -> list[ShardChange]:
         """What a commit of these positions changes. The transaction is refused if one of the rows is not ours."""
@@ -35,3 +62,7 @@ class Sharing:
         """Record the progress where there is no transaction to carry it: what was lost to others stays theirs."""
         for change in await self._shards.advance(self.changes(positions)):
             log.warning("%s of %s went to somebody else, who will repeat it", change.shard, change.scope)
+
+
+async def _nothing_left(owner: str) -> None:
+    await trio.lowlevel.checkpoint()

@@ -86,6 +86,11 @@ class PostgresDatabase(Database):
         )
         return [name for (name,) in self.rows(sql, (super().quoted(table),))]
 
+    def unique_count(self, table: str) -> int:
+        sql = "SELECT count(*) FROM pg_index WHERE indrelid = to_regclass(%s) AND (indisunique OR indisexclusion)"
+        [(count,)] = self.rows(sql, (super().quoted(table),))
+        return int(count)
+
     def quoted(self, name: str) -> str:
         return super().quoted(name).replace("%", "%%")
 

@@ -91,6 +91,12 @@ class SqliteDatabase(Database):
     def columns(self, table: str) -> list[str]:
         return [name for _, name, *_ in self.rows(f"PRAGMA table_info({self.quoted(table)})")]
 
+    def unique_count(self, table: str) -> int:
+        # A key that is the rowid has no index.
+        keys = any(each[5] for each in self.rows(f"PRAGMA table_info({self.quoted(table)})"))
+        indexes = self.rows(f"PRAGMA index_list({self.quoted(table)})")
+        return sum(bool(unique) for _, _, unique, origin, _ in indexes if origin != "pk") + keys
+
     def quoted(self, name: str) -> str:
         return self._column(name)
 

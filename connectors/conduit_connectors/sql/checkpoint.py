@@ -44,6 +44,11 @@ class CheckpointTable:
             [(changes,)] = self._database.rows(f"SELECT changes FROM {self.name} WHERE {self._mine}", self._key)
         return None if changes is None else bytes(changes)
 
+    def knows(self, owner: str) -> bool:
+        """Be about another owner from now on, without a claim; False if it never wrote to this place."""
+        self._owner = owner
+        return bool(self._database.rows(f"SELECT 1 FROM {self.name} WHERE {self._mine}", self._key))
+
     def begin(self) -> None:
         """Note that the claimed place is used for stages, by one destination."""
         mark = self._database.mark

@@ -36,6 +36,14 @@ class Database(ABC):
         """The columns of a table; none when there is no such table."""
 
     @abstractmethod
+    def unique_count(self, table: str) -> int:
+        """How many keys and other unique indexes a table has."""
+
+    def refuses_repeats(self, row: Row) -> bool:
+        """Whether a row may be refused because of another row: not by the key that it replaces rows by."""
+        return self.unique_count(row.table) > (1 if row.keys else 0)
+
+    @abstractmethod
     def close(self) -> None: ...
 
     begin: ClassVar[str] = "BEGIN"

@@ -1,7 +1,7 @@
 """SqlDestination: records into tables, with the checkpoint in the same transaction."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeVar
 
 import msgspec
@@ -27,9 +27,10 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
 class SqlDestination(sdk.TransactionalDestination[OptionsT]):
     """What SQLite and PostgreSQL share. At-least-once, every `write` is a transaction of its own.
 
-    As the home of an exactly-once pipeline the transaction stays open until `commit`. As a further destination
-    its rows are tried out in a transaction that `stage` undoes, so that what the database would refuse is
-    refused while that can still be said; the intent carries them, and `apply` writes them.
+    As the home of an exactly-once pipeline the transaction stays open until `commit`. As a further destination,
+    or where the work of a source is shared, its rows are tried out in a transaction that is undone at once,
+    so that what the database would refuse is refused while that can still be said; the intent carries
+    them, and `apply` writes them. Others may then write to the same tables: no lock outlives a call.
     """
 
     bytes_type: ClassVar[str]
@@ -68,11 +69,12 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         if self._checkpoint is None:
             with self._db.transaction():
                 return refused | self._writing.write(list(rows.items()))
-        self._start()
-        refused |= self._writing.write(list(rows.items()))
         if self._staged is not None:
+            refused |= self._tried(self._staged, rows)
             self._staged += [row for index, row in rows.items() if index not in refused]
-        return refused
+            return refused
+        self._start()
+        return refused | self._writing.write(list(rows.items()))
 
     def commit(self, changes: bytes) -> None:
         assert self._checkpoint is not None, "claimed"
@@ -81,8 +83,17 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         self._db.run("COMMIT")
         self._under_way = False
 
+    def _tried(self, before: Sequence[Row], rows: Mapping[int, Row]) -> dict[int, str]:
+        """What the tables would refuse of these rows after those before them."""
+        self._start()
+        try:
+            if before and any(self._db.refuses_repeats(row) for row in rows.values()):
+                self._writing.write(list(enumerate(before)))
+            return self._writing.write(list(rows.items()))
+        finally:
+            self._undo()
+
     def stage(self) -> bytes | None:
-        self._undo()
         if not self._staged:
             return None
         self._stages += 1
@@ -92,17 +103,19 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
 
     def apply(self, intent: bytes) -> None:
         assert self._checkpoint is not None, "claimed"
-        self._undo()
-        stage = msgspec.msgpack.decode(intent, type=Stage)
-        with self._db.transaction():
-            if self._checkpoint.applies(stage.fence, stage.number):
-                refused = self._writing.write(list(enumerate(stage.rows)))
-                if refused:
-                    index, why = next(iter(refused.items()))
-                    raise sdk.FatalError(
-                        f"{stage.rows[index].table} does not take a row that it took before: {why}",
-                        suggestion="undo what changed the table meanwhile: the row is committed and belongs there",
-                    )
+        _show(self._db, self._checkpoint, self._writing, intent)
+
+    def apply_for(self, owner: str, intent: bytes) -> bool:
+        # With a connection of its own: it comes whenever another worker has died, also in the middle of a write.
+        database = self.connect()
+        try:
+            checkpoint = CheckpointTable(database, self.options.table or "", self.bytes_type)
+            if not checkpoint.knows(owner):
+                return False
+            _show(database, checkpoint, Writing(database, create=self.options.create), intent)
+        finally:
+            database.close()
+        return True
 
     def teardown(self) -> None:
         if self._database is not None:
@@ -124,3 +137,17 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
     def _db(self) -> Database:
         assert self._database is not None, "opened"
         return self._database
+
+
+def _show(database: Database, checkpoint: CheckpointTable, writing: Writing, intent: bytes) -> None:
+    """Write the rows of a stage, unless it was shown before."""
+    stage = msgspec.msgpack.decode(intent, type=Stage)
+    with database.transaction():
+        if checkpoint.applies(stage.fence, stage.number):
+            refused = writing.write(list(enumerate(stage.rows)))
+            if refused:
+                index, why = next(iter(refused.items()))
+                raise sdk.FatalError(
+                    f"{stage.rows[index].table} does not take a row that it took before: {why}",
+                    suggestion="undo what changed the table meanwhile: the row is committed and belongs there",
+                )

@@ -14,7 +14,7 @@
     TestMyDestination = destination_acceptance(lake)
 
 Every rule becomes a test of its own, on a connector of its own. The rules themselves are plain
-functions, in `source_checks` and `destination_checks`, for those who use another test runner.
+functions, in `source_checks`, `destination_checks` and `staged_checks`, for those who use another test runner.
 """
 
 import inspect
@@ -29,6 +29,7 @@ from conduit_py.testing.destination_checks import DESTINATION_CHECKS
 from conduit_py.testing.driver import DestinationCase, SourceCase
 from conduit_py.testing.records import numbered
 from conduit_py.testing.source_checks import SOURCE_CHECKS
+from conduit_py.testing.staged_checks import STAGED_CHECKS
 
 
 def source_acceptance(make: Callable[..., Any], *, records: int | None = None, seconds: float = 30.0) -> type:
@@ -62,7 +63,7 @@ def destination_acceptance(
         connector, stored = made
         return DestinationCase(connector, stored, sample, refused)
 
-    return _suite("DestinationAcceptance", make, DESTINATION_CHECKS, case_of, seconds)
+    return _suite("DestinationAcceptance", make, DESTINATION_CHECKS + STAGED_CHECKS, case_of, seconds)
 
 
 def _suite(name: str, make: Callable[..., Any], checks: Any, case_of: Callable[[Any], Any], seconds: float) -> type:

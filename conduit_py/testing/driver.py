@@ -140,6 +140,10 @@ class DestinationDriver:
     async def hook(self, name: str, *args: Any) -> None:
         await self._calls(name, *args)
 
+    async def call(self, name: str, *args: Any) -> Any:
+        """Call a method as the runtime does."""
+        return await self._calls(name, *args)
+
     async def teardown(self) -> None:
         try:
             await self._calls("teardown")

@@ -4,11 +4,13 @@ import copy
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from conduit_py.batch import Batch
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Source
 from conduit_py.record import Data, Record
+from conduit_py.sdk.destination import Level, Refusals
 from conduit_py.status import LastError, PipelineState, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store
@@ -101,13 +103,23 @@ def _playing(source: Source, records: Sequence[Record | Data], log: Log) -> Sour
 
 
 def _keeping(destination: Destination, log: Log) -> Destination:
-    return _with(destination, connector=ScriptedDestination(name=destination.id, log=log))
+    return _with(destination, connector=_Rehearsed(name=destination.id, log=log))
+
+
+class _Rehearsed(ScriptedDestination):
+    """Takes the place of any destination, also in an exactly-once pipeline: what comes again is not kept again."""
+
+    level: ClassVar[Level] = Level.D1
+
+    async def write(self, batch: Batch) -> Refusals | None:
+        kept = {delivery.key for delivery in self.log.stored[self.options.name]}
+        return await super().write(batch.select([i for i in range(len(batch)) if batch.delivery_key(i) not in kept]))
 
 
 def _catching(dead_letters: DeadLetters, log: Log) -> DeadLetters:
     if dead_letters.handler in ("stop", "drop"):
         return dead_letters
-    return _with(dead_letters, handler=ScriptedDestination(name="dead-letters", log=log))
+    return _with(dead_letters, handler=_Rehearsed(name="dead-letters", log=log))
 
 
 def _with(declared: T, **changes: Any) -> T:

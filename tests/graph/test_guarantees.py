@@ -1,0 +1,152 @@
+"""What a pipeline promises for each source at each destination, and what it refuses to promise."""
+
+from typing import Any
+
+import pytest
+from conduit_connectors import file, generator, log, memory, sqlite, stdio
+
+from conduit_py import (
+    DeadLetters,
+    Destination,
+    Pipeline,
+    PipelineInvalid,
+    Processor,
+    Record,
+    Retry,
+    Source,
+    State,
+    Transaction,
+    processor,
+)
+from conduit_py.graph.compile import compile_pipeline
+from conduit_py.graph.guarantees import Guarantee, guarantees, home
+from conduit_py.testing.vault import KeyedVault, StagedVault, Vault
+
+
+@processor(state=True)
+def remembering(record: Record, state: State) -> Record:
+    return record
+
+
+def pipeline(**changes: Any) -> Pipeline:
+    declared: dict[str, Any] = dict(
+        sources=[Source("in", generator.Source(count=1))],
+        destinations=[Destination("out", file.Destination(path="out"))],
+    )
+    return Pipeline("p", **(declared | changes))
+
+
+def promised(declared: Pipeline) -> list[tuple[str, str, str]]:
+    return [(each.source, each.destination, each.promise) for each in guarantees(compile_pipeline(declared))]
+
+
+def mistakes(declared: Pipeline) -> dict[str, str]:
+    with pytest.raises(PipelineInvalid) as caught:
+        compile_pipeline(declared)
+    assert all(problem.suggestion for problem in caught.value.problems)
+    return {problem.path: problem.message for problem in caught.value.problems}
+
+
+class TestPromises:
+    def test_every_level_has_its_reason(self) -> None:
+        declared = pipeline(
+            destinations=[
+                Destination("keyed", KeyedVault(vault=Vault())),
+                Destination("rows", sqlite.Destination(path="a.db")),
+                Destination("more", sqlite.Destination(path="b.db")),
+                Destination("lines", file.Destination(path="out")),
+            ],
+            delivery="exactly_once",
+        )
+        graph = compile_pipeline(declared)
+
+        assert home(graph) == "rows"
+        assert guarantees(graph)[1] == Guarantee(
+            "in", "rows", "exactly once", "rows commits records and progress in one transaction of its own"
+        )
+        assert {each.promise for each in guarantees(graph)} == {"exactly once"}
+        assert [each.why.split()[1] for each in guarantees(graph)] == ["knows", "commits", "stages", "stages"]
+
+    def test_other_deliveries_promise_less(self) -> None:
+        keyed = [Destination("keyed", KeyedVault(vault=Vault())), Destination("log", log.Destination())]
+
+        assert promised(pipeline(destinations=keyed)) == [
+            ("in", "keyed", "effectively once"),
+            ("in", "log", "at least once"),
+        ]
+        assert promised(pipeline(delivery="at_most_once", dead_letters=DeadLetters("drop"))) == [
+            ("in", "out", "at most once")
+        ]
+
+    def test_a_source_that_cannot_resume_gets_no_promise(self) -> None:
+        assert promised(pipeline(sources=[Source("in", stdio.Source())])) == [("in", "out", "best effort")]
+
+    def test_only_pairs_that_are_joined_are_named(self) -> None:
+        declared = pipeline(
+            sources=[Source("a", generator.Source(count=1)), Source("b", generator.Source(count=1))],
+            destinations=[
+                Destination("x", file.Destination(path="x"), after="a"),
+                Destination("y", file.Destination(path="y"), after=["a", "b"]),
+            ],
+        )
+
+        assert [(source, at) for source, at, _ in promised(declared)] == [("a", "x"), ("a", "y"), ("b", "y")]
+
+
+class TestRefusals:
+    def test_everything_that_would_break_the_promise_is_named_at_once(self) -> None:
+        declared = pipeline(
+            sources=[Source("in", stdio.Source())],
+            destinations=[
+                Destination("list", memory.Destination(into=[])),
+                Destination("out", file.Destination(path="out"), retry=Retry(attempts=3)),
+            ],
+            dead_letters=DeadLetters(print),
+            delivery="exactly_once",
+        )
+
+        assert mistakes(declared) == {
+            "sources.in": "stdio cannot go on from a position, which exactly_once needs",
+            "destinations.list": "memory would write records again after a crash, which exactly_once rules out",
+            "destinations.out.retry": "a write that fails ends the transaction, which is tried again as a whole",
+            "dead_letters.handler": "a function may be given a letter again after a crash, "
+            "which exactly_once rules out",
+        }
+
+    def test_letters_to_a_plain_destination(self) -> None:
+        declared = pipeline(dead_letters=DeadLetters(log.Destination()), delivery="exactly_once")
+
+        assert list(mistakes(declared)) == ["dead_letters.handler"]
+
+    @pytest.mark.parametrize("handler", ["stop", "drop", "journal", StagedVault(vault=Vault())])
+    def test_letters_that_are_kept_once(self, handler: Any) -> None:
+        assert promised(pipeline(dead_letters=DeadLetters(handler), delivery="exactly_once"))
+
+    def test_state_without_a_transaction_to_keep_it_in(self) -> None:
+        sources = [Source("in", generator.Source(count=1), processors=[remembering])]
+
+        [(path, message)] = mistakes(pipeline(sources=sources)).items()
+        assert path == "sources.in.processors.remembering"
+        assert message == "keeps state, which is right after a crash only if it commits with the records"
+
+    def test_state_that_several_workers_would_change(self) -> None:
+        declared = pipeline(processors=[Processor("sum", remembering, workers=4)], delivery="exactly_once")
+
+        assert mistakes(declared) == {"processors.sum.workers": "keeps state, which 4 workers would change in no order"}
+
+    def test_the_size_of_transactions_that_there_are_not(self) -> None:
+        assert mistakes(pipeline(transaction=Transaction(max_records=5))) == {
+            "transaction": "has a meaning only in an exactly-once pipeline"
+        }
+
+    def test_a_minimum_above_the_maximum(self) -> None:
+        with pytest.raises(ValueError, match="min_seconds must not be above max_seconds"):
+            Transaction(min_seconds=2)
+
+    def test_a_function_with_state_takes_two_arguments(self) -> None:
+        @processor(state=True)
+        def one(record: Record) -> Record:
+            return record
+
+        declared = pipeline(processors=[one], delivery="exactly_once")
+        assert "a record and a state" in mistakes(declared)["processors.one"]

@@ -7,13 +7,16 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import trio
+from conduit_connectors import memory
 from conduit_connectors.spark import Jdbc
 from pyspark.sql import SparkSession
 
+from conduit_py import pipeline as p
 from conduit_py.batch import Batch, Span
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.record import Record
-from conduit_py.testing import destination_acceptance
+from conduit_py.status import Status
+from conduit_py.testing import destination_acceptance, run_to_end
 
 Options = dict[str, Any]
 
@@ -121,6 +124,26 @@ def test_a_new_fence_applies_what_was_committed_and_drops_the_rest(
 
     assert rows(postgres) == [0]
     assert tables(postgres) == {"numbers", "conduit_ledger"}
+
+
+async def test_an_exactly_once_pipeline_fills_a_table(
+    postgres: str, spark: SparkSession, spark_options: Options
+) -> None:
+    run(postgres, "CREATE TABLE numbers (n INT NOT NULL)")
+    given = [{"n": n} if n % 100 else {"n": "none"} for n in range(1000)]
+    pipeline = p.Pipeline(
+        "fill",
+        sources=[p.Source("in", memory.Source(records=given))],
+        destinations=[p.Destination("out", jdbc(postgres, spark_options))],
+        dead_letters=p.DeadLetters("drop"),
+        delivery="exactly_once",
+    )
+
+    outcome = await run_to_end(pipeline)
+
+    assert outcome.status is Status.COMPLETED, outcome.error
+    assert rows(postgres) == [n for n in range(1000) if n % 100]
+    assert outcome.progress.dead_letters == 10
 
 
 def test_what_is_missing_or_does_not_answer_is_told(postgres: str, spark: SparkSession, spark_options: Options) -> None:

@@ -31,11 +31,8 @@ class Database:
 
     def prepare(self) -> None:
         """Make the ledger if it is not there."""
-        with self._connection() as connection:
-            found = connection.getMetaData().getTables(None, None, None, None)
-            while found.next():
-                if str(found.getString("TABLE_NAME")).lower() == LEDGER:
-                    return
+        if self._exists(LEDGER):
+            return
         columns = "stage VARCHAR(128) PRIMARY KEY, owner VARCHAR(64), fence BIGINT, applied INT"
         self._run(f"CREATE TABLE {self._schema}{LEDGER} ({columns})")
 
@@ -85,14 +82,14 @@ class Database:
         self._run(f"DELETE FROM {self._schema}{LEDGER} WHERE stage = ?", stage)
 
     def _drop(self, stage: str) -> None:
-        bare = stage.rpartition(".")[2].lower()
-        with self._connection() as connection:
-            found = connection.getMetaData().getTables(None, None, "%", None)
-            there = False
-            while found.next():
-                there = there or str(found.getString("TABLE_NAME")).lower() == bare
-        if there:
+        if self._exists(stage.rpartition(".")[2]):
             self._run(f"DROP TABLE {stage}")
+
+    def _exists(self, table: str) -> bool:
+        """Databases keep names in upper or lower case unless they are quoted."""
+        with self._connection() as connection:
+            catalog = connection.getMetaData()
+            return any(catalog.getTables(None, None, name, None).next() for name in (table.lower(), table.upper()))
 
     def _run(self, sql: str, *values: str | int) -> None:
         with self._connection() as connection:

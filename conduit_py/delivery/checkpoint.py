@@ -7,6 +7,7 @@ import msgspec
 from conduit_py.batch import MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import DeadLetterFailed, EnvironmentUnfit, RecordRefused
+from conduit_py.store.letter_table import Settled, decode_letter, encode_letter
 from conduit_py.store.packing import pack, unpack
 
 VERSION = 1
@@ -16,12 +17,14 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """The intents of one transaction: few, and replaced by those of the next, when all of them are carried out.
 
     `home` is the destination that carried the commit, "" if the store did; `intents` are what staged
-    destinations gave, by node; `letters` are its dead letters.
+    destinations gave, by node; `letters` are its dead letters; `replayed` is what became of the letters that
+    were sent again in it.
     """
 
     home: str = ""
     intents: dict[str, bytes] = {}
     letters: list[bytes] = []
+    replayed: list[bytes] = []
     version: int = VERSION
 
     def encode(self) -> bytes:
@@ -82,9 +85,38 @@ def _decoded(packed: _PackedLetter) -> DeadLetter:
     return DeadLetter(packed.pipeline, message, position, unpack(packed.record), failures, packed.at, elsewhere)
 
 
+class _PackedSettled(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a letter that was sent again."""
+
+    id: str
+    turn: int
+    attempts: int
+    left: list[bytes]
+
+
+def encode_settled(outcomes: Sequence[Settled]) -> list[bytes]:
+    """The outcomes as bytes. One with a record that cannot be kept raises DeadLetterFailed."""
+    try:
+        return [
+            _ENCODER.encode(_PackedSettled(each.id, each.turn, each.attempts, list(map(encode_letter, each.left))))
+            for each in outcomes
+        ]
+    except RecordRefused as error:
+        raise DeadLetterFailed(
+            f"a dead letter that was refused again could not be kept: {error.message}", suggestion=error.suggestion
+        ) from error
+
+
+def decode_settled(encoded: Sequence[bytes]) -> list[Settled]:
+    """The outcomes of which `encode_settled` made these bytes."""
+    packed = map(_SETTLED_DECODER.decode, encoded)
+    return [Settled(each.id, each.turn, each.attempts, list(map(decode_letter, each.left))) for each in packed]
+
+
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Checkpoint)
 _LETTER_DECODER = msgspec.msgpack.Decoder(_PackedLetter)
+_SETTLED_DECODER = msgspec.msgpack.Decoder(_PackedSettled)
 
 
 def _unreadable(pipeline: str, why: str) -> EnvironmentUnfit:

@@ -167,8 +167,6 @@ def _entered(summary: Summary, graph: Graph | None, destinations: Collection[str
         return [], f"there is no pipeline {summary.pipeline!r} here"
     if graph.pipeline.dead_letters.handler != "journal":
         return [], f"{summary.pipeline} no longer keeps its letters: only the handler journal sends them again"
-    if graph.pipeline.delivery == "exactly_once":
-        return [], f"{summary.pipeline} delivers exactly once: what is sent beside its transactions would not be"
     present = [node for node in summary.nodes if node in graph.nodes]
     if not present:
         return [], f"{', '.join(summary.nodes)} is no longer in the pipeline"

@@ -104,10 +104,19 @@ class Queued(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A letter that was sent again, and what is left of it: nothing, if it was delivered."""
+    """A letter that was sent again, and what is left of it: nothing, if it was delivered.
 
-    queued: Queued
+    `turn` and `attempts` tell this sending from a later one of the same letter.
+    """
+
+    id: str
+    turn: int
+    attempts: int
     left: list[Letter]
+
+    @classmethod
+    def of(cls, queued: Queued, left: list[Letter]) -> "Settled":
+        return cls(queued.letter.id, queued.turn, queued.letter.attempts, left)
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -181,10 +190,13 @@ class LetterTable:
         return [Queued(row[0], _letter(row[1:])) for row in self._connection.execute(sql, (pipeline, after, limit))]
 
     def settle(self, settled: Iterable[Settled]) -> None:
-        """Put what is left of letters in their place. What was discarded or queued anew meanwhile stays as it is."""
-        for queued, left in settled:
-            id = queued.letter.id
-            if self._one("SELECT count(*) FROM letters WHERE id = ? AND turn = ?", id, queued.turn):
+        """Put what is left of letters in their place. What was discarded or queued anew meanwhile stays as it is.
+
+        So to settle the same again changes nothing.
+        """
+        for id, turn, attempts, left in settled:
+            sql = "SELECT count(*) FROM letters WHERE id = ? AND turn = ? AND attempts = ? AND state = 'queued'"
+            if self._one(sql, id, turn, attempts):
                 if all(each.id != id for each in left):
                     self._connection.execute("DELETE FROM letters WHERE id = ?", (id,))
                 for each in left:
@@ -269,6 +281,18 @@ _KEPT = msgspec.msgpack.Decoder(_Kept)
 def size_of(letter: Letter) -> int:
     """How many bytes the letter takes."""
     return len(_blob(letter))
+
+
+def encode_letter(letter: Letter) -> bytes:
+    """The whole letter as bytes. A record that cannot be kept raises RecordRefused."""
+    return msgspec.msgpack.encode(
+        (letter.pipeline, letter.source, _blob(letter), letter.attempts, letter.state, json.dumps(letter.queued_for))
+    )
+
+
+def decode_letter(encoded: bytes) -> Letter:
+    """The letter of which `encode_letter` made these bytes."""
+    return _letter(msgspec.msgpack.decode(encoded))
 
 
 def _summary(row: Sequence[Any]) -> Summary:

@@ -85,7 +85,9 @@ class LetterBox(ABC):
         try:
             yield
         finally:
-            del self._watchers[pipeline]
+            # A run that took over may have put its own in the place of ours.
+            if self._watchers.get(pipeline) is notice:
+                del self._watchers[pipeline]
 
     @abstractmethod
     async def close(self) -> None:

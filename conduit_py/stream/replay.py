@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
-from itertools import groupby
+from itertools import groupby, islice
 from operator import or_
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from conduit_py.killpoint import reach
 from conduit_py.store.letter import Letter, settled
 from conduit_py.store.letter_table import Queued, Settled
 from conduit_py.store.letters import LetterBox
+from conduit_py.stream.gate import Gate
 from conduit_py.stream.ledger import Ledger, Stretch
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.outlet import Outlet
@@ -43,6 +44,9 @@ class Replay:
     of its own: what becomes of it moves no position and counts in no source's nack window. Its state
     changes in one step once all nodes that it was sent to have answered: gone if they took it, kept
     with one more refusal if not. Whatever ends the run before leaves it queued for the next one.
+
+    With a gate (exactly-once) letters are part of transactions as records are, and `take` and `let_go` are
+    called in place of `settle`.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Replay:
         wake: Signal,
         *,
         scopes: Mapping[str, str],
+        gate: Gate | None = None,
     ) -> None:
         """`wake` must be set when the ledger has released messages. `scopes` has every source, most with ""."""
         self._pipeline = pipeline
@@ -64,6 +69,7 @@ class Replay:
         self._meter = meter
         self._scopes = scopes
         self._sources = len(scopes)
+        self._gate = gate
         self._wake = wake
         self._progress = Signal()
         ledger.on_settled = self._progress.set
@@ -91,6 +97,18 @@ class Replay:
                 await self._send(letters)
         self._all_sent = True
         self._progress.set()
+        if self._gate is not None:
+            self._gate.leave()
+
+    def take(self) -> list[Settled]:
+        """Exactly-once: what is settled, for a transaction to commit."""
+        return [outcome for stretch in self._ledger.settled() for outcome in self._outcomes(stretch)]
+
+    async def let_go(self, outcomes: Sequence[Settled]) -> None:
+        """Exactly-once: the transaction with these is committed: now the letters may go."""
+        if outcomes:
+            await self._save(outcomes)
+            self._count(outcomes)
 
     async def settle(self) -> None:
         while self._ledger.in_flight or not self._all_sent:
@@ -117,7 +135,20 @@ class Replay:
         await self._put_back([each for each in letters if self._obstacle(each.letter)])
         possible = [each for each in letters if not self._obstacle(each.letter)]
         for (source, nodes), group in groupby(possible, lambda each: (each.letter.source, each.letter.queued_for)):
-            await self._set_out(source, nodes, list(group))
+            while together := list(islice(group, self._together)):
+                await self._enter(together)
+                await self._set_out(source, nodes, together)
+
+    @property
+    def _together(self) -> int:
+        """How many may travel together: a batch is never cut, so it must fit into a transaction."""
+        return SEND_MAX if self._gate is None else min(SEND_MAX, self._gate.limits.max_records)
+
+    async def _enter(self, group: Sequence[Queued]) -> None:
+        if self._gate is not None:
+            last = group[-1].letter
+            records = [each.letter.record for each in group]
+            await self._gate.enter(f"{last.source} (dead letter {last.id})", records, last.position)
 
     async def _set_out(self, source: str, nodes: list[str], group: list[Queued]) -> None:
         ledger = self._ledger
@@ -138,6 +169,9 @@ class Replay:
     async def _settle(self, stretches: Sequence[Stretch]) -> None:
         outcomes = [outcome for stretch in stretches for outcome in self._outcomes(stretch)]
         await self._save(outcomes)
+        self._count(outcomes)
+
+    def _count(self, outcomes: Sequence[Settled]) -> None:
         delivered = sum(not outcome.left for outcome in outcomes)
         self._meter.acked += delivered
         self._meter.refused += len(outcomes) - delivered
@@ -150,7 +184,7 @@ class Replay:
             refused.setdefault(letter.message.sequence, []).append(letter)
         for sequence in range(stretch.span.first + stretch.start, stretch.span.first + stretch.stop):
             queued = self._on_their_way.pop(sequence)
-            yield Settled(queued, settled(queued.letter, refused.get(sequence, [])))
+            yield Settled.of(queued, settled(queued.letter, refused.get(sequence, [])))
 
     async def _save(self, outcomes: Sequence[Settled]) -> None:
         reach("replay.before_settle")
@@ -166,7 +200,7 @@ class Replay:
 
     async def _put_back(self, letters: Sequence[Queued]) -> None:
         if letters:
-            await self._save([Settled(each, self._refused(each.letter)) for each in letters])
+            await self._save([Settled.of(each, self._refused(each.letter)) for each in letters])
             self._meter.refused += len(letters)
 
     def _refused(self, letter: Letter) -> list[Letter]:

@@ -91,8 +91,7 @@ class Wiring:
                 self._add_destination(node)
             elif node.id in self._channels:
                 self._add_processors(node)
-        # What would come in beside a transaction could not be part of it.
-        if letters.handler == "journal" and gate is None:
+        if letters.handler == "journal":
             self._add_replay()
         for send, _ in self._channels.values():
             send.close()
@@ -228,9 +227,13 @@ class Wiring:
         for stage in self.stages.values():
             stage.turn = trio.Lock()
         self.replay = Replay(
-            graph.pipeline.id, self._store.letters, ledger, entries, meter, wake, scopes=self._scopes
+            graph.pipeline.id, self._store.letters, ledger, entries, meter, wake, scopes=self._scopes, gate=self._gate
         )
-        self.tasks += [Task(DEAD_LETTERS, self.replay.feed), Task(DEAD_LETTERS, self.replay.settle)]
+        self.tasks.append(Task(DEAD_LETTERS, self.replay.feed))
+        if self._gate is None:
+            self.tasks.append(Task(DEAD_LETTERS, self.replay.settle))
+        else:
+            self._gate.entrants += 1
 
     def _entry(self, node: Node) -> tuple[list[Stage], Outlet]:
         """The way into a node that does not lead through the one before it; behind it, for a source."""

@@ -10,7 +10,7 @@ from conduit_py.batch import MessageId, Piece
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import EnvironmentUnfit, LetterBusy, LetterUnknown, StateFailed
 from conduit_py.record import Operation, Payload, Record
-from conduit_py.store.letter import Letter, LetterState, letter_id
+from conduit_py.store.letter import Letter, LetterState, letter_id, settled
 from conduit_py.store.letter_filter import LetterFilter
 from conduit_py.store.letter_table import Cause, Settled
 from conduit_py.store.letters import LetterBox
@@ -158,7 +158,7 @@ async def test_a_delivered_letter_is_gone_and_a_refused_one_is_back_in_its_place
     await box.queue("p", {id_of(1): ["lake"], id_of(2): ["lake"]})
     one, two = await box.queued("p", 0, 10)
     back = Letter.of(refused(2, error="still no"))
-    await box.settle([Settled(one, []), Settled(two, [back])])
+    await box.settle([Settled.of(one, []), Settled.of(two, [back])])
 
     assert await numbers(box) == [3, 2]
     assert await box.queued("p", 0, 10) == []
@@ -168,11 +168,26 @@ async def test_a_delivered_letter_is_gone_and_a_refused_one_is_back_in_its_place
     assert again.turn > two.turn
 
 
+async def test_an_old_outcome_changes_nothing_about_a_later_sending(box: LetterBox) -> None:
+    await box.store([refused(1)])
+    await box.queue("p", {id_of(1): ["lake"]})
+    (first,) = await box.queued("p", 0, 10)
+    outcome = Settled.of(first, settled(first.letter, [refused(1, error="still no")]))
+    await box.settle([outcome])
+    await box.queue("p", {id_of(1): ["lake"]})
+    (again,) = await box.queued("p", 0, 10)
+    # Turns may begin anew when the file is opened with nothing queued.
+    await box.settle([outcome, outcome._replace(turn=again.turn)])
+
+    assert await box.queued("p", 0, 10) == [again]
+    assert again.letter.attempts == 2
+
+
 async def test_pieces_take_the_place_of_the_letter_they_were(box: LetterBox) -> None:
     await box.store([refused(1)])
     await box.queue("p", {id_of(1): ["lake"]})
     (one,) = await box.queued("p", 0, 10)
-    await box.settle([Settled(one, [Letter.of(refused(1, piece=(1,)))])])
+    await box.settle([Settled.of(one, [Letter.of(refused(1, piece=(1,)))])])
 
     assert [summary.id for summary in (await box.page(EVERYTHING)).letters] == [id_of(1, piece=(1,))]
 
@@ -182,7 +197,7 @@ async def test_a_letter_that_was_discarded_on_its_way_does_not_come_back(box: Le
     await box.queue("p", {id_of(1): ["lake"]})
     (one,) = await box.queued("p", 0, 10)
     discarded = await box.discard(LetterFilter(ids=(id_of(1),)))
-    await box.settle([Settled(one, [one.letter])])
+    await box.settle([Settled.of(one, [one.letter])])
 
     assert discarded == 1
     assert await numbers(box) == []
@@ -194,7 +209,7 @@ async def test_a_message_refused_again_while_its_letter_is_queued_stays_queued(b
     (before,) = await box.queued("p", 0, 10)
     await box.store([refused(1)])
     (after,) = await box.queued("p", 0, 10)
-    await box.settle([Settled(before, [])])
+    await box.settle([Settled.of(before, [])])
 
     assert after.turn == before.turn
     assert await numbers(box) == []

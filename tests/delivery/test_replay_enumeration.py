@@ -1,0 +1,84 @@
+"""Dead letters that are sent again in an exactly-once pipeline, attacked at every durable operation.
+
+Each is delivered once to those who refused it, in the transaction that says so (I4, I6, I11), or is kept with one
+more refusal. CONDUIT_ENUMERATE=all tries every pair of moments.
+"""
+
+import os
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from conduit_py.delivery.checkpoint import Checkpoint
+from conduit_py.delivery.exactly_once import ExactlyOnce, Sealed
+from conduit_py.store.claim import Changes
+from conduit_py.testing.enumeration import Enumeration
+from conduit_py.testing.replay_world import ReplayWorld
+
+EVERY = 1 if os.environ.get("CONDUIT_ENUMERATE") == "all" else 29
+
+
+def world_with_home() -> ReplayWorld:
+    return ReplayWorld(with_home=True)
+
+
+def world_without_home() -> ReplayWorld:
+    return ReplayWorld(with_home=False)
+
+
+BOTH = pytest.mark.parametrize("world", [world_with_home, world_without_home])
+
+
+@BOTH
+def test_i4_i6_i8_i11_a_letter_is_delivered_once_however_its_run_is_killed(world: Callable[[], ReplayWorld]) -> None:
+    report = Enumeration(world).killed_once()
+
+    assert report.broken == {}
+    assert report.scenarios >= 50
+
+
+@BOTH
+def test_i8_killed_twice(world: Callable[[], ReplayWorld]) -> None:
+    report = Enumeration(world, every=EVERY).killed_twice()
+
+    assert report.broken == {}
+    assert report.scenarios >= 1000 // EVERY
+
+
+@BOTH
+def test_i7_a_zombie_neither_delivers_nor_settles_a_letter(world: Callable[[], ReplayWorld]) -> None:
+    report = Enumeration(world, every=EVERY).haunted()
+
+    assert report.broken == {}
+    assert report.scenarios >= 500 // EVERY
+
+
+class TestTheHarnessItself:
+    """Without what the promise rests on, the harness must find violations, or it would prove nothing."""
+
+    @BOTH
+    def test_letters_forgotten_before_the_commit(self, world: Callable[[], ReplayWorld]) -> None:
+        assert Enumeration(world, Hasty, only_one=True).killed_once().broken
+
+    @BOTH
+    def test_nothing_about_letters_in_the_commit(self, world: Callable[[], ReplayWorld]) -> None:
+        assert Enumeration(world, Forgetful, only_one=True).killed_once().broken
+
+
+class Hasty(ExactlyOnce):
+    """Forgets letters, and only then commits."""
+
+    async def _commit(self, sealed: Sealed) -> None:
+        await self._store.letters.settle(sealed.replayed)
+        await super()._commit(sealed)
+
+
+class Forgetful(ExactlyOnce):
+    """Does not note in the commit what became of letters."""
+
+    def _changes(self, sealed: Sealed, intents: dict[str, bytes]) -> Changes:
+        changes = super()._changes(sealed, intents)
+        checkpoint = Checkpoint.decode("world", changes.checkpoint)
+        changes.checkpoint = msgspec.structs.replace(checkpoint, replayed=[]).encode()
+        return changes

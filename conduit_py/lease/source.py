@@ -4,26 +4,25 @@ import inspect
 import logging
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 import trio
-from pydantic import Field
 
 from conduit_py.lease.content import Ahead, Objects, Part
 from conduit_py.lease.cooldown import Cooldown
-from conduit_py.lease.lease import Lease, Terms
+from conduit_py.lease.lease import Lease
 from conduit_py.lease.notice import Discard, Kind, Notice, look_at
+from conduit_py.lease.options import QueueOptions
 from conduit_py.lease.progress_point import end, is_end, number_of, offset
 from conduit_py.lease.queue import Delivery, LeasedQueue
 from conduit_py.lease.tally import Tally
 from conduit_py.lease.work import Held, Item, Work
 from conduit_py.record import Operation, Payload, Record
-from conduit_py.sdk.options import Options
 from conduit_py.sdk.plugin import OptionsT
-from conduit_py.sdk.shared_source import Progress, ShardTable, SharedSource
+from conduit_py.sdk.shared_source import Progress, Shard, ShardTable, SharedSource
 from conduit_py.sdk.source import Reading
 
 log = logging.getLogger("conduit_py.lease")
@@ -32,30 +31,6 @@ T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.1
 """After a receive that gave nothing to do at once: a queue that does not wait must not be asked in a loop."""
-
-
-class QueueOptions(Options):
-    """What every source over a leased queue can be told."""
-
-    messages: Kind = Field(default=Kind.RECORD, description="whether a message is a record, or says where records are")
-    group: str = Field(default="", max_length=128, description="those with the same group share the work of the queue")
-    commit_seconds: float = Field(default=60.0, gt=0, description="the longest that a commit may take")
-    window_seconds: float = Field(default=3600.0, gt=0, description="how long a finished message is known again")
-    window_messages: int = Field(default=100_000, ge=1, description="how many finished messages are known again")
-    cleanup_seconds: float = Field(default=60.0, gt=0, description="how often older ones are forgotten")
-
-    @property
-    def grace_seconds(self) -> float:
-        """After so long without progress a piece of work may be taken over."""
-        return 2 * self.commit_seconds
-
-    @property
-    def terms(self) -> Terms:
-        return Terms(
-            receive_seconds=120.0 + self.commit_seconds,
-            extension_seconds=60.0,
-            last_extension_seconds=2 * self.commit_seconds,
-        )
 
 
 class QueueSource(SharedSource[OptionsT]):
@@ -223,12 +198,7 @@ class QueueSource(SharedSource[OptionsT]):
     ) -> list[Delivery]:
         """Make what may be worked on ready; gives the messages all of whose work is done already."""
         rows = {row.shard: row for row in await self._shards.open(self.scope, list(fresh), self._token)}
-        foreign = [name for name, row in rows.items() if row.token != self._token and not row.done]
-        if foreign:
-            grace = self.settings.grace_seconds
-            taken = {row.shard: row for row in await self._shards.acquire(self.scope, foreign, self._token, grace)}
-            self.tally.taken_over += len(taken)
-            rows |= taken
+        rows |= {row.shard: row for row in await self._take_over(rows.values())}
         done: list[Delivery] = []
         for delivery in {delivery.handle: delivery for delivery in fresh.values()}.values():
             names = notices[delivery.handle]
@@ -243,6 +213,20 @@ class QueueSource(SharedSource[OptionsT]):
                 # What others work on keeps the message from being acked, and it will be delivered again.
                 await self._hold(delivery, open_names, ours, {name: rows[name].position for name in ours}, deadline)
         return done
+
+    async def _take_over(self, rows: Iterable[Shard]) -> list[Shard]:
+        """What we began in an earlier run is ours at once, for that one is over; what others began, if they left it."""
+        foreign = [row for row in rows if row.token != self._token and not row.done]
+        earlier = [row.shard for row in foreign if row.token.startswith(f"{self._home}/")]
+        left = [row.shard for row in foreign if row.shard not in earlier]
+        taken: list[Shard] = []
+        if earlier:
+            taken += await self._shards.acquire(self.scope, earlier, self._token, 0.0)
+        if left:
+            acquired = await self._shards.acquire(self.scope, left, self._token, self.settings.grace_seconds)
+            self.tally.taken_over += len(acquired)
+            taken += acquired
+        return taken
 
     async def _hold(
         self, delivery: Delivery, names: list[str], ours: list[str], points: dict[str, bytes], deadline: float

@@ -17,8 +17,9 @@ log = logging.getLogger("conduit_py")
 class Sharing:
     """The rows of a shared source in the state store: who works on what, and how far it has come.
 
-    It is the table that the source sees. A token begins with the pipeline that it stands for, which is told
-    by `on_taken_over` before the source goes on with work of another.
+    It is the table that the source sees. A token begins with the pipeline that it stands for. `on_met` is told
+    the pipeline of another before the source goes on with work of that one, or takes it as done: if it is
+    dead, something that it had committed may be unseen.
     """
 
     def __init__(self, source: SharedSource[Any], shards: Shards, home: str) -> None:
@@ -26,7 +27,7 @@ class Sharing:
         self._shards = shards
         self._pipeline = home.partition("/")[0]
         self._holders: dict[str, str] = {}
-        self.on_taken_over: Callable[[str], Awaitable[None]] = _nothing_left
+        self.on_met: Callable[[str], Awaitable[None]] = _nothing_left
         source.join(self, home)
 
     @property
@@ -36,20 +37,24 @@ class Sharing:
     async def open(self, scope: str, names: Sequence[str], token: str) -> Sequence[Shard]:
         rows = await self._shards.open(scope, names, token)
         self._holders = {row.shard: row.token for row in rows if row.token != token}
+        await self._meet([row.shard for row in rows if row.done])
         return rows
 
     async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> Sequence[Shard]:
         rows = await self._shards.acquire(scope, names, token, idle_seconds)
-        owners = {self._holders[row.shard].partition("/")[0] for row in rows if row.shard in self._holders}
         # From now on they commit no more of it; what they did commit must be seen before what follows it.
-        for owner in sorted(owners - {self._pipeline}):
-            await self.on_taken_over(owner)
+        await self._meet([row.shard for row in rows])
         return rows
 
     async def prune(self, scope: str, *, age_seconds: float, count_max: int, grace_seconds: float) -> int:
         return await self._shards.prune(
             scope, age_seconds=age_seconds, count_max=count_max, grace_seconds=grace_seconds
         )
+
+    async def _meet(self, names: Iterable[str]) -> None:
+        owners = {self._holders[name].partition("/")[0] for name in names if name in self._holders}
+        for owner in sorted(owners - {self._pipeline}):
+            await self.on_met(owner)
 
     def changes(self, positions: Iterable[Sequence[bytes]]) -> list[ShardChange]:
         """What a commit of these positions changes. The transaction is refused if one of the rows is not ours."""

@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import Field, SecretStr
 
 from conduit_connectors.objects import ObjectOptions, ObjectReader
+from conduit_py.lease.options import QueueOptions
 from conduit_py.lease.queue import Delivery, LeasedQueue
-from conduit_py.lease.source import QueueOptions, QueueSource
+from conduit_py.lease.source import QueueSource
 from conduit_py.sdk import FatalError, TransientError
 
 log = logging.getLogger("conduit_py.lease")

@@ -11,9 +11,10 @@ from conduit_py.backoff import Recovery
 from conduit_py.batch import Batch
 from conduit_py.lease.content import Part
 from conduit_py.lease.notice import Kind
+from conduit_py.lease.options import QueueOptions
 from conduit_py.lease.progress_point import end, offset
 from conduit_py.lease.queue import LeasedQueue
-from conduit_py.lease.source import QueueOptions, QueueSource
+from conduit_py.lease.source import QueueSource
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Destination, Pipeline, Source
 from conduit_py.record import Payload, Record

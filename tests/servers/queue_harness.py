@@ -22,6 +22,8 @@ from conduit_py.lease.queue import Delivery, LeasedQueue
 
 NAMES = ["sqlite", "redis", "nats", "sqs"]
 LONG_SECONDS = 60.0
+GROUP = "workers"
+"""The group of the pipelines that tests have share a queue."""
 
 
 class QueueHarness(ABC):
@@ -48,6 +50,10 @@ class QueueHarness(ABC):
     @abstractmethod
     def options(self) -> dict[str, Any]:
         """What a pipeline of this queue is told in its definition."""
+
+    @abstractmethod
+    def left(self) -> int:
+        """How many messages are not acked yet, held or not."""
 
     @property
     def extension_seconds(self) -> float:
@@ -82,6 +88,9 @@ class SqliteHarness(QueueHarness):
     def options(self) -> dict[str, Any]:
         return {"path": str(self._path)}
 
+    def left(self) -> int:
+        return len(self._sender)
+
 
 class RedisHarness(QueueHarness):
     plugin = "redis.streams"
@@ -100,6 +109,10 @@ class RedisHarness(QueueHarness):
 
     def options(self) -> dict[str, Any]:
         return self._options
+
+    def left(self) -> int:
+        # Those that are done are deleted.
+        return self._client.xlen(self._options["stream"])
 
 
 class NatsHarness(QueueHarness):
@@ -124,6 +137,17 @@ class NatsHarness(QueueHarness):
 
     def options(self) -> dict[str, Any]:
         return {"url": self._url, "stream": self._name}
+
+    def left(self) -> int:
+        return asyncio.run(self._left())
+
+    async def _left(self) -> int:
+        client = await nats.connect(self._url)
+        try:
+            about = await client.jetstream(timeout=30).consumer_info(self._name, GROUP)
+        finally:
+            await client.close()
+        return (about.num_pending or 0) + (about.num_ack_pending or 0)
 
     async def _send(self, bodies: Sequence[bytes]) -> None:
         client = await nats.connect(self._url)
@@ -159,6 +183,11 @@ class SqsHarness(QueueHarness):
 
     def options(self) -> dict[str, Any]:
         return {"url": self._url, "endpoint": self._endpoint, "wait_seconds": 1, **self._keys}
+
+    def left(self) -> int:
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=names)
+        return sum(int(answer["Attributes"][name]) for name in names)
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from pydantic import Field
 
 from conduit_connectors.objects import ObjectOptions, ObjectReader
 from conduit_connectors.sqlite_queue.queue import SqliteQueue
+from conduit_py.lease.options import QueueOptions
 from conduit_py.lease.queue import LeasedQueue
-from conduit_py.lease.source import QueueOptions, QueueSource
+from conduit_py.lease.source import QueueSource
 
 
 class SourceOptions(QueueOptions, ObjectOptions):

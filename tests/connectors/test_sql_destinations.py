@@ -12,9 +12,10 @@ import pytest
 from conduit_connectors import memory, postgres, sqlite
 from conduit_connectors.sql.destination import SqlDestination
 
-from conduit_py import Destination, Operation, Payload, Pipeline, Record, Source, State, processor
+from conduit_py import Destination, Operation, Payload, Pipeline, Record, Source, State, processor, sdk
 from conduit_py.batch import Batch, Span
 from conduit_py.errors import FatalError, Fenced
+from conduit_py.sdk import registry
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import destination_acceptance, run_to_end, source_acceptance
@@ -337,6 +338,19 @@ def row(number: int) -> Record:
 
 
 TestSqliteDestination = destination_acceptance(appended, sample=row, refused=Record.of(b"raw"))
+
+
+def appended_in_postgres(postgres: str) -> Iterator[tuple[sdk.Destination[Any], Callable[[], list[Any]]]]:
+    def stored() -> list[Any]:
+        with psycopg.connect(postgres) as connection:
+            found = connection.execute("SELECT to_regclass('t')").fetchone()
+            rows = connection.execute("SELECT n FROM t ORDER BY ctid") if found and found[0] else []
+            return [{"n": n} for (n,) in rows]
+
+    yield registry.find("destination", "postgres")(url=postgres, table="t"), stored
+
+
+TestPostgresDestination = destination_acceptance(appended_in_postgres, sample=row, refused=Record.of(b"raw"))
 
 
 def added_rows(tmp_path: Path) -> sqlite.Source:

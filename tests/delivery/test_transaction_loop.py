@@ -374,6 +374,39 @@ class TestIsolation:
         assert f"the vault breaks at {poison}" in outcome.error.message
         assert f"'memory:1:{poison}'" in str(outcome.error.suggestion)
 
+    async def test_a_commit_that_is_under_way_is_not_lost_to_the_record_after_it(
+        self, autojump_clock: MockClock
+    ) -> None:
+        vault = Vault()
+
+        @processor
+        def fatal(record: Record) -> Record:
+            if record.payload["n"] == 7:
+                raise sdk.FatalError("seven ends it")
+            return record
+
+        source = memory.Source(records=numbers(10))
+        outcome = await run_to_end(pipeline(source, SlowVault(vault=vault), processors=[fatal]))
+
+        assert outcome.status is Status.DEGRADED
+        assert vault.visible == [0, 1, 2, 3, 4, 5, 6]
+
+    async def test_a_large_transaction_is_searched_in_few_steps(self, autojump_clock: MockClock) -> None:
+        vault = Vault()
+        source = Source("s", memory.Source(records=numbers(2000)), batch_size=2000)
+        outcome = await run_to_end(
+            Pipeline(
+                "p",
+                sources=[source],
+                destinations=[Destination("d", StagedVault(vault=vault, breaks={1234}))],
+                delivery="exactly_once",
+            )
+        )
+
+        assert outcome.progress.recoveries <= 4
+        assert vault.visible == list(range(1234))
+        assert len(vault.history) < 60
+
     async def test_a_refused_record_stops_the_pipeline_with_all_before_it_committed(
         self, autojump_clock: MockClock
     ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from conduit_py import DeadLetters, Destination, FatalError, Pipeline, Record, RecordRefused, Source, processor
+from conduit_py import DeadLetters, Destination, FatalError, Pipeline, Record, RecordRefused, Source, State, processor
 from conduit_py.pipeline import as_processor
 from conduit_py.sdk import Batch, Options, Processor
 from conduit_py.sdk import Destination as DestinationConnector
@@ -20,6 +20,7 @@ from conduit_py.testing.records import numbered
 from conduit_py.testing.script import Fail, Refuse
 from conduit_py.testing.simulation import simulate
 from conduit_py.testing.source import ScriptedSource
+from conduit_py.testing.vault import StagedVault, Vault
 
 
 def pipeline(source: dict[str, Any], destination: dict[str, Any], **more: Any) -> Pipeline:
@@ -173,3 +174,27 @@ def test_a_rehearsal_waits_for_processors_in_threads() -> None:
 def test_a_rehearsal_knows_its_sources() -> None:
     with pytest.raises(ValueError, match="there are no sources wep in pipeline orders; it has web, shop"):
         simulate(rehearse, orders(), {"wep": []})
+
+
+async def test_an_exactly_once_pipeline_is_rehearsed_with_its_state(autojump_clock: MockClock) -> None:
+    @processor(state=True)
+    def counted(record: Record, state: State) -> Record:
+        state.put("count", state.get("count", 0) + 1)
+        if record.payload["n"] == 2:
+            raise RecordRefused("not two")
+        record.payload["count"] = state.get("count")
+        return record
+
+    declared = Pipeline(
+        "p",
+        sources=[Source("in", ScriptedSource(records=0))],
+        processors=[counted],
+        destinations=[Destination("out", StagedVault(vault=Vault()))],
+        dead_letters=DeadLetters("journal"),
+        delivery="exactly_once",
+    )
+    outcome = await rehearse(declared, {"in": [{"n": 1}, {"n": 2}, {"n": 3}]})
+
+    assert outcome.status is Status.COMPLETED, outcome.error
+    assert outcome.payloads("out") == [{"n": 1, "count": 1}, {"n": 3, "count": 2}]
+    assert len(outcome.dead_letters) == 1

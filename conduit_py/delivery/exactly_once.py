@@ -2,19 +2,27 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 import trio
 
 from conduit_py.dead_letter import DeadLetter
-from conduit_py.delivery.checkpoint import Checkpoint, decode_letters, encode_letters
+from conduit_py.delivery.checkpoint import (
+    Checkpoint,
+    decode_letters,
+    decode_settled,
+    encode_letters,
+    encode_settled,
+)
 from conduit_py.delivery.participants import Participants
 from conduit_py.errors import Fenced, RunError
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
 from conduit_py.killpoint import reach
 from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
+from conduit_py.store.letter_table import Settled
 from conduit_py.store.store import Store
 from conduit_py.stream.dead_letters import DeadLetterOffice, Refused, printable
 from conduit_py.stream.gate import Gate
@@ -35,6 +43,7 @@ class Sealed:
     records: int
     stretches: dict[str, list[Stretch]]
     letters: list[DeadLetter]
+    replayed: list[Settled]
     puts: dict[bytes, bytes | None]
     once: list[tuple[str, bytes]]
     outbox: list[Intent]
@@ -64,6 +73,7 @@ class ExactlyOnce:
         """How many records still have small transactions."""
         self.gate = Gate(self._limits.model_copy(update={"max_records": size}) if isolated else self._limits)
         self._committing = 0
+        self._finished_for: dict[str, int] = {}
         self._forget_at = 0.0
         self._wiring: Wiring
         self._participants: Participants
@@ -83,6 +93,9 @@ class ExactlyOnce:
         self._participants = Participants(
             wiring.destination_calls, {DEAD_LETTERS: letters} if letters else {}, may_have_home=not shared
         )
+        for settler in wiring.settlers.values():
+            if settler.sharing is not None:
+                settler.sharing.on_met = self._finish_for
         for ledger in wiring.ledgers.values():
             ledger.on_quiet = self.gate.changed.set
         self._batch_sizes = {id: intake.batch_size for id, intake in wiring.intakes.items()}
@@ -103,8 +116,18 @@ class ExactlyOnce:
         checkpoint = Checkpoint.decode(self._pipeline, claim.checkpoint)
         await self._participants.begin(claim, checkpoint.intents)
         await _keep(self._wiring.office, decode_letters(checkpoint.letters))
+        # Before any letter is sent: those that were delivered in it are still queued if its process died.
+        if checkpoint.replayed:
+            await self._store.letters.settle(decode_settled(checkpoint.replayed))
         await self._load_states()
         reach("transaction.recovered")
+
+    async def _finish_for(self, owner: str) -> None:
+        """Show what another pipeline committed last, before its work goes on here: in order, also if it is dead."""
+        claimed = await self._store.claimed(owner)
+        if claimed is not None and self._finished_for.get(owner) != claimed.committed:
+            await self._participants.apply_for(owner, Checkpoint.decode(owner, claimed.checkpoint).intents)
+            self._finished_for[owner] = claimed.committed
 
     async def _load_states(self) -> None:
         values: dict[str, dict[str, bytes]] = {node: {} for node in self._wiring.states}
@@ -139,7 +162,7 @@ class ExactlyOnce:
                 overlaps = not self.isolated
                 if overlaps:
                     self.gate.open_next()
-                with self.gate.pace.step():
+                with self.gate.pace.step(), self._timing(sealed):
                     await self._commit(sealed)
                     await self._forget_old_keys()
                 if not overlaps:
@@ -147,6 +170,14 @@ class ExactlyOnce:
                     self.gate.release()
         except Fenced as error:
             raise self._taken_over(error) from error
+
+    def _timing(self, sealed: Sealed) -> ExitStack:
+        """Observe how long the commit takes for every source that has a part in it."""
+        stack = ExitStack()
+        for source in sealed.positions:
+            meter = self._wiring.meters[source]
+            stack.enter_context(meter.timing(meter.checkpoints))
+        return stack
 
     async def _gathered(self) -> bool:
         """Wait for the end of the open transaction, then for everything in it; False when all sources have ended."""
@@ -173,6 +204,7 @@ class ExactlyOnce:
         for source, settler in self._wiring.settlers.items():
             stretches[source], refused = settler.take()
             letters += refused
+        replayed = self._wiring.replay.take() if self._wiring.replay is not None else []
         self._wiring.office.check(letters)
         drained = {node: state.drain() for node, state in self._wiring.states.items()}
         self._committing = self.gate.seal()
@@ -180,6 +212,7 @@ class ExactlyOnce:
             self._committing,
             stretches,
             letters,
+            replayed,
             {f"{node}\0{key}".encode(): value for node, each in drained.items() for key, value in each.puts.items()},
             [(self._scope(node, scope), key) for node, each in drained.items() for scope, key in each.once],
             [Intent(*letter) for each in drained.values() for letter in each.letters],
@@ -197,6 +230,8 @@ class ExactlyOnce:
         await participants.apply(intents)
         if not office.in_transaction:
             await _keep(office, sealed.letters)
+        if self._wiring.replay is not None:
+            await self._wiring.replay.let_go(sealed.replayed)
         reach("transaction.after_apply")
         self._committing = 0
         self.gate.release()
@@ -208,7 +243,8 @@ class ExactlyOnce:
         number = self._claim.committed + 1
         # A handler that stages has its letters already; any other is given them again after a crash.
         letters = [] if self._wiring.office.in_transaction else encode_letters(sealed.letters)
-        checkpoint = Checkpoint(self._participants.home or "", intents, letters)
+        replayed = encode_settled(sealed.replayed)
+        checkpoint = Checkpoint(self._participants.home or "", intents, letters, replayed)
         return Changes(
             number,
             checkpoint.encode(),

@@ -27,9 +27,14 @@ export function useLetters(filter) {
   }, [key]);
   useEffect(() => {
     setState((before) => ({ ...before, letters: [], next: null, loading: true }));
-    load();
-    const timer = setInterval(() => document.hidden || load(), RENEW_SECONDS * 1000);
-    return () => (clearInterval(timer), void asked.current++);
+    let timer = null;
+    // The next time is counted from the answer: a server that takes longer would never be heard out.
+    const renew = async () => {
+      if (!document.hidden) await load();
+      timer = setTimeout(renew, RENEW_SECONDS * 1000);
+    };
+    renew();
+    return () => (clearTimeout(timer), void asked.current++);
   }, [load]);
   const more = async () => {
     try {

@@ -52,6 +52,7 @@ function factsOf(pipeline, node, flow) {
     facts.push(["acked", count(node.acked), exact(node.acked)], ["in flight", `${count(node.in_flight)} of ${count(node.window)}`]);
     facts.push(["oldest", node.oldest_seconds ? duration(node.oldest_seconds) : "–", "how long ago the oldest record was read that is not settled"]);
     if (node.lag) facts.push(["behind", lagText(node.lag), "how much it has still to read"]);
+    if (node.tally) facts.push(...tallyFacts(node.tally));
   } else {
     facts.push(["queued", `${node.queued} of ${node.queue_size} batches`], ["refused", count(node.refused), exact(node.refused)]);
     facts.push(["call p95", duration(quantile(0.95, node.calls.bounds, node.calls.counts)), "95 of 100 calls took no longer, since start"]);
@@ -59,6 +60,21 @@ function factsOf(pipeline, node, flow) {
   if (node.kind === "processor") facts.push(["filtered", count(node.filtered), exact(node.filtered)]);
   if (node.retries) facts.push(["retries", count(node.retries), exact(node.retries)]);
   return facts;
+}
+
+// Of a source over a queue that several workers share; what never happened is not worth a line.
+function tallyFacts({ held, extended, lost, taken_over, duplicates, unreadable, failed }) {
+  const counts = [
+    ["leases lost", lost, "messages that another worker may have got while this one worked on them"],
+    ["taken over", taken_over, "pieces of work that another worker had begun and left"],
+    ["duplicates", duplicates, "messages that came though their work was done, or begun, already"],
+    ["unreadable", unreadable, "messages that are not what they should be"],
+    ["failed", failed, "objects that could not be opened or read"],
+  ];
+  return [
+    ["leases", `${count(held)} held, ${count(extended)} extended`, "messages kept from other workers, and how often for longer"],
+    ...counts.filter(([, number]) => number).map(([name, number, meaning]) => [name, count(number), meaning]),
+  ];
 }
 
 function lagText({ records, bytes, seconds }) {

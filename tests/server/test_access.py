@@ -119,6 +119,24 @@ async def test_a_path_that_only_looks_open_is_closed(
     assert status == 401
 
 
+@pytest.mark.parametrize("path", [TAP, "/", "/page.js", "/healthz", "/api/v1/pipelines"])
+async def test_a_line_break_at_the_end_makes_it_another_path(
+    autojump_clock: MockClock, open_site: "OpenSite", guarded: Policy, tokens: dict[Role, str], path: str
+) -> None:
+    async with open_site("a", policy=guarded) as site:
+        site.service.closing.set()  # so that a tap that was let through ends by itself
+        statuses = {
+            role: await call(
+                site.app,
+                path=f"{path}\n",
+                headers=[(b"host", b"localhost"), (b"authorization", f"Bearer {tokens[role]}".encode())],
+            )
+            for role in Role
+        }
+
+    assert statuses == dict.fromkeys(Role, 404)
+
+
 async def call(app: Any, *, method: str = "GET", path: str = "/api/v1/pipelines", headers: Any = None) -> int:
     """The status of a request that reaches the application just as it is given."""
     raw, _, query = path.partition("?")

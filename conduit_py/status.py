@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
+from conduit_py.encodable import encodable
 from conduit_py.errors import ConduitError, RunError, describe
 
 
@@ -40,8 +41,8 @@ class LastError(msgspec.Struct, frozen=True):
     def of(cls, error: BaseException) -> "LastError":
         if isinstance(error, ConduitError):
             node = error.node if isinstance(error, RunError) else None
-            return cls(error.code, error.message, node, error.suggestion)
-        return cls("internal", describe(error))
+            return cls(error.code, encodable(error.message), node, error.suggestion and encodable(error.suggestion))
+        return cls("internal", encodable(describe(error)))
 
 
 class PipelineState(msgspec.Struct, frozen=True):

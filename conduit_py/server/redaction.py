@@ -7,6 +7,7 @@ from weakref import WeakSet
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from conduit_py.config.secrets import SECRETS
+from conduit_py.encodable import encodable
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.pipeline import Pipeline
 from conduit_py.sdk.plugin import Plugin
@@ -20,9 +21,9 @@ class Redaction:
         self._known: WeakSet[Pipeline] = WeakSet()
 
     def __call__(self, text: str) -> str:
-        """The text with every secret of this process masked."""
+        """The text with every secret of this process masked, and fit to be sent."""
         self.learn()
-        return SECRETS.redact(text)
+        return encodable(SECRETS.redact(text))
 
     def learn(self) -> None:
         """Look for secrets in pipelines that came, or were replaced, since the last time."""

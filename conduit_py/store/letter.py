@@ -10,6 +10,7 @@ import msgspec
 from conduit_py.batch import Piece
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.delivery_key import delivery_key
+from conduit_py.encodable import encodable
 from conduit_py.record import Record
 
 ERROR_LENGTH_MAX = 8192
@@ -147,8 +148,7 @@ def _refusals(letter: DeadLetter, attempt: int) -> list[Refusal]:
 
 
 def _storable(error: str) -> str:
-    # Half of a surrogate pair is text in Python and nowhere else.
-    return error[:ERROR_LENGTH_MAX].encode("utf-8", "backslashreplace").decode()
+    return encodable(error[:ERROR_LENGTH_MAX])
 
 
 def _kept(letter: Letter, piece: Piece, records: dict[str, Record], news: list[Refusal]) -> Letter:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from conduit_py.encodable import encodable
 from conduit_py.record import Data, Record, Structured
 
 Redact: TypeAlias = Callable[[str], str]
@@ -100,7 +101,7 @@ class _Showing:
     def _text(self, text: str, path: str) -> str:
         room = max(self._room, 0)
         near = text[: room + MARGIN]
-        redacted = self._redact(near)
+        redacted = encodable(self._redact(near))
         if len(redacted) > room or len(near) < len(text):
             self._note_cut(text, path)
         shown = redacted[:room]
@@ -125,6 +126,8 @@ class _Showing:
                 self.cut.append(path)
                 break
             name = self._text(key if isinstance(key, str) else repr(key), path)
+            while name in shown:  # 1 and "1", say: whoever edits what is shown must find a field for each
+                name += "'"
             shown[name] = self.value(item, f"{path}.{name}", depth + 1)
         return shown
 

@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from conduit_py.batch import Batch, MessageId
+from conduit_py.encodable import encodable
 from conduit_py.errors import RunError, describe
 from conduit_py.record import Record, Structured
 from conduit_py.sdk.destination import refusal_text
@@ -98,7 +99,7 @@ class Tap:
         return exhibit(record, RECORD_SIZE_MAX, self._redact)
 
     def say(self, error: str) -> str:
-        return self._redact(error)
+        return encodable(self._redact(error))
 
     def give(self, sample: Sample) -> bool:
         """Keep a sample for the reader; False if there is no room for it."""

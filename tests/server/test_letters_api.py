@@ -137,6 +137,23 @@ async def test_an_edit_changes_what_it_says_and_nothing_else(shop: Shop) -> None
     assert kept.record.position == b"1"
 
 
+async def test_a_letter_with_text_that_json_cannot_carry_is_shown_and_edited_all_the_same(shop: Shop) -> None:
+    id = (await listed(shop.site))[-1]["id"]
+    edit = b'{"record": {"metadata": {"half": "\\ud800"}, "payload": {"after": {"n": "\\udcff"}}}}'
+    answer = await shop.site.client.put(
+        f"{LETTERS}/{id}/record", content=edit, headers={"content-type": "application/json"}
+    )
+    shown = (await shop.site.client.get(f"{LETTERS}/{id}")).json()
+    shown["record"]["operation"] = "update"
+    await shop.site.client.put(f"{LETTERS}/{id}/record", json={"record": shown["record"]})
+    kept = await shop.site.service.store.letters.letter(id)
+
+    assert answer.status_code == 200, answer.text
+    assert shown["record"]["metadata"] == {"half": "\\ud800"}
+    assert shown["record"]["payload"]["after"] == {"n": "\\udcff"}
+    assert (kept.record.metadata, kept.record.payload.after) == ({"half": "\ud800"}, {"n": "\udcff"})
+
+
 @pytest.mark.parametrize(
     ("record", "named"),
     [

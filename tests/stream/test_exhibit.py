@@ -112,3 +112,16 @@ def test_no_more_than_about_the_size_is_shown(value: Any) -> None:
     made = exhibit(Record.of({"value": value}), 50, str)
 
     assert len(json.dumps(made.value, ensure_ascii=False)) < 50 * 8 + 400
+
+
+def test_text_that_nothing_could_carry_is_written_out() -> None:
+    value, cut = shown({"half": "a\ud800", "\udcff": ["\udc80"]})
+
+    assert value == {"half": "a\\ud800", "\\udcff": ["\\udc80"]}
+    assert cut == []
+
+
+def test_names_that_look_the_same_are_shown_as_two() -> None:
+    value, _ = shown({1: "number", "1": "text", "s3cret": 1, "***": 2})
+
+    assert value == {"1": "number", "1'": "text", "***": 1, "***'": 2}

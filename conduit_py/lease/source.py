@@ -18,12 +18,12 @@ from conduit_py.lease.notice import Discard, Kind, Notice, look_at
 from conduit_py.lease.options import QueueOptions
 from conduit_py.lease.progress_point import end, is_end, number_of, offset
 from conduit_py.lease.queue import Delivery, LeasedQueue
-from conduit_py.lease.tally import Tally
 from conduit_py.lease.work import Held, Item, Work
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk.plugin import OptionsT
 from conduit_py.sdk.shared_source import Progress, Shard, ShardTable, SharedSource
 from conduit_py.sdk.source import Reading
+from conduit_py.sdk.tally import Tally
 
 log = logging.getLogger("conduit_py.lease")
 
@@ -43,6 +43,7 @@ class QueueSource(SharedSource[OptionsT]):
     At least once otherwise. In order within a piece of work.
     """
 
+    tally: Tally
     _queue: LeasedQueue
 
     @abstractmethod
@@ -66,12 +67,12 @@ class QueueSource(SharedSource[OptionsT]):
     def join(self, shards: ShardTable, home: str) -> None:
         self._shards = shards
         self._home = home
+        self.tally = Tally()
 
     async def open(self, position: bytes | None) -> None:
         # Where to go on is in the table, piece by piece; the position of the last record says nothing.
         self._token = f"{self._home}/{uuid.uuid4().hex}"
         self._work = Work(self.settings.window_messages)
-        self.tally = Tally()
         self._content: Ahead | None = None
         if self.settings.messages is not Kind.RECORD:
             self._objects = self.objects()
@@ -135,7 +136,6 @@ class QueueSource(SharedSource[OptionsT]):
             await lease.keep()
         finally:
             self.tally.held -= 1
-            self.tally.extended += lease.extensions
             self.tally.lost += lease.lost
 
     async def _clean_up(self) -> None:
@@ -239,6 +239,7 @@ class QueueSource(SharedSource[OptionsT]):
 
     async def _extend(self, delivery: Delivery, seconds: float) -> None:
         await self._call(self._queue.extend, delivery, seconds)
+        self.tally.extended += 1
 
     async def _begin(self, item: Item) -> None:
         """Open an object where its last commit was. One that cannot be opened is left to be delivered again."""

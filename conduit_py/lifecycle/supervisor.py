@@ -252,6 +252,8 @@ class Supervisor:
                 total.in_flight = total.queued = 0
                 total.oldest_seconds = total.stalled_seconds = 0.0
                 total.lag = None
+                if total.tally is not None:
+                    total.tally.held = 0
         return totals
 
 

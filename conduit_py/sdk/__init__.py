@@ -10,6 +10,7 @@ from conduit_py.sdk.processor import Processor, Result, processor
 from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, Reading, Source
 from conduit_py.sdk.splittable import SplittableSource
 from conduit_py.sdk.state import State
+from conduit_py.sdk.tally import Tally
 from conduit_py.sdk.transactional import StagedDestination, TransactionalDestination
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "StagedDestination",
     "State",
     "Structured",
+    "Tally",
     "TransactionalDestination",
     "TransientError",
     "decode_json",

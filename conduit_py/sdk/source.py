@@ -8,6 +8,7 @@ import msgspec
 
 from conduit_py.record import Record
 from conduit_py.sdk.plugin import Connector, OptionsT
+from conduit_py.sdk.tally import Tally
 
 
 class EndOfSource(Exception):
@@ -47,6 +48,8 @@ class Source(Connector[OptionsT], ABC):
 
     resumable: ClassVar[bool] = True
     """Whether `open` with the position of a record continues exactly after that record."""
+    tally: Tally | None = None
+    """What a source over a shared queue counts while it runs, for metrics and the page."""
 
     def open(self, position: bytes | None) -> Awaitable[None] | None:
         """Get ready to read what follows `position`; None is from the beginning."""

@@ -82,6 +82,18 @@ class LagView(View):
     seconds: float | None
 
 
+class TallyView(View):
+    """What a source over a shared queue has counted; `held` is how many leases it keeps now."""
+
+    held: int
+    extended: int
+    lost: int
+    taken_over: int = Field(description="pieces of work that another process had begun and left")
+    duplicates: int = Field(description="messages whose work was done, or begun, already")
+    unreadable: int
+    failed: int = Field(description="objects that could not be opened or read")
+
+
 class NodeView(View):
     """A node of a pipeline, its neighbours and its counters; those are 0 before the first run in this process."""
 
@@ -102,6 +114,7 @@ class NodeView(View):
     queue_size: int
     oldest_seconds: float = Field(description="how long ago a source read the oldest record that is not settled")
     lag: LagView | None = Field(description="of a source that runs and can say so")
+    tally: TallyView | None = Field(description="of a source over a queue that several workers share")
     waiting_on: str | None
     calls: HistogramView = Field(description="how long its calls took: for a batch, a write, a dead letter")
     settling: HistogramView = Field(description="how long the records of a source took from read to acked")
@@ -254,6 +267,7 @@ def _node_view(node: Node, meter: Meter | None, queue_size: int) -> NodeView:
             **counters,
             **histograms,
             "lag": lag,
+            "tally": meter.tally and TallyView(**msgspec.structs.asdict(meter.tally)),
             "id": node.id,
             "kind": node.kind,
             "label": node.label,

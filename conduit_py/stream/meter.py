@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from conduit_py.sdk.source import Lag
+from conduit_py.sdk.tally import Tally
 from conduit_py.stream.histogram import DURATION_BOUNDS, SIZE_BOUNDS, Histogram, Stopwatch, empty
 
 NodeKind: TypeAlias = Literal["source", "processor", "destination", "dead_letters"]
@@ -39,6 +40,8 @@ class Meter(msgspec.Struct):
     """For how long there have been records to settle and none has been; 0 if all are settled."""
     lag: Lag | None = None
     """What a source has still to read, as it last said itself."""
+    tally: Tally | None = None
+    """What a source over a shared queue counts by itself."""
     settled_at: float = float("-inf")
     waits: list[str] = []
     batch_sizes: Histogram = msgspec.field(default_factory=empty(SIZE_BOUNDS))
@@ -55,6 +58,7 @@ class Meter(msgspec.Struct):
         """A new meter with the counts of both; gauges are those of this one."""
         total = copy(self)
         total.waits = list(self.waits)
+        total.tally = self.tally and self.tally.plus(earlier.tally if earlier else None)
         for name in COUNTERS:
             setattr(total, name, getattr(self, name) + (getattr(earlier, name) if earlier else 0))
         for name in HISTOGRAMS:

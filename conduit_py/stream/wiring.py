@@ -149,6 +149,7 @@ class Wiring:
         voters = self._graph.votes(node.id)
         source = declared.connector.fresh()
         sharing = self._sharing(node.id, source)
+        meter.tally = source.tally
         scope = self._scopes[node.id] = sharing.scope if sharing is not None else ""
         ledger = Ledger(pipeline.id, node.id, voters, declared.window, scope=scope, on_released=wake.set)
         self.ledgers[node.id] = ledger

@@ -127,6 +127,9 @@ def _add_source(sheet: Sheet, labels: str, meter: Meter) -> None:
         for metric, lag in zip(table.LAGS, (meter.lag.records, meter.lag.bytes, meter.lag.seconds), strict=True):
             if lag is not None:
                 sheet.put(metric, labels, lag)
+    if meter.tally is not None:
+        for name, metric in table.TALLY.items():
+            sheet.put(metric, labels, getattr(meter.tally, name))
 
 
 def _add_processor(sheet: Sheet, name: str, graph: Graph, meter: Meter, labels: str) -> None:

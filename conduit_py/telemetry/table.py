@@ -167,6 +167,31 @@ PROGRESS_AGE = Metric(
 )
 
 LAGS = (LAG_RECORDS, LAG_BYTES, LAG_SECONDS)
+TALLY = {
+    "held": Metric("conduit_leases_held", "gauge", NODE, "Messages of a shared queue that this source keeps."),
+    "extended": Metric(
+        "conduit_leases_extended_total", "counter", NODE, "How often a lease on a message was extended."
+    ),
+    "lost": Metric(
+        "conduit_leases_lost_total", "counter", NODE, "Leases that ended while the source worked on the message."
+    ),
+    "taken_over": Metric(
+        "conduit_work_taken_over_total", "counter", NODE, "Pieces of work that another process had begun and left."
+    ),
+    "duplicates": Metric(
+        "conduit_messages_duplicate_total",
+        "counter",
+        NODE,
+        "Messages that a queue delivered though their work was done, or begun, already.",
+    ),
+    "unreadable": Metric(
+        "conduit_messages_unreadable_total", "counter", NODE, "Messages of a queue that are not what they should be."
+    ),
+    "failed": Metric(
+        "conduit_objects_failed_total", "counter", NODE, "Announced objects that could not be opened or read."
+    ),
+}
+"""By the field of `Tally`."""
 TAPS = Metric("conduit_inspector_sessions", "gauge", COMPONENT, "Taps that look at the node.", conduit=True)
 TAP_DROPS = Metric(
     "conduit_inspector_dropped_records_total",
@@ -182,6 +207,7 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     "A pipeline": (PIPELINE_STATUS, PIPELINE_DURATION, PROGRESS_AGE, RECOVERIES),
     "Dead letters": (DEAD_LETTERED, DLQ_DURATION, LETTERS, LETTERS_BYTES, REPLAYED),
     "A source": (READ, ACKED, IN_FLIGHT, WINDOW, OLDEST, CHECKPOINT_DURATION, *LAGS),
+    "A source over a shared queue": tuple(TALLY.values()),
     "A processor": (PROCESSED, PROCESSOR_DURATION),
     "A destination": (WRITTEN, CONNECTOR_DURATION),
     "Any node": (BATCH_SIZE, FILTERED, NACKED, RETRIES, PERSIST_DURATION, QUEUE_DEPTH, WAITING, TAPS, TAP_DROPS),

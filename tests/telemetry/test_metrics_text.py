@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Recovery, Retry, Source, processor
 from conduit_py.errors import FatalError
 from conduit_py.lifecycle.fleet import Fleet
-from conduit_py.sdk import Lag
+from conduit_py.sdk import Lag, Tally
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.histogram import DURATION_BOUNDS, empty
 from conduit_py.stream.meter import Meter
@@ -42,7 +42,9 @@ def pick(record: Record) -> Record | None:
 
 
 class Behind(ScriptedSource):
-    """Says in every unit how far it is behind."""
+    """Says in every unit how far it is behind, and counts as a source over a shared queue does."""
+
+    tally = Tally(held=1, extended=2, lost=3, taken_over=4, duplicates=5, unreadable=6, failed=7)
 
     async def lag(self) -> Lag:
         return Lag(records=7, bytes=700, seconds=0.5)
@@ -115,6 +117,9 @@ async def test_counters_say_what_became_of_every_record(autojump_clock: MockCloc
     assert value(seen, "conduit_pipeline_execution_duration_seconds_count", pipeline_name="p") == 40
     assert value(seen, "conduit_pipelines", status="completed") == 1
     assert value(seen, "conduit_connectors", type="source") == 1
+    assert value(seen, "conduit_leases_held", **source) == 0
+    assert value(seen, "conduit_leases_extended_total", **source) == 2
+    assert value(seen, "conduit_objects_failed_total", **source) == 7
     assert value(seen, "conduit_processors", type="pick") == 1
 
 

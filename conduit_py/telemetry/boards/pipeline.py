@@ -20,6 +20,14 @@ def _behind(what: str, unit: str, metric: Metric) -> Panel:
     return lines(f"Behind, in {what}", unit, "What sources that can say so have still to read.", (query, BY_NODE))
 
 
+def _messages(title: str, *counts: str) -> Panel:
+    queries = (
+        (rate(table.TALLY[name], OF_PIPELINE, by="pipeline_name, node"), f"{{{{node}}}} {name.replace('_', ' ')}")
+        for name in counts
+    )
+    return lines(title, "cps", "Per second, of sources over a queue that several workers share.", *queries)
+
+
 PIPELINE = Board(
     "pipeline",
     "pipeline",
@@ -87,6 +95,16 @@ PIPELINE = Board(
             _behind("records", "short", table.LAG_RECORDS),
             _behind("bytes", "bytes", table.LAG_BYTES),
             _behind("time", "s", table.LAG_SECONDS),
+        ),
+        "Shared queues": (
+            lines(
+                "Leases",
+                "short",
+                "Messages that each worker keeps from the others at the moment.",
+                (now(table.TALLY["held"], OF_PIPELINE, by="pipeline_name, node"), BY_NODE),
+            ),
+            _messages("Leases and work that changed hands", "extended", "lost", "taken_over"),
+            _messages("Messages that gave no work", "duplicates", "unreadable", "failed"),
         ),
         "Back-pressure": (
             lines(

@@ -6,12 +6,19 @@ from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from conduit_py.errors import PipelineInvalid, Problem, describe
 from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor
 from conduit_py.sdk.shared_source import SharedSource
 from conduit_py.sdk.splittable import SplittableSource
+
+
+class Plan(NamedTuple):
+    """What executors run, and the folder that it was written for: relative paths are meant from there."""
+
+    pipeline: Pipeline
+    folder: str
 
 
 def unfit(pipeline: Pipeline) -> Iterator[Problem]:
@@ -60,7 +67,7 @@ def plan(pipeline: Pipeline) -> bytes:
                 problems.append(Problem(f"processors.{processor.id}", what, hint, *place))
         if problems:
             raise PipelineInvalid(pipeline.id, problems)
-        pickled: bytes = cloudpickle.dumps(_without_ends(pipeline))
+        pickled: bytes = cloudpickle.dumps(Plan(_without_ends(pipeline), str(Path.cwd())))
         return pickled
 
 

@@ -4,10 +4,11 @@ It is a run of the pipeline like any other, between ends of its own: the same re
 and dead letters as on one machine.
 """
 
+import os
 from collections import defaultdict
+from contextlib import suppress
 from copy import copy
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 import trio
@@ -22,6 +23,7 @@ from conduit_py.pipeline import DeadLetters, Pipeline
 from conduit_py.record import Record
 from conduit_py.spark.outcome import Broken, Delivery, Done, outcome
 from conduit_py.spark.part import Part, PartSource
+from conduit_py.spark.plan import Plan
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.packing import pack
 from conduit_py.stream.meter import COUNTERS
@@ -111,8 +113,11 @@ def _between_own_ends(pipeline: Pipeline, part: Part, results: Results) -> tuple
 
 
 @lru_cache(maxsize=4)
-def _planned(plan: bytes) -> Any:
-    """A worker process runs many tasks of the same plan."""
+def _planned(pickled: bytes) -> Pipeline:
+    """A worker process runs many tasks of one plan. It goes where the driver is, if there is such a folder here."""
     from pyspark import cloudpickle
 
-    return cloudpickle.loads(plan)
+    plan: Plan = cloudpickle.loads(pickled)
+    with suppress(OSError):
+        os.chdir(plan.folder)
+    return plan.pipeline

@@ -10,8 +10,10 @@ _BLOCK_SIZE = 64 * 1024
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """The bytes from `start` to `end` of the file that begins as `start` says and has this inode."""
+    """The bytes from `start` to `end` of the file at `path` that has this inode and, up to `start`, this head."""
 
+    path: str
+    """Absolute: whoever reads it may be in another folder."""
     inode: int
     head: str
     start: int
@@ -26,7 +28,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
         handle.unchanged(start)
         end = _line_end(handle, start + size, file_size) if start + size < file_size else file_size
         position = handle.position(start)
-        return cls(position.inode, position.head, start, end)
+        return cls(str(handle.path.absolute()), position.inode, position.head, start, end)
 
     def check(self, handle: Handle) -> None:
         """Raise FatalError unless this is the file that was split: another machine may have another at its path."""

@@ -123,14 +123,14 @@ class Source(sdk.SplittableSource[SourceOptions]):
         return msgspec.msgpack.encode(part)
 
     def open_part(self, part: bytes) -> None:
+        self._buffer = LineBuffer(0, 0)
         stretch = msgspec.msgpack.decode(part, type=Part)
-        handle = Handle.open(self.options.path)
+        handle = Handle.open(Path(stretch.path))
         if handle is None:
-            raise self._missing()
-        self._handle = handle
-        stretch.check(handle)
-        self._handle = None
+            hint = "let every machine see the same file at that path"
+            raise FatalError(f"there is no file {stretch.path} where a part of it is to be read", suggestion=hint)
         self._start(handle, stretch.start)
+        stretch.check(handle)
         self._end = stretch.end
 
     def lag(self) -> Lag:

@@ -1,0 +1,108 @@
+"""A file read in parts, each by another source, gives the records and positions that one reading gives."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conduit_connectors import file
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conduit_py.errors import FatalError
+from conduit_py.record import Record
+from conduit_py.sdk import EndOfSource, Reading
+
+LINE = st.sampled_from([b"", b"{}", b'{"n": 1}', b'{"text": "' + b"x" * 40 + b'"}', b"torn", b"\r"])
+LINES = st.lists(LINE, max_size=40)
+
+
+def read_all(source: file.Source) -> list[tuple[Record, str | None]]:
+    """Every record with the reason why it was refused, if it was."""
+    found: list[tuple[Record, str | None]] = []
+    while True:
+        try:
+            reading = source.read(7)
+        except EndOfSource:
+            source.teardown()
+            return found
+        refused = reading.refused if isinstance(reading, Reading) else {}
+        records = reading.records if isinstance(reading, Reading) else reading
+        found += [(record, refused.get(index)) for index, record in enumerate(records)]
+
+
+def whole(options: dict[str, Any], position: bytes | None) -> list[tuple[Record, str | None]]:
+    source = file.Source(**options)
+    source.open(position)
+    return read_all(source)
+
+
+def in_parts(options: dict[str, Any], position: bytes | None, size: int) -> list[tuple[Record, str | None]]:
+    splitting = file.Source(**options)
+    splitting.open(position)
+    found: list[tuple[Record, str | None]] = []
+    while True:
+        try:
+            part = splitting.split(size)
+        except EndOfSource:
+            splitting.teardown()
+            return found
+        reading = file.Source(**options)
+        reading.open_part(part)
+        found += read_all(reading)
+
+
+@given(
+    lines=LINES,
+    ended=st.booleans(),
+    size=st.integers(1, 200),
+    form=st.sampled_from(["json", "lines"]),
+    start=st.integers(0, 40),
+)
+def test_the_parts_of_a_file_are_the_file(lines: list[bytes], ended: bool, size: int, form: str, start: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "in"
+        path.write_bytes(b"\n".join(lines) + (b"\n" if ended else b""))
+        options = {"path": path, "format": form}
+        every = whole(options, None)
+        position = every[start - 1][0].position if 0 < start <= len(every) else None
+
+        rest = whole(options, position)
+
+        assert in_parts(options, position, size) == rest
+        assert rest == (every[start:] if position else every)
+
+
+def test_a_file_that_was_replaced_since_it_was_split_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_text("one\ntwo\nthree\n")
+    splitting = file.Source(path=path)
+    splitting.open(None)
+    splitting.split(4)
+    part = splitting.split(100)
+    splitting.teardown()
+    path.write_text("One\ntwo\nthree\n")
+
+    with pytest.raises(FatalError, match="is not the file that was found when it was split"):
+        file.Source(path=path).open_part(part)
+
+
+@pytest.mark.parametrize(
+    ("options", "can"),
+    [({}, True), ({"format": "json"}, True), ({"format": "csv"}, False), ({"tail": True}, False)],
+)
+def test_only_lines_of_a_file_that_ends_can_be_split(tmp_path: Path, options: dict[str, Any], can: bool) -> None:
+    assert file.Source(path=tmp_path / "in", **options).splits() is can
+
+
+def test_what_is_left_to_split_is_its_lag(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_text("one\ntwo\n")
+    source = file.Source(path=path)
+    source.open(None)
+
+    before = source.lag().bytes
+    source.split(4)
+
+    assert (before, source.lag().bytes) == (8, 4)
+    source.teardown()

@@ -1,7 +1,7 @@
 """A process that is killed: a journal through a processor with state into a database and another journal.
 
-`fill FOLDER COUNT` writes the input; `run FOLDER` runs the pipeline to its end and exits with 0, or with 3 when
-it failed and may be started again.
+`fill FOLDER START STOP` adds these numbers to the input; `run FOLDER` runs the pipeline to its end and exits with
+0, or with 3 when it failed and may be started again.
 """
 
 import sys
@@ -29,11 +29,11 @@ def summed(record: Record, state: State) -> Record:
     return record
 
 
-def filling(folder: Path, count: int) -> Pipeline:
-    numbers = memory.Source(records=[{"n": n} for n in range(count)])
+def filling(folder: Path, numbers: range) -> Pipeline:
+    source = memory.Source(records=[{"n": n} for n in numbers])
     return Pipeline(
         "fill",
-        sources=[Source("numbers", numbers, batch_size=4096)],
+        sources=[Source("numbers", source, batch_size=4096)],
         destinations=[Destination("in", journal.Destination(path=folder / "in"))],
     )
 
@@ -60,9 +60,9 @@ async def run(pipeline: Pipeline, store: Store) -> int:
     return 0 if state.status is Status.COMPLETED else TRY_AGAIN
 
 
-async def main(what: str, folder: Path, count: int = 0) -> int:
+async def main(what: str, folder: Path, *numbers: int) -> int:
     if what == "fill":
-        return await run(filling(folder, count), MemoryStore())
+        return await run(filling(folder, range(*numbers)), MemoryStore())
     return await run(running(folder), await SqliteStore.open(folder / "state"))
 
 

@@ -1,6 +1,7 @@
 """Definitions: the pipelines of a folder as they stand, read again where its files have changed."""
 
 import hashlib
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -60,9 +61,19 @@ class Definitions:
         self._reading = Reading()
         self.seen: dict[Path, tuple[int, ...] | None] = {}
         """The stamp of what was last read."""
+        self.loading: Path | None = None
+        """The file that is being read: for as long as its code runs, and no other is read meanwhile."""
+        self._lock = threading.Lock()
 
     def read(self, *, afresh: bool = False) -> Reading:
-        """Read what has changed, or everything: what files refer to, such as the environment, may have too."""
+        """Read what has changed, or everything: what files refer to, such as the environment, may have too.
+
+        One reading at a time: another thread waits until this one is done.
+        """
+        with self._lock:
+            return self._read(afresh=afresh)
+
+    def _read(self, *, afresh: bool) -> Reading:
         files, refusal = list_files(self.path)
         if refusal is not None:
             self._reading, self.seen = Reading({}, refusal), self.stamp()
@@ -79,9 +90,16 @@ class Definitions:
         stale = self._stale(contents, before, afresh=afresh)
         known = self._reading.files
         self._reading = Reading(
-            {file: load_one(file) if file in stale or file not in known else known[file] for file in files}
+            {file: self._load(file) if file in stale or file not in known else known[file] for file in files}
         )
         return self._reading
+
+    def _load(self, file: Path) -> Loaded:
+        self.loading = file
+        try:
+            return load_one(file)
+        finally:
+            self.loading = None
 
     def stamp(self) -> dict[Path, tuple[int, ...] | None]:
         """Something that changes whenever a file that counts does, at the price of a look at each."""

@@ -43,7 +43,7 @@ def _files(folder: Path) -> list[Path]:
 def load_one(file: Path) -> Loaded:
     """What is in one file, before pipelines that share an id with those of others are refused. Raises nothing."""
     try:
-        refusal = _writable_file(file)
+        refusal = _writable_file(file) or _special_file(file)
         return Loaded(problems=(refusal,)) if refusal else read_file(file)
     except OSError as error:
         return Loaded(problems=(_unreadable(file, error),))
@@ -80,6 +80,13 @@ def _writable_file(file: Path) -> Problem | None:
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         return _refusal(file.absolute().parent, "its folder", file)
     return None
+
+
+def _special_file(file: Path) -> Problem | None:
+    """To read a pipe waits for whoever writes to it, which may be nobody; meanwhile nothing else would be read."""
+    if stat.S_ISREG(file.stat().st_mode):
+        return None
+    return Problem("", "is no regular file", "put the pipeline into a file of its own", str(file))
 
 
 def _refusal(path: Path, what: str, file: Path | None = None) -> Problem:

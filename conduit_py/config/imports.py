@@ -65,8 +65,8 @@ def _files_of(folder: Path, name: str) -> list[Path]:
 
 
 def content_of(file: Path) -> bytes:
-    """The bytes of a file; none if it is gone or cannot be read."""
+    """The bytes of a file; none if it is gone or cannot be read, or would have its reader wait, as a pipe does."""
     try:
-        return file.read_bytes()
+        return file.read_bytes() if file.is_file() else b""
     except OSError:
         return b""

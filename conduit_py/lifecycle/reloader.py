@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Literal, TypeAlias
 
 import trio
@@ -28,6 +29,8 @@ GONE_SECONDS = 1.0
 """How long a definition must be gone before it counts as removed: editors put files away for a moment."""
 OPEN_SECONDS = 60.0
 """How long new processors may take to open before the old ones are kept."""
+SLOW_SECONDS = 10.0
+"""How long files may take to be read before the log names the one that does."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Reloader:
         nursery: trio.Nursery,
         *,
         shown: Callable[[str], str] = str,
+        slow_seconds: float = SLOW_SECONDS,
     ) -> None:
         """`shown` makes a text fit to be logged: without secrets, and with short paths."""
         self.definitions = definitions
@@ -60,6 +64,7 @@ class Reloader:
         self._store = store
         self._nursery = nursery
         self._shown = shown
+        self._slow_seconds = slow_seconds
         self._lock = trio.Lock()
         self._known: dict[str, LoadedPipeline] = {}
         self._wanted: dict[str, tuple[LoadedPipeline, Graph] | None] = {}
@@ -89,8 +94,21 @@ class Reloader:
             return self._follow(reading)
 
     async def _read(self, *, afresh: bool) -> Reading:
-        # In a thread, for files may import much; not abandoned, for two at once would read over each other.
-        return await trio.to_thread.run_sync(partial(self.definitions.read, afresh=afresh))
+        patience = trio.CancelScope()
+        self._nursery.start_soon(self._name_slow_file, patience)
+        try:
+            # In a thread, for files may import much. Only the end of the server cancels this, and a file whose
+            # code never ends must not keep it from ending.
+            return await trio.to_thread.run_sync(partial(self.definitions.read, afresh=afresh), abandon_on_cancel=True)
+        finally:
+            patience.cancel()
+
+    async def _name_slow_file(self, patience: trio.CancelScope) -> None:
+        with patience:
+            for turn in count():
+                await trio.sleep(self._slow_seconds * 2**turn)
+                file = self._shown(str(self.definitions.loading or self.definitions.path))
+                log.warning("%s takes long to load; until its code ends, no change of any file is followed", file)
 
     def _follow(self, reading: Reading) -> Reload:
         sound, problems = self._sound(reading)

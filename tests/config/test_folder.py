@@ -1,9 +1,11 @@
 """Folders of pipelines: what loads does, whatever is wrong with the rest; and who may write to them."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from conduit_py.config.definitions import Definitions
 from conduit_py.config.folder import load_folder
 from conduit_py.config.load import load_file
 from conduit_py.config.loaded import Loaded
@@ -159,6 +161,16 @@ def test_a_single_file_in_a_folder_that_anybody_may_write_to_is_refused_unless_i
         "a.yaml: its folder can be written to by anybody, and pipelines are code (chmod o-w FOLDER)"
     ]
     assert [pipeline.id for pipeline in protected.pipelines] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["pipe.py", "pipe.yaml"])
+def test_a_pipe_is_refused_and_nobody_waits_for_its_writer(folder: Path, name: str) -> None:
+    os.mkfifo(folder / name)
+    (folder / "z.yaml").write_text(yaml("sound"))
+    loaded = Definitions(folder).read().whole
+
+    assert said(loaded, folder) == [f"{name}: is no regular file (put the pipeline into a file of its own)"]
+    assert [each.id for each in loaded.pipelines] == ["sound"]
 
 
 def test_a_file_is_loaded_by_its_suffix(folder: Path) -> None:

@@ -10,7 +10,7 @@ import trio
 
 from conduit_py.config.definitions import Definitions
 from conduit_py.lifecycle.fleet import Fleet
-from conduit_py.lifecycle.reloader import Reload, Reloader
+from conduit_py.lifecycle.reloader import SLOW_SECONDS, Reload, Reloader
 from conduit_py.lifecycle.watch import watch
 from conduit_py.status import Status, Stopper
 from conduit_py.store.memory import MemoryStore
@@ -93,14 +93,14 @@ async def until(condition: Callable[[], object], seconds: float = 10) -> None:
 
 
 @asynccontextmanager
-async def following(folder: Path, **files: str) -> AsyncIterator[Site]:
+async def following(folder: Path, *, slow_seconds: float = SLOW_SECONDS, **files: str) -> AsyncIterator[Site]:
     for name, content in files.items():
         (folder / name.replace("_", ".")).write_text(content)
     store = MemoryStore()
     async with trio.open_nursery() as nursery:
         fleet = Fleet(store, nursery)
         definitions = Definitions(folder)
-        reloader = Reloader(fleet, store, definitions, nursery)
+        reloader = Reloader(fleet, store, definitions, nursery, slow_seconds=slow_seconds)
         await reloader.begin(definitions.read())
         await fleet.boot()
         yield Site(folder, fleet, reloader)
@@ -333,6 +333,29 @@ async def test_edits_that_come_faster_than_they_can_be_carried_out_end_with_the_
         assert processor is not None
         assert processor.function.__code__.co_consts[1] == "number 5"  # type: ignore[attr-defined]
         await until(lambda: (progress := site.fleet["p"].progress()) and progress.acked > 3)
+
+
+WAITING = """
+import pathlib, time
+while not pathlib.Path({signal!r}).exists():
+    time.sleep(0.01)
+"""
+
+
+async def test_a_file_whose_code_does_not_end_is_named_and_keeps_no_server_from_ending(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with following(folder, slow_seconds=0.01, a_py=text("a")) as site:
+        site.write("b.py", WAITING.format(signal=str(tmp_path / "go")) + text("b"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(site.reload)
+            await until(lambda: f"{folder / 'b.py'} takes long to load" in caplog.text)
+            nursery.cancel_scope.cancel()
+        assert [member.pipeline.id for member in site.fleet] == ["a"]
+        (tmp_path / "go").touch()
+        done = await site.reload()
+
+        assert done.steps == {"b": "add"}
 
 
 async def test_a_folder_that_anybody_may_write_to_is_not_followed(folder: Path) -> None:

@@ -25,3 +25,11 @@ def test_a_small_round_of_every_work_gives_ratios_for_every_contender() -> None:
         ("W5", "conduit-py, exactly once"),
     }
     assert all(row["ratio"] > 0 for row in rows)
+
+
+def test_every_message_of_a_queue_is_tracked_and_arrives_once() -> None:
+    command = [sys.executable, "-m", "benchmarks.queue", "--messages", "2000"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+
+    assert ran.returncode == 0, ran.stderr
+    assert "tracked messages/s" in ran.stdout

@@ -31,6 +31,9 @@ class ShardChange(msgspec.Struct, frozen=True):
     end: bytes
     done: bool = False
 
+    def __post_init__(self) -> None:
+        assert self.start < self.end, f"no progress of {self.shard!r} from {self.start!r} to {self.end!r}"
+
 
 class Changes(msgspec.Struct):
     """Everything one transaction makes durable, all of it or nothing.

@@ -4,11 +4,13 @@ from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 import trio
+from conduit_connectors import memory
 from pydantic import SecretStr
 from trio.testing import MockClock
 
-from conduit_py import Destination, FatalError, Pipeline, Source, sdk
+from conduit_py import Destination, FatalError, Pipeline, Record, Source, State, processor, sdk
 from conduit_py.testing import Block, Fail, ScriptedSource
+from conduit_py.testing.vault import StagedVault, Vault
 
 if TYPE_CHECKING:
     from tests.server.conftest import OpenSite
@@ -45,6 +47,9 @@ async def test_a_pipeline_is_shown_with_its_graph_and_counters(
     ]
     assert shown["edges"] == [["source", "to"]]
     assert shown["delivery"] == "at_least_once"
+    [guarantee] = shown["guarantees"]
+    assert [guarantee[name] for name in ("source", "destination", "promise")] == ["source", "to", "at least once"]
+    assert "arrives again" in guarantee["why"]
     assert shown["dead_letters"] == {"handler": "stop", "window_size": 0, "window_nack_threshold": 0, "records": 0}
 
 
@@ -176,6 +181,63 @@ async def test_a_source_is_set_back_to_a_point_of_its_history(autojump_clock: Mo
     assert (late.status_code, late.json()) == (200, {"positions": {"source": "Mg=="}, "point": points[1]})
     assert start.json() == {"positions": {"source": None}, "point": None}
     assert [answer.status_code for answer in wrong] == [422] * 4
+
+
+async def test_a_pipeline_starts_over_while_stopped(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    path = "/api/v1/pipelines/a/positions"
+    async with open_site("a") as site:
+        site.service.fleet.start("a")
+        await site.settled()
+        busy = await site.client.delete(path)
+        await site.client.post("/api/v1/pipelines/a/stop")
+        await site.settled()
+        before = await site.service.store.positions("a")
+        over = await site.client.delete(path)
+        after = await site.service.store.positions("a")
+
+    assert (busy.status_code, code(busy)) == (409, "pipeline.running")
+    assert (over.status_code, over.json()) == (200, {"positions": {"source": None}})
+    assert (list(before), after) == (["source"], {})
+
+
+async def test_a_position_that_is_bound_to_state_is_changed_only_on_purpose(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    @processor(state=True)
+    def counted(record: Record, state: State) -> Record:
+        state.put("count", state.get("count", 0) + 1)
+        return record
+
+    pipeline = Pipeline(
+        "sums",
+        sources=[Source("s", memory.Source(records=[{"n": 0}]))],
+        processors=[counted],
+        destinations=[Destination("d", StagedVault(vault=Vault()))],
+        delivery="exactly_once",
+    )
+    path = "/api/v1/pipelines/sums/positions/s"
+    async with open_site("a") as site:
+        await site.service.fleet.add(pipeline)
+        site.service.fleet.start("sums")
+        await site.service.fleet["sums"].ended.wait()
+        keep: dict[str, Any] = {"keep_state": True}
+        refused = [
+            await site.client.put(path, json={"position": "MQ=="}),
+            await site.client.delete(path),
+            await site.client.post(f"{path}/replay", json={"from": "start"}),
+        ]
+        done = [
+            await site.client.put(path, json={"position": "MQ==", **keep}),
+            await site.client.delete(path, params=keep),
+            await site.client.post(f"{path}/replay", json={"from": "start", **keep}),
+        ]
+
+    assert [(answer.status_code, code(answer)) for answer in refused] == [(409, "position.bound")] * 3
+    assert [(answer.status_code, answer.json()["positions"]["s"]) for answer in done] == [
+        (200, "MQ=="),
+        (200, None),
+        (200, None),
+    ]
 
 
 async def test_a_position_that_is_not_base64_is_refused_with_its_path(

@@ -68,7 +68,7 @@ class ExactlyOnce:
     def __init__(self, graph: Graph, store: Store, *, isolated: int = 0, size: int = 1) -> None:
         self._pipeline = graph.pipeline.id
         self._store = store
-        self._limits = graph.pipeline.settings.transaction or Transaction()
+        self._limits = _within_windows(graph, graph.pipeline.settings.transaction or Transaction())
         self.isolated = isolated
         """How many records still have small transactions."""
         self.gate = Gate(self._limits.model_copy(update={"max_records": size}) if isolated else self._limits)
@@ -283,6 +283,12 @@ class ExactlyOnce:
         )
         fenced.node = error.node
         return fenced
+
+
+def _within_windows(graph: Graph, limits: Transaction) -> Transaction:
+    """A source whose window the transactions under way have used up could not go on: the two of them must fit."""
+    fits = max(1, min(source.window for source in graph.pipeline.sources) // 2)
+    return limits.model_copy(update={"max_records": min(limits.max_records, fits)})
 
 
 async def _keep(office: DeadLetterOffice, letters: Sequence[DeadLetter]) -> None:

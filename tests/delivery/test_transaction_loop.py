@@ -125,6 +125,21 @@ class TestWhenItCommits:
 
         assert vault.history == [2, 4, 6, 8, 10]
 
+    async def test_a_small_window_makes_small_transactions_and_no_pauses(self, autojump_clock: MockClock) -> None:
+        vault = Vault()
+        source = Source("s", memory.Source(records=numbers(1000)), window=10)
+        await run_to_end(
+            Pipeline(
+                "p",
+                sources=[source],
+                destinations=[Destination("d", StagedVault(vault=vault))],
+                delivery="exactly_once",
+            )
+        )
+
+        assert vault.visible == list(range(1000))
+        assert trio.current_time() < 0.1
+
     async def test_gz_t13_a_second_run_goes_on_after_the_first(self, autojump_clock: MockClock) -> None:
         vault, store, items = Vault(), MemoryStore(), numbers(3)
         await run_to_end(pipeline(memory.Source(records=items), StagedVault(vault=vault)), store)

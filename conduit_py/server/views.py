@@ -241,7 +241,7 @@ def _glance(member: Member, progress: Progress | None, redaction: Redaction) -> 
     state, error = member.state, member.state.error
     return {
         "id": member.pipeline.id,
-        "description": member.pipeline.settings.description,
+        "description": redaction(member.pipeline.settings.description),
         "status": state.status,
         "stopped_by": state.stopped_by,
         "error": error

@@ -226,7 +226,8 @@ def _create(file: Path, format: Format) -> None:
 
 def _create_directory(directory: Path) -> None:
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
+    # Dead letters are whole records, so the rest of the machine has no business in it.
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     # A directory whose name is not on disk would take the state with it in a power cut.
     for path in missing:
         sync_directory(path.parent)

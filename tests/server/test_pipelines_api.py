@@ -267,12 +267,14 @@ async def test_no_secret_and_no_option_is_ever_shown(autojump_clock: MockClock, 
     async with open_site() as site:
         guarded = Guarded(password="correct-horse-battery")
         source = Source("source", ScriptedSource(records=1, name="g", log=site.log))
-        await site.service.fleet.add(Pipeline("g", sources=[source], destinations=[Destination("to", guarded)]))
+        quoting, to = "with correct-horse-battery", Destination("to", guarded)
+        await site.service.fleet.add(Pipeline("g", description=quoting, sources=[source], destinations=[to]))
         site.service.fleet.start("g")
         await site.settled()
         answers = [await site.client.get(path) for path in ("/api/v1/pipelines", "/api/v1/pipelines/g", "/readyz")]
 
     assert answers[1].json()["error"]["message"] == "cannot log in with ***"
+    assert answers[1].json()["description"] == "with ***"
     for answer in answers:
         assert "correct-horse" not in answer.text
         assert "password" not in answer.text

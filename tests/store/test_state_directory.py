@@ -57,6 +57,15 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
         assert await store.connectors("orders") == {"web": entry}
 
 
+async def test_a_new_directory_is_for_nobody_else_and_one_that_exists_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir(mode=0o755)
+    for name in ("old", "new"):
+        async with await SqliteStore.open(tmp_path / name):
+            pass
+
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("old", "new")] == [0o755, 0o700]
+
+
 async def test_a_missing_directory_is_created_with_its_parents(tmp_path: Path) -> None:
     async with await SqliteStore.open(tmp_path / "a" / "b"):
         pass

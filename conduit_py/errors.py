@@ -131,6 +131,12 @@ class PositionUnknown(FleetError):
     code = "position.unknown"
 
 
+class PositionBound(FleetError):
+    """Processors keep state that belongs to the positions of the pipeline's sources."""
+
+    code = "position.bound"
+
+
 class ShuttingDown(FleetError):
     """The server is about to end and starts nothing any more."""
 

@@ -27,8 +27,9 @@ def _check_id(_: Any, id: str, length_max: int = 128) -> None:
         raise ValueError(f"must be 1 to {length_max} letters, digits or any of _.:-")
 
 
-def _check_node_id(_: Any, id: str) -> None:
-    _check_id(_, id, length_max=256)
+def _check_node_id(_: Any, id: str | None) -> None:
+    if id is not None:
+        _check_id(_, id, length_max=256)
 
 
 def _within(least: int, most: int) -> validators.Number:
@@ -64,6 +65,9 @@ HERE = Call()
 
 PipelineId = Annotated[str, Parameter(help="id of the pipeline", validator=_check_id)]
 SourceId = Annotated[str, Parameter(help="id of one of its sources", validator=_check_node_id)]
+KeepState = Annotated[
+    bool, Parameter(help="where processors keep state, leave it as it is: it counts what is read again once more")
+]
 NodeId = Annotated[str, Parameter(help="id of one of its nodes", validator=_check_node_id)]
 Json = Annotated[bool, Parameter(help="answer in JSON on stdout")]
 Wait = Annotated[
@@ -154,20 +158,37 @@ def set_position(
     /,
     *,
     text: Annotated[bool, Parameter(help="the position is given as it is, not in base64")] = False,
+    keep_state: KeepState = False,
     call: Call = HERE,
 ) -> int:
     """Have a source go on after a position. The pipeline must be stopped."""
     from conduit_py.cli.positions import change
 
-    return change(call, id, source, b64encode(position.encode()).decode() if text else position)
+    encoded = b64encode(position.encode()).decode() if text else position
+    return change(call, id, source, encoded, keep_state=keep_state)
 
 
-@positions.command(name="reset", sort_key=3)
-def reset_position(id: PipelineId, source: SourceId, /, *, call: Call = HERE) -> int:
-    """Have a source start from the beginning. The pipeline must be stopped."""
-    from conduit_py.cli.positions import change
+def _check_reset(source: str | None = None, *, all: bool = False, keep_state: bool = False, **_: Any) -> None:
+    if (source is None) != all:
+        raise ValueError("give SOURCE or --all, which also forgets the state of processors")
+    if all and keep_state:
+        raise ValueError("--all forgets the state; with --keep-state reset the sources one by one")
 
-    return change(call, id, source, None)
+
+@positions.command(name="reset", sort_key=3, validator=_check_reset)
+def reset_position(
+    id: PipelineId,
+    source: SourceId | None = None,
+    /,
+    *,
+    all: Annotated[bool, Parameter(help="all sources, and forget the state of processors")] = False,
+    keep_state: KeepState = False,
+    call: Call = HERE,
+) -> int:
+    """Have a source, or all, start from the beginning. The pipeline must be stopped."""
+    from conduit_py.cli.positions import change, start_over
+
+    return start_over(call, id) if source is None else change(call, id, source, None, keep_state=keep_state)
 
 
 @positions.command(name="history", sort_key=4)
@@ -196,12 +217,13 @@ def replay(
         str,
         Parameter(name="--from", help="a time (UTC unless it has a zone), or `start` for all", validator=_check_since),
     ],
+    keep_state: KeepState = False,
     call: Call = HERE,
 ) -> int:
     """Have a source read again what was settled since a time. The pipeline must be stopped."""
     from conduit_py.cli.positions import replay
 
-    return replay(call, id, source, since)
+    return replay(call, id, source, since, keep_state=keep_state)
 
 
 def top(

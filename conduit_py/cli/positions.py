@@ -22,19 +22,34 @@ def show(call: Call, id: str) -> ExitCode:
     return ExitCode.OK
 
 
-def change(call: Call, id: str, source: str, position: str | None) -> ExitCode:
+def change(call: Call, id: str, source: str, position: str | None, *, keep_state: bool = False) -> ExitCode:
     """Set a source's position, or forget it. What it was is printed, for it is the way back."""
     path = ("pipelines", id, "positions", source)
     with calling(call) as client:
         before = client.ask("GET", "pipelines", id, "positions")["positions"].get(source)
-        body = None if position is None else {"position": position}
-        answer = client.ask("DELETE" if position is None else "PUT", *path, body=body)
+        if position is None:
+            answer = client.ask("DELETE", *path, query={"keep_state": True} if keep_state else None)
+        else:
+            answer = client.ask("PUT", *path, body={"position": position, "keep_state": keep_state})
     if call.json:
         put_json({**answer, "before": {source: before}})
     else:
         where = "starts from the beginning" if position is None else f"goes on after {position}"
         was = "none" if before is None else before
         put(f"{id}: {source} {where}; its position was {was}")
+    return ExitCode.OK
+
+
+def start_over(call: Call, id: str) -> ExitCode:
+    """Forget all positions of a pipeline, and the state of its processors. What the positions were is printed."""
+    with calling(call) as client:
+        before = client.ask("GET", "pipelines", id, "positions")["positions"]
+        answer = client.ask("DELETE", "pipelines", id, "positions")
+    if call.json:
+        put_json({**answer, "before": before})
+    else:
+        was = ", ".join(f"{source} {'none' if each is None else each}" for source, each in before.items())
+        put(f"{id}: starts from the beginning, with no state; its positions were {was}")
     return ExitCode.OK
 
 
@@ -49,11 +64,11 @@ def show_history(call: Call, id: str, source: str) -> ExitCode:
     return ExitCode.OK
 
 
-def replay(call: Call, id: str, source: str, since: str) -> ExitCode:
+def replay(call: Call, id: str, source: str, since: str, *, keep_state: bool = False) -> ExitCode:
     """Set a source back to where it was at a time, or to the beginning. What its position was is printed."""
     with calling(call) as client:
         before = client.ask("GET", "pipelines", id, "positions")["positions"].get(source)
-        body = {"from": since if since == "start" else _zoned(since)}
+        body = {"from": since if since == "start" else _zoned(since), "keep_state": keep_state}
         answer = client.ask("POST", "pipelines", id, "positions", source, "replay", body=body)
     if call.json:
         put_json({**answer, "before": {source: before}})

@@ -1,12 +1,13 @@
 """Checkpoint: what a committed transaction still has to do, kept in the commit itself."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from conduit_py.batch import MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import DeadLetterFailed, EnvironmentUnfit, RecordRefused
+from conduit_py.store.claim import Changes
 from conduit_py.store.letter_table import Settled, decode_letter, encode_letter
 from conduit_py.store.packing import pack, unpack
 
@@ -18,13 +19,14 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     `home` is the destination that carried the commit, "" if the store did; `intents` are what staged
     destinations gave, by node; `letters` are its dead letters; `replayed` is what became of the letters that
-    were sent again in it.
+    were sent again in it. `before` has the positions from which its sources came.
     """
 
     home: str = ""
     intents: dict[str, bytes] = {}
     letters: list[bytes] = []
     replayed: list[bytes] = []
+    before: dict[str, bytes | None] = {}
     version: int = VERSION
 
     def encode(self) -> bytes:
@@ -41,6 +43,17 @@ class Checkpoint(msgspec.Struct, frozen=True):
         if checkpoint.version != VERSION:
             raise _unreadable(pipeline, f"it has version {checkpoint.version}, known is {VERSION}")
         return checkpoint
+
+
+def without_set_back(pipeline: str, changes: Changes, positions: Mapping[str, bytes]) -> Changes:
+    """What to adopt of a transaction that the store does not have yet, if these are the positions in the store.
+
+    A source that is not where the transaction found it was set there by hand since, and stays there.
+    """
+    before = Checkpoint.decode(pipeline, changes.checkpoint).before
+    stays = {source for source, position in before.items() if positions.get(source) != position}
+    kept = {source: position for source, position in changes.positions.items() if source not in stays}
+    return msgspec.structs.replace(changes, positions=kept)
 
 
 class _PackedLetter(msgspec.Struct, frozen=True, array_like=True):

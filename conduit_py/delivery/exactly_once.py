@@ -75,6 +75,7 @@ class ExactlyOnce:
         self._committing = 0
         self._finished_for: dict[str, int] = {}
         self._forget_at = 0.0
+        self._positions: dict[str, bytes] = {}
         self._wiring: Wiring
         self._participants: Participants
         self._claim: Claim
@@ -112,7 +113,8 @@ class ExactlyOnce:
     async def recover(self) -> None:
         """Carry out what the last committed transaction left to do, and go on from its state (I8)."""
         claim = self._claim
-        await self._participants.adopt(claim, Checkpoint.decode(self._pipeline, claim.checkpoint).home)
+        last_home = Checkpoint.decode(self._pipeline, claim.checkpoint).home
+        await self._participants.adopt(claim, last_home, await self._store.positions(self._pipeline))
         checkpoint = Checkpoint.decode(self._pipeline, claim.checkpoint)
         await self._participants.begin(claim, checkpoint.intents)
         await _keep(self._wiring.office, decode_letters(checkpoint.letters))
@@ -155,6 +157,7 @@ class ExactlyOnce:
                 await self._store.seen.forget(self._scope(node, scope), seconds)
 
     async def run(self) -> None:
+        self._positions = await self._store.positions(self._pipeline)
         try:
             while await self._gathered():
                 sealed = self._seal()
@@ -225,7 +228,11 @@ class ExactlyOnce:
         reach("transaction.before_stage")
         intents = await participants.stage()
         reach("transaction.before_commit")
-        await participants.commit(self._claim, self._changes(sealed, intents))
+        changes = self._changes(sealed, intents)
+        for source, stretches in sealed.stretches.items():
+            changes.trails |= await self._wiring.settlers[source].trails(stretches)
+        await participants.commit(self._claim, changes)
+        self._positions |= sealed.positions
         reach("transaction.after_commit")
         await participants.apply(intents)
         if not office.in_transaction:
@@ -244,7 +251,8 @@ class ExactlyOnce:
         # A handler that stages has its letters already; any other is given them again after a crash.
         letters = [] if self._wiring.office.in_transaction else encode_letters(sealed.letters)
         replayed = encode_settled(sealed.replayed)
-        checkpoint = Checkpoint(self._participants.home or "", intents, letters, replayed)
+        before = {source: self._positions.get(source) for source in sealed.positions}
+        checkpoint = Checkpoint(self._participants.home or "", intents, letters, replayed, before)
         return Changes(
             number,
             checkpoint.encode(),

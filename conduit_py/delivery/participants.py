@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
+from conduit_py.delivery.checkpoint import without_set_back
 from conduit_py.errors import FatalError, RunError
 from conduit_py.killpoint import reach
 from conduit_py.sdk.transactional import StagedDestination, TransactionalDestination
@@ -32,10 +33,11 @@ class Participants:
             if node != self.home and isinstance(calls.plugin, StagedDestination)
         ]
 
-    async def adopt(self, claim: Claim, last_home: str) -> None:
+    async def adopt(self, claim: Claim, last_home: str, positions: Mapping[str, bytes]) -> None:
         """Fence older claims in every database, and commit to the store what only the home got to commit.
 
         All are asked: the one that carried the last commit, `last_home`, need not be the home any more.
+        `positions` are those in the store.
         """
         committed = claim.committed
         for node in self._databases:
@@ -44,7 +46,7 @@ class Participants:
             changes = Changes.decode(encoded) if encoded is not None else None
             number = changes.number if changes is not None else 0
             if changes is not None and number == committed + 1:
-                await claim.commit(changes)
+                await claim.commit(without_set_back(claim.owner, changes, positions))
             elif number > committed or (node == last_home and number < committed):
                 raise _other_history(node, claim, number)
 

@@ -127,6 +127,15 @@ def _letters_problems(pipeline: Pipeline) -> Iterator[Problem]:
         yield _problem(pipeline, "dead_letters.handler", what, f'use "drop" or a destination: {_KINDS}')
 
 
+def stateful(graph: Graph) -> list[str]:
+    """The processors that keep state."""
+    return [
+        node.id
+        for node in graph.nodes.values()
+        if isinstance(node.declared, Processor) and node.declared.processor and node.declared.processor.stateful
+    ]
+
+
 def _state_problems(pipeline: Pipeline) -> Iterator[Problem]:
     owners: list[tuple[str, list[Processor]]] = [("processors", pipeline.processors)]
     owners += [(f"sources.{each.id}.processors", each.processors) for each in pipeline.sources]

@@ -7,8 +7,17 @@ from datetime import UTC, datetime
 import trio
 
 from conduit_py.backoff import Recovery
-from conduit_py.errors import PipelineBusy, PipelineIdle, PipelineUnknown, PositionUnknown, Problem, ShuttingDown
+from conduit_py.errors import (
+    PipelineBusy,
+    PipelineIdle,
+    PipelineUnknown,
+    PositionBound,
+    PositionUnknown,
+    Problem,
+    ShuttingDown,
+)
 from conduit_py.graph.compile import compile_pipeline
+from conduit_py.graph.guarantees import stateful
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.letter_desk import LetterDesk
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -182,25 +191,48 @@ class Fleet:
         """From where each source would go on."""
         return await self._store.positions(self[id].pipeline.id)
 
-    async def set_position(self, id: str, source: str, position: bytes | None) -> None:
-        """Have a source go on after `position`, or start from the beginning; only while the pipeline is stopped."""
+    async def set_position(self, id: str, source: str, position: bytes | None, *, keep_state: bool = False) -> None:
+        """Have a source go on after `position`, or start from the beginning; only while the pipeline is stopped.
+
+        Where processors keep state, which has counted what was read, that must be wanted: with `keep_state` it
+        counts again what is read again, and never what is skipped.
+        """
         member = self._with_source(id, source)
-        if member.running:
-            raise PipelineBusy(
-                f"pipeline {id!r} is running", suggestion="stop it first: it would overwrite the position"
-            )
+        _check_stopped(member)
+        if not keep_state:
+            await self._check_unbound(member, source)
         if position is None:
             await self._store.forget_positions(id, source)
         else:
             await self._store.save_positions(id, {source: position})
+
+    async def start_over(self, id: str) -> None:
+        """Have all sources start from the beginning, with the state of processors forgotten, in one step.
+
+        Only while the pipeline is stopped.
+        """
+        member = self[id]
+        _check_stopped(member)
+        await self._store.reset_claim(id)
+
+    async def _check_unbound(self, member: Member, source: str) -> None:
+        pipeline, claimed = member.pipeline, await self._store.claimed(member.pipeline.id)
+        keeping = stateful(member.graph)
+        if keeping and claimed is not None and claimed.checkpoint is not None:
+            raise PositionBound(
+                f"{', '.join(keeping)} of pipeline {pipeline.id!r} keeps state that has counted what was read; "
+                f"it would not belong to another position of {source!r}",
+                suggestion=f"start over, with the state forgotten (`conduit-py positions reset {pipeline.id} --all`), "
+                "or change the position and leave the state as it is (`--keep-state`)",
+            )
 
     async def trail(self, id: str, source: str) -> Trail:
         """The points of the past to which a source can be set back."""
         self._with_source(id, source)
         return await self._store.trail(id, source)
 
-    async def replay(self, id: str, source: str, since: float) -> Point:
-        """Have a source read again what was settled since a time, and maybe a little before; only while stopped."""
+    async def replay(self, id: str, source: str, since: float, *, keep_state: bool = False) -> Point:
+        """Have a source read again what was settled since a time, and maybe a little before; as `set_position`."""
         trail = await self.trail(id, source)
         point = trail.at(since)
         if point is None:
@@ -209,7 +241,7 @@ class Fleet:
                 f"it is not known where {source!r} was at {_utc(since)}: {known}",
                 suggestion="replay from a later time, or from the start",
             )
-        await self.set_position(id, source, point.position)
+        await self.set_position(id, source, point.position, keep_state=keep_state)
         return point
 
     def _with_source(self, id: str, source: str) -> Member:
@@ -246,6 +278,13 @@ class Fleet:
     def _known_ids(self) -> str:
         ids = sorted(self._members)
         return f"pipelines are {', '.join(ids)}" if ids else "no pipeline is loaded"
+
+
+def _check_stopped(member: Member) -> None:
+    if member.running:
+        raise PipelineBusy(
+            f"pipeline {member.pipeline.id!r} is running", suggestion="stop it first: it would overwrite the position"
+        )
 
 
 def _utc(at: float) -> str:

@@ -4,7 +4,7 @@ import logging
 from base64 import b64decode, b64encode
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
 from conduit_py.pipeline import NodeId
@@ -18,6 +18,7 @@ log = logging.getLogger("conduit_py.server")
 
 router = APIRouter(prefix="/api/v1/pipelines/{id}/positions", tags=["positions"])
 
+KEEP_STATE = "leave the state of processors as it is, though it has counted what was read"
 SourceId = Annotated[NodeId, Path(description="the id of a source of the pipeline")]
 Base64 = Annotated[
     str,
@@ -33,6 +34,7 @@ class PositionRequest(View):
     model_config = ConfigDict(extra="forbid")
 
     position: Base64
+    keep_state: bool = Field(default=False, strict=True, description=KEEP_STATE)
 
 
 class ReplayRequest(View):
@@ -41,6 +43,7 @@ class ReplayRequest(View):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     since: AwareDatetime | Literal["start"] = Field(alias="from")
+    keep_state: bool = Field(default=False, strict=True, description=KEEP_STATE)
 
 
 @router.get("", responses=documented(404, 503))
@@ -49,18 +52,28 @@ async def list_positions(service: Here, id: PipelineId) -> PositionsView:
     return await _positions(service, id)
 
 
+@router.delete("", responses=documented(404, 409, 503))
+async def start_over(service: Here, id: PipelineId) -> PositionsView:
+    """Have all sources start from the beginning, with the state of processors forgotten; only while stopped."""
+    await service.fleet.start_over(id)
+    log.info("pipeline %s: starts over, over HTTP", id)
+    return await _positions(service, id)
+
+
 @router.put("/{source}", responses=documented(404, 409, 503))
 async def set_position(service: Here, id: PipelineId, source: SourceId, request: PositionRequest) -> PositionsView:
     """Have a source go on after another position; only while the pipeline is stopped."""
-    await service.fleet.set_position(id, source, b64decode(request.position))
+    await service.fleet.set_position(id, source, b64decode(request.position), keep_state=request.keep_state)
     log.info("pipeline %s: position of %s set, over HTTP", id, source)
     return await _positions(service, id)
 
 
 @router.delete("/{source}", responses=documented(404, 409, 503))
-async def reset_position(service: Here, id: PipelineId, source: SourceId) -> PositionsView:
+async def reset_position(
+    service: Here, id: PipelineId, source: SourceId, keep_state: Annotated[bool, Query(description=KEEP_STATE)] = False
+) -> PositionsView:
     """Have a source start from the beginning; only while the pipeline is stopped."""
-    await service.fleet.set_position(id, source, None)
+    await service.fleet.set_position(id, source, None, keep_state=keep_state)
     log.info("pipeline %s: position of %s reset, over HTTP", id, source)
     return await _positions(service, id)
 
@@ -80,9 +93,10 @@ async def replay(service: Here, id: PipelineId, source: SourceId, request: Repla
     """
     point = None
     if request.since == "start":
-        await service.fleet.set_position(id, source, None)
+        await service.fleet.set_position(id, source, None, keep_state=request.keep_state)
     else:
-        point = _point(await service.fleet.replay(id, source, max(request.since.timestamp(), 0.0)))
+        since = max(request.since.timestamp(), 0.0)
+        point = _point(await service.fleet.replay(id, source, since, keep_state=request.keep_state))
     log.info("pipeline %s: %s is to read again what came since %s, over HTTP", id, source, request.since)
     return ReplayView(positions=(await _positions(service, id)).positions, point=point)
 

@@ -53,6 +53,8 @@ class Changes(msgspec.Struct):
     shards: list[ShardChange] = []
     positions: dict[str, bytes] = {}
     """How far each of these sources has come: what `Store.positions` gives of the pipeline that owns the claim."""
+    trails: dict[str, bytes] = {}
+    """Where these sources have been, each an encoded Trail: what `Store.trail` gives."""
 
     def encode(self) -> bytes:
         return _ENCODER.encode(self)

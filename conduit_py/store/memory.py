@@ -6,6 +6,7 @@ from typing import TypeVar
 import trio
 
 from conduit_py.errors import StateFailed
+from conduit_py.store.claim import Changes
 from conduit_py.store.memory_letters import MemoryLetterBox
 from conduit_py.store.memory_tables import MemoryTables
 from conduit_py.store.store import Kind, Row, Store
@@ -28,7 +29,7 @@ class MemoryStore(Store):
         self.writes = 0
         self.saved: list[tuple[str, dict[str, bytes]]] = []
         self._rows: dict[tuple[str, Kind, str], bytes] = {}
-        self._tables = MemoryTables(clock, self._place)
+        self._tables = MemoryTables(clock, self._place, self._displace)
         self.letters = MemoryLetterBox(self._enter, self._enter_write)
         self._closed = False
 
@@ -58,12 +59,19 @@ class MemoryStore(Store):
         if rows[0].kind == "position":
             self.saved.append((rows[0].pipeline, {row.node: row.value for row in rows if row.kind == "position"}))
 
-    def _place(self, pipeline: str, positions: dict[str, bytes]) -> None:
-        self._rows.update({(pipeline, "position", source): value for source, value in positions.items()})
-        self.saved.append((pipeline, dict(positions)))
+    def _place(self, pipeline: str, changes: Changes) -> None:
+        self._rows.update({(pipeline, "position", source): value for source, value in changes.positions.items()})
+        self._rows.update({(pipeline, "trail", source): value for source, value in changes.trails.items()})
+        self.saved.append((pipeline, dict(changes.positions)))
+
+    def _displace(self, pipeline: str) -> None:
+        self._drop(pipeline, "position", None)
 
     async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
         await self._enter_write()
+        self._drop(pipeline, kind, node)
+
+    def _drop(self, pipeline: str, kind: Kind, node: str | None) -> None:
         for row in [row for row in self._rows if row[:2] == (pipeline, kind) and node in (None, row[2])]:
             del self._rows[row]
 

@@ -11,10 +11,13 @@ from conduit_py.store.tables import Pending, Shard, Tables, advanced, fenced
 class MemoryTables(Tables):
     """Plain dictionaries. A method checks everything before it changes anything, so nothing has to be undone."""
 
-    def __init__(self, clock: Callable[[], float], place: Callable[[str, dict[str, bytes]], None]) -> None:
-        """`place` keeps the positions of an owner, which are not in these tables."""
+    def __init__(
+        self, clock: Callable[[], float], place: Callable[[str, Changes], None], displace: Callable[[str], None]
+    ) -> None:
+        """`place` keeps the positions and trails of an owner, which are not here; `displace` forgets the positions."""
         self._clock = clock
         self._place = place
+        self._displace = displace
         self._owners: dict[str, _Owner] = {}
         self._seen: dict[str, dict[bytes, float]] = {}
         self._outbox: dict[str, _Target] = {}
@@ -51,8 +54,8 @@ class MemoryTables(Tables):
             self._outbox.setdefault(intent.target, _Target()).pending[pending.number] = pending
         for (scope, name), shard in shards.items():
             self._shards[scope][name] = shard
-        if changes.positions:
-            self._place(owner, changes.positions)
+        if changes.positions or changes.trails:
+            self._place(owner, changes)
 
     def _refuse_repeats(self, changes: Changes) -> None:
         new: set[tuple[str, bytes]] = set()
@@ -72,8 +75,9 @@ class MemoryTables(Tables):
         return after
 
     def reset(self, owner: str) -> None:
+        self._displace(owner)
         if row := self._owners.get(owner):
-            row.claimed = Claimed(row.claimed.fence + 1, row.claimed.committed)
+            row.claimed = Claimed(row.claimed.fence + 1, row.claimed.committed + 1)
             row.state.clear()
             for scope in [scope for scope in self._seen if scope.startswith(f"{owner}/")]:
                 del self._seen[scope]

@@ -76,14 +76,16 @@ class SqlTables(Tables):
             self.delete(owner, gone)
         if changes.intents:
             self.add_intents(owner, changes.intents)
-        for source, position in changes.positions.items():
-            self.run(
-                "INSERT INTO entries (pipeline, kind, node, value) VALUES (?, 'position', ?, ?)"
-                " ON CONFLICT (pipeline, kind, node) DO UPDATE SET value = excluded.value",
-                owner,
-                source,
-                position,
-            )
+        for kind, values in (("position", changes.positions), ("trail", changes.trails)):
+            for source, value in values.items():
+                self.run(
+                    "INSERT INTO entries (pipeline, kind, node, value) VALUES (?, ?, ?, ?)"
+                    " ON CONFLICT (pipeline, kind, node) DO UPDATE SET value = excluded.value",
+                    owner,
+                    kind,
+                    source,
+                    value,
+                )
 
     def _advance(self, owner: str, fence: int, changes: Changes) -> bool:
         """Record the checkpoint under this fence; False when it is the last one already."""
@@ -121,7 +123,9 @@ class SqlTables(Tables):
         )
 
     def reset(self, owner: str) -> None:
-        if self.run("UPDATE claims SET fence = fence + 1, checkpoint = NULL WHERE owner = ?", owner):
+        self.run("DELETE FROM entries WHERE pipeline = ? AND kind = 'position'", owner)
+        renewed = "UPDATE claims SET fence = fence + 1, committed = committed + 1, checkpoint = NULL WHERE owner = ?"
+        if self.run(renewed, owner):
             self.run("DELETE FROM owned WHERE owner = ?", owner)
             # "0" is the character after "/".
             self.run("DELETE FROM seen WHERE scope >= ? AND scope < ?", f"{owner}/", f"{owner}0")

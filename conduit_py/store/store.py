@@ -69,7 +69,7 @@ class Store(ABC):
     ) -> None:
         """Remember these positions, and trails with them, in one step; sources that are not named keep theirs."""
         rows = [Row(pipeline, "position", source, _bytes(source, value)) for source, value in positions.items()]
-        rows += [Row(pipeline, "trail", source, _pack(trail)) for source, trail in (trails or {}).items()]
+        rows += [Row(pipeline, "trail", source, trail.encode()) for source, trail in (trails or {}).items()]
         if rows:
             await self._save(rows)
         else:
@@ -122,7 +122,8 @@ class Store(ABC):
     async def reset_claim(self, owner: str) -> None:
         """Have an owner start from the beginning; whoever claimed it is fenced.
 
-        Its checkpoint, its state and the keys seen in its own scopes, named OWNER/…, are forgotten.
+        Its checkpoint, its state, the keys seen in its own scopes, named OWNER/…, and the positions of the
+        pipeline of that name are forgotten, in one step.
         """
         await self.transact(lambda tables: tables.reset(owner))
 
@@ -192,7 +193,6 @@ class Store(ABC):
 _STATE = msgspec.json.Decoder(PipelineState)
 _ENTRY = msgspec.json.Decoder(ConnectorEntry)
 _TRAIL = msgspec.msgpack.Decoder(Trail)
-_pack = msgspec.msgpack.Encoder().encode
 
 
 def _decode(decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", value: bytes, what: str) -> T:

@@ -54,10 +54,11 @@ class Tables(ABC):
 
     @abstractmethod
     def reset(self, owner: str) -> None:
-        """Have the owner start from the beginning: no checkpoint, no state, and whoever claimed it is fenced.
+        """Have the owner start from the beginning: no checkpoint, state or positions; whoever claimed it is fenced.
 
-        Keys that were recorded in its own scopes, which are named OWNER/…, are forgotten too. The fence and
-        the number of the last transaction stay: they must grow for ever. So does what waits in the outbox.
+        Keys that were recorded in its own scopes, which are named OWNER/…, are forgotten too. What waits in the
+        outbox stays. Fences and numbers must grow for ever, and one number is left out: it may be that of a
+        transaction which another database carried and nobody adopted, and must not be adopted any more.
         """
 
     @abstractmethod

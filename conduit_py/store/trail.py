@@ -31,6 +31,9 @@ class Trail(msgspec.Struct, frozen=True):
 
     points: list[Point] = []
 
+    def encode(self) -> bytes:
+        return _ENCODER.encode(self)
+
     def due(self, now: float) -> bool:
         """Whether the last point is so long ago that another is wanted. A clock that was set back counts as well."""
         return not self.points or not 0 <= now - self.points[-1].at < MINUTE
@@ -46,6 +49,9 @@ class Trail(msgspec.Struct, frozen=True):
     def at(self, moment: float) -> Point | None:
         """The last point that is not after the moment: everything settled since then is read again from it."""
         return next((point for point in reversed(self.points) if point.at <= moment), None)
+
+
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 def _thinned(points: list[Point], now: float) -> Iterator[Point]:

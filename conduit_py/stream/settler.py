@@ -139,6 +139,13 @@ class Settler:
             raise self._not_allowed(refused)
         return stretches, letters
 
+    async def trails(self, stretches: Sequence[Stretch]) -> dict[str, bytes]:
+        """Exactly-once: where the source has been, for the commit of these to note; mostly nothing."""
+        if not stretches:
+            return {}
+        trails = await self._trail.trails(stretches[-1].positions[-1])
+        return {source: trail.encode() for source, trail in trails.items()}
+
     async def let_go(self, stretches: Sequence[Stretch]) -> None:
         """Exactly-once: the transaction with these is committed: tell the source, and give the credit back."""
         if stretches:

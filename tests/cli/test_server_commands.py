@@ -141,6 +141,28 @@ def test_positions_are_shown_set_and_reset_only_while_stopped(serving: "Serving"
     assert "5001" in (serving.command.folder / "endless.txt").read_text().splitlines()
 
 
+def test_a_pipeline_starts_over(serving: "Serving") -> None:
+    serving.add("short", "Count(to=100)")
+    serving.start()
+    serving.until("short", lambda shown: shown["status"] == "completed")
+    neither = serving.apart("positions", "reset", "short")
+    both = serving.apart("positions", "reset", "short", "count", "--all")
+    contrary = serving.apart("positions", "reset", "short", "--all", "--keep-state")
+    over = serving("positions", "reset", "short", "--all")
+    shown = serving.json("positions", "show", "short")
+    again = serving.json("positions", "reset", "short", "count", "--keep-state")
+
+    for done in (neither, both, contrary):
+        assert (done.returncode, done.stdout) == (2, "")
+    assert "give SOURCE or --all" in " ".join(neither.stderr.split())
+    assert (over.returncode, over.stdout) == (
+        0,
+        "short: starts from the beginning, with no state; its positions were count MTAw\n",
+    )
+    assert shown == {"positions": {"count": None}}
+    assert again == {"positions": {"count": None}, "before": {"count": None}}
+
+
 def test_a_source_is_set_back_to_where_it_was_at_a_time(serving: "Serving") -> None:
     serving.add("short", "Count(to=100)")
     serving.start()

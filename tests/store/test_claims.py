@@ -7,6 +7,7 @@ from conduit_py.errors import Fenced, OutOfStep, Repeated, StaleToken
 from conduit_py.store.claim import Changes, Claimed, Intent, ShardChange
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store
+from conduit_py.store.trail import Point, Trail
 
 
 async def test_gz_f1_every_claim_of_an_owner_has_a_higher_fence_and_the_last_checkpoint(store: Store) -> None:
@@ -142,15 +143,28 @@ async def test_a_refused_transaction_leaves_its_number_free_for_the_next(store: 
 
 async def test_a_reset_owner_starts_again_with_nobody_able_to_commit(store: Store) -> None:
     before = await store.claim("orders")
-    await before.commit(Changes(1, b"one", {b"k": b"v"}))
+    await before.commit(Changes(1, b"one", {b"k": b"v"}, positions={"s": b"5"}))
+    await store.save_positions("others", {"s": b"7"})
     await store.reset_claim("orders")
     await store.reset_claim("unknown")
     with pytest.raises(Fenced):
         await before.commit(Changes(2, b"two"))
     after = await store.claim("orders")
 
-    assert (after.fence, after.committed, after.checkpoint, await after.scan()) == (3, 1, None, [])
+    # A number is left out, for another database may have carried the transaction with it.
+    assert (after.fence, after.committed, after.checkpoint, await after.scan()) == (3, 2, None, [])
+    assert (await store.positions("orders"), await store.positions("others")) == ({}, {"s": b"7"})
     assert await store.claimed("unknown") is None
+
+
+async def test_trails_commit_with_positions(store: Store) -> None:
+    trail = Trail([Point(1.0, None, start=True), Point(2.0, b"5")])
+    claim = await store.claim("orders")
+    await claim.commit(Changes(1, b"", positions={"s": b"5"}, trails={"s": trail.encode()}))
+
+    assert await store.trail("orders", "s") == trail
+    assert await store.positions("orders") == {"s": b"5"}
+    assert (await store.trail("others", "s")).points == []
 
 
 async def test_a_reset_owner_forgets_the_keys_of_its_own_scopes_and_no_others(store: Store) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from conduit_py.cli.exit_code import ExitCode
+from conduit_py.cli.fault import putting_fault
 from conduit_py.cli.output import put, put_json
 
 dashboards = App(name="dashboards", help="Get dashboards for Grafana and alerts for Prometheus.", sort_key=14)
@@ -22,10 +23,11 @@ def export(
     from conduit_py.errors import EnvironmentUnfit
     from conduit_py.telemetry.export import export
 
-    try:
-        paths = export(out)
-    except OSError as error:
-        raise EnvironmentUnfit(f"the dashboards cannot be written to {out}: {error.strerror}") from error
+    with putting_fault(as_json=json):
+        try:
+            paths = export(out)
+        except OSError as error:
+            raise EnvironmentUnfit(f"the dashboards cannot be written to {out}: {error.strerror}") from error
     if json:
         put_json({"files": [str(path) for path in paths]})
         return ExitCode.OK

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from conduit_py.cli.exit_code import ExitCode
+from conduit_py.cli.fault import putting_fault
 from conduit_py.cli.output import put, put_json
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.errors import EnvironmentUnfit, Problem
@@ -148,9 +149,10 @@ def init(folder: Path, *, yaml: bool, as_json: bool) -> ExitCode:
         "README.md": README.format(file=name),
         ".gitignore": IGNORED,
     }
-    _refuse_to_overwrite([folder / file for file in files])
-    for file, text in files.items():
-        _write(folder / file, text)
+    with putting_fault(as_json=as_json):
+        _refuse_to_overwrite([folder / file for file in files])
+        for file, text in files.items():
+            _write(folder / file, text)
     _tell(folder, list(files), name, as_json=as_json)
     return ExitCode.OK
 

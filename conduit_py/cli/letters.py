@@ -159,9 +159,10 @@ def _agreed(count: int) -> bool:
 
 
 def _replayed(answer: dict[str, Any], *, dry_run: bool) -> str:
-    said = f"{_count(answer['queued'])} {'would be' if dry_run else 'are'} sent again"
-    if answer["already_queued"]:
-        said += f"; {answer['already_queued']:,} were on their way already"
+    queued, before = answer["queued"], answer["already_queued"]
+    said = f"{_count(queued)} {'would be' if dry_run else 'is' if queued == 1 else 'are'} sent again"
+    if before:
+        said += f"; {before:,} {'was' if before == 1 else 'were'} on {'its' if before == 1 else 'their'} way already"
     return f"{said}; {answer['impossible']:,} cannot be" if answer["impossible"] else said
 
 

@@ -97,6 +97,14 @@ def test_a_letter_is_edited_in_the_editor(odd: "Serving") -> None:
     assert "is not JSON" in broken.stderr
 
 
+def test_one_letter_is_spoken_of_as_one(odd: "Serving") -> None:
+    id = odd.json("dlq", "list")["letters"][0]["id"]
+    first, second = odd("dlq", "replay", id), odd("dlq", "replay", id)
+
+    assert first.stdout.splitlines()[0] == "1 letter is sent again"
+    assert second.stdout.splitlines()[0] == "0 letters are sent again; 1 was on its way already"
+
+
 def test_what_is_unclear_or_gone_ends_with_a_code_and_advice(odd: "Serving") -> None:
     gone = "a" * 16
     everything = odd.command("dlq", "discard", "--url", odd.url)

@@ -45,3 +45,12 @@ def test_for_programs(command: "Command") -> None:
     assert answers[0]["folder"] == "shop"
     assert {"pipelines/orders.py", "tests/test_orders.py", "README.md", ".gitignore"} <= set(answers[0]["files"])
     assert all((command.folder / "shop" / file).is_file() for file in answers[0]["files"])
+
+
+def test_a_refusal_for_programs(command: "Command") -> None:
+    command("init", "shop")
+    code, answers = command.json("init", "shop")
+
+    assert code == 2
+    assert answers[0]["error"]["code"] == "file.invalid"
+    assert "shop/README.md: exists already" in answers[0]["error"]["message"]

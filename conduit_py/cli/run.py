@@ -107,7 +107,6 @@ async def _run(
     async with await open_store(state) as store:
         if fresh:
             for pipeline in pipelines:
-                await store.forget_positions(pipeline.id)
                 await store.reset_claim(pipeline.id)
         results = await Session(pipelines, store, display, supervised).run()
     display.end(results)

@@ -102,4 +102,5 @@ def _s3(body: bytes) -> Finding:
     if not created:
         return Discard(f"no object was created: {events[0].event_name}")
     # Keys are encoded as in a form: a plus is a space.
-    return Notice(tuple(f"s3://{each.bucket.name}/{unquote_plus(each.object.key)}" for each in created))
+    addresses = [f"s3://{each.bucket.name}/{unquote_plus(each.object.key)}" for each in created]
+    return Notice(tuple(dict.fromkeys(addresses)))

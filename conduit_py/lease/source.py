@@ -113,9 +113,8 @@ class QueueSource(SharedSource[OptionsT]):
             if item is None:
                 continue
             self._work.settle(item, point)
-            delivery = self._work.complete(item) if is_end(point) else None
-            if delivery is not None:
-                finished.append(delivery)
+            if is_end(point):
+                finished += self._work.complete(item)
         await self._ack(finished)
 
     async def background(self) -> None:
@@ -156,63 +155,55 @@ class QueueSource(SharedSource[OptionsT]):
         terms = self.settings.terms
         receive = partial(self._queue.receive, min(count, self._queue.receive_max), terms.receive_seconds)
         deliveries: Sequence[Delivery] = await self._call(receive)
-        done: list[Delivery] = []
-        fresh: dict[str, Delivery] = {}
-        notices: dict[str, tuple[str, ...]] = {}
+        haul = _Haul()
         for delivery in deliveries:
             finding = look_at(delivery, self.settings.messages)
             if isinstance(finding, Discard):
-                done.append(delivery)
+                haul.done.append(delivery)
             elif isinstance(finding, Notice):
-                self._sort(delivery, finding.partitions, fresh, notices, done)
+                self._sort(delivery, finding.partitions, haul)
             else:
                 self.tally.unreadable += 1
                 log.error("message %s cannot be used: %s", delivery.id, finding.reason)
-        if fresh:
-            done += await self._track(fresh, notices, asked_at + terms.receive_seconds)
-        await self._ack(done)
-        if not fresh:
+        if haul.fresh:
+            await self._track(haul, asked_at + terms.receive_seconds)
+        for delivery, partitions in haul.again:
+            self._work.redelivered(partitions, delivery)
+        await self._ack(haul.done)
+        if not haul.fresh:
             await trio.sleep(_PAUSE_SECONDS)
 
-    def _sort(
-        self,
-        delivery: Delivery,
-        partitions: tuple[str, ...],
-        fresh: dict[str, Delivery],
-        notices: dict[str, tuple[str, ...]],
-        done: list[Delivery],
-    ) -> None:
-        """A message that is done is acked, one that we have is left, any other is new."""
+    def _sort(self, delivery: Delivery, partitions: tuple[str, ...], haul: "_Haul") -> None:
+        """A message that is done is acked, one whose work we have is left, any other is new."""
         if all(self._work.is_completed(partition) for partition in partitions):
             self.tally.duplicates += 1
-            done.append(delivery)
-        elif self._work.redelivered(partitions, delivery) or any(each in fresh for each in partitions):
-            # Not acked: should our work fail, somebody must get it again.
+            haul.done.append(delivery)
+        elif haul.names.intersection(partitions) or any(map(self._work.tracked, partitions)):
+            # Not acked yet: should our work fail, somebody must get it again.
             self.tally.duplicates += 1
+            haul.again.append((delivery, partitions))
         else:
-            fresh |= dict.fromkeys(partitions, delivery)
-            notices[delivery.handle] = partitions
+            haul.names.update(partitions)
+            haul.fresh.append((delivery, partitions))
 
-    async def _track(
-        self, fresh: dict[str, Delivery], notices: dict[str, tuple[str, ...]], deadline: float
-    ) -> list[Delivery]:
-        """Make what may be worked on ready; gives the messages all of whose work is done already."""
-        rows = {row.shard: row for row in await self._shards.open(self.scope, list(fresh), self._token)}
+    async def _track(self, haul: "_Haul", deadline: float) -> None:
+        """Make what may be worked on ready; messages all of whose work is done already are done with."""
+        rows = {row.shard: row for row in await self._shards.open(self.scope, list(haul.names), self._token)}
         rows |= {row.shard: row for row in await self._take_over(rows.values())}
-        done: list[Delivery] = []
-        for delivery in {delivery.handle: delivery for delivery in fresh.values()}.values():
-            names = notices[delivery.handle]
+        for delivery, names in haul.fresh:
             open_names = [name for name in names if not rows[name].done]
             for name in set(names) - set(open_names):
                 self._work.note_completed(name)
             ours = [name for name in open_names if rows[name].token == self._token]
             if not open_names:
                 self.tally.duplicates += 1
-                done.append(delivery)
+                haul.done.append(delivery)
             elif ours:
                 # What others work on keeps the message from being acked, and it will be delivered again.
-                await self._hold(delivery, open_names, ours, {name: rows[name].position for name in ours}, deadline)
-        return done
+                held = Held(delivery, self._extend, deadline, self.settings.terms, open_names)
+                for name in ours:
+                    self._work.add(Item(name, held, rows[name].position))
+                await self._leases.send(held.lease)
 
     async def _take_over(self, rows: Iterable[Shard]) -> list[Shard]:
         """What we began in an earlier run is ours at once, for that one is over; what others began, if they left it."""
@@ -227,15 +218,6 @@ class QueueSource(SharedSource[OptionsT]):
             self.tally.taken_over += len(acquired)
             taken += acquired
         return taken
-
-    async def _hold(
-        self, delivery: Delivery, names: list[str], ours: list[str], points: dict[str, bytes], deadline: float
-    ) -> None:
-        lease = Lease(partial(self._extend, delivery), deadline, self.settings.terms)
-        held = Held(delivery, lease, names)
-        for name in ours:
-            self._work.add(Item(name, held, points[name]))
-        await self._leases.send(lease)
 
     async def _extend(self, delivery: Delivery, seconds: float) -> None:
         await self._call(self._queue.extend, delivery, seconds)
@@ -283,8 +265,7 @@ class QueueSource(SharedSource[OptionsT]):
             self._work.give_up(item)
         elif item.read == item.committed:
             # Nothing follows what is committed: there is no record to carry the end, and none is needed.
-            delivery = self._work.complete(item)
-            await self._ack([delivery] if delivery is not None else [])
+            await self._ack(self._work.complete(item))
         else:
             self._work.await_commit(item)
 
@@ -317,6 +298,16 @@ class QueueSource(SharedSource[OptionsT]):
         if inspect.iscoroutinefunction(target):
             return await method(*args)
         return await trio.to_thread.run_sync(method, *args, abandon_on_cancel=True)
+
+
+class _Haul:
+    """The messages of one receive: new ones, those whose work is under way, and those that are done with."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.fresh: list[tuple[Delivery, tuple[str, ...]]] = []
+        self.again: list[tuple[Delivery, tuple[str, ...]]] = []
+        self.done: list[Delivery] = []
 
 
 def _encode(partition: str, point: bytes) -> bytes:

@@ -1,10 +1,10 @@
 """Work: the messages that are ours just now, and the pieces of work in them."""
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
 
-from conduit_py.lease.lease import Lease
+from conduit_py.lease.lease import Lease, Terms
 from conduit_py.lease.queue import Delivery
 
 
@@ -19,13 +19,35 @@ class Stage(Enum):
 
 
 class Held:
-    """A message that is ours: its delivery, its lease, and the pieces of work that are not completed."""
+    """A message that is ours: its lease, and the pieces of work in it.
 
-    def __init__(self, delivery: Delivery, lease: Lease, partitions: Iterable[str]) -> None:
-        self.delivery = delivery
-        self.lease = lease
-        self.partitions = set(partitions)
-        self.unread = set(self.partitions)
+    `deliveries` has what is acked with it, by the ids of messages: its own newest delivery, and others that
+    announce nothing but the same work.
+    """
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        extend: Callable[[Delivery, float], Awaitable[None]],
+        deadline: float,
+        terms: Terms,
+        partitions: Iterable[str],
+    ) -> None:
+        self._id = delivery.id
+        self._extend = extend
+        self.deliveries = {delivery.id: delivery}
+        self.lease = Lease(self._extend_newest, deadline, terms)
+        self.names = frozenset(partitions)
+        self.incomplete = set(self.names)
+        self.unread = set(self.names)
+
+    @property
+    def delivery(self) -> Delivery:
+        """The newest of its own."""
+        return self.deliveries[self._id]
+
+    async def _extend_newest(self, seconds: float) -> None:
+        await self._extend(self.delivery, seconds)
 
 
 class Item:
@@ -109,15 +131,15 @@ class Work:
         if item.stage is Stage.GIVEN_UP and point == item.read:
             self.forget(item)
 
-    def complete(self, item: Item) -> Delivery | None:
-        """All of it is committed. Gives the delivery to ack if this was the last piece of its message."""
+    def complete(self, item: Item) -> list[Delivery]:
+        """All of it is committed. Gives the deliveries to ack if this was the last piece of its message."""
         self.forget(item)
         self.note_completed(item.partition)
-        item.held.partitions.discard(item.partition)
-        if item.held.partitions:
-            return None
+        item.held.incomplete.discard(item.partition)
+        if item.held.incomplete:
+            return []
         item.held.lease.release()
-        return item.held.delivery
+        return list(item.held.deliveries.values())
 
     def note_completed(self, partition: str) -> None:
         self._completed[partition] = None
@@ -131,11 +153,12 @@ class Work:
         self._items.pop(item.partition, None)
 
     def redelivered(self, partitions: Sequence[str], delivery: Delivery) -> bool:
-        """Note a newer delivery of a message that we have: by its handle it is acked in the end."""
-        items = [self._items[partition] for partition in partitions if partition in self._items]
-        for item in items:
-            item.held.delivery = delivery
-        return bool(items)
+        """Whether we have work that is announced here. If that is all there is in it, it is acked with that work."""
+        found = [self._items[partition].held for partition in partitions if partition in self._items]
+        for held in found:
+            if all(partition in held.names or self.is_completed(partition) for partition in partitions):
+                held.deliveries[delivery.id] = delivery
+        return bool(found)
 
     def _leave(self, item: Item, stage: Stage) -> None:
         item.stage = stage

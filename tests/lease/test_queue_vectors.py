@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
@@ -189,6 +190,38 @@ async def test_qw_s4_positions_map_back_to_the_progress_of_each_piece_of_work(
         Progress("p2", token, offset(40), end(100), True),
         Progress("p3", token, b"", offset(30), False),
     ]
+
+
+def event(*names: str) -> bytes:
+    """What S3 says about several objects at once."""
+    about = [{"bucket": {"name": "b"}, "object": {"key": name}} for name in names]
+    return msgspec.json.encode({"Records": [{"eventName": "ObjectCreated:Put", "s3": each} for each in about]})
+
+
+async def test_a_message_that_announces_more_than_we_have_is_not_acked_with_what_we_have(
+    rig: Rig, autojump_clock: MockClock
+) -> None:
+    rig.queue.send(event("x", "x"))
+    rig.queue.send(event("x", "y"))
+    async with rig.source(messages=Kind.S3, lines=2, commit_seconds=1) as source:
+        await commit(rig, source, await source.read(100))
+        assert rig.queue.acked == ["message-1/1"]
+        await commit(rig, source, await source.read(100))
+
+        assert rig.queue.acked == ["message-1/1", "message-2/2"]
+        assert {row.shard: row.done for row in await rig.store.shards.all("work")} == {
+            "s3://b/x": True,
+            "s3://b/y": True,
+        }
+
+
+async def commit(rig: Rig, source: VectorSource, reading: Any) -> None:
+    """Commit a reading, as a run does."""
+    positions = [record.position for record in reading.records]
+    made = source.progress(positions)
+    changes = [ShardChange("work", each.shard, each.token, each.start, each.end, each.done) for each in made]
+    assert not await rig.store.shards.advance(changes)
+    await source.ack(positions)
 
 
 @pytest.mark.parametrize(("lines", "sizes"), [(9, [9]), (10, [10]), (11, [10, 1]), (20, [10, 10])])

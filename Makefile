@@ -3,11 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install java demo demo-page page test check format bench bench-fleet exactly-once clean
+.PHONY: help install java demo demo-page demo-spark page test check format bench bench-fleet exactly-once clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
 	@echo "make demo-page serve pipelines that never end, to see and operate them in a browser"
+	@echo "make demo-spark the same job as make demo on a Spark cluster of this machine: a master and two workers"
 	@echo "make test      set up, then lint, type-check and run every test"
 	@echo "make check     only lint, types and import rules"
 	@echo "make bench     compare with a plain Python loop and with bytewax, as ratios of one run"
@@ -39,6 +40,9 @@ demo: install
 
 demo-page: install
 	@$(BIN)/conduit-py serve --pipelines examples/live --state .demo-page $(ARGS)
+
+demo-spark: install java
+	@$(BIN)/python examples/demo/on_spark.py
 
 # Its packages are installed anew whenever the lock file changes.
 page: web/node_modules/.package-lock.json
@@ -75,4 +79,4 @@ format: install
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .demo .demo-page web/node_modules dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .demo .demo-page .demo-spark web/node_modules dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -108,7 +108,8 @@ def _users_modules(pipeline: Pipeline) -> list[ModuleType]:
 
 
 def _home(module: ModuleType) -> Path:
-    file = getattr(module, "__file__", None)
+    """The folder in which a top-level module or package stands; a pipeline file is known by its spec alone."""
+    file = getattr(module, "__file__", None) or getattr(getattr(module, "__spec__", None), "origin", None)
     if not isinstance(file, str):
         return Path("/nowhere")
     parent = Path(file).parent

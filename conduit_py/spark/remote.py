@@ -1,7 +1,7 @@
 """Remote: a source as the driver sees it: what comes of it are outcomes, for executors have read and processed it."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,17 +12,18 @@ from conduit_py import sdk
 from conduit_py.errors import FatalError, Problem, RecordRefused
 from conduit_py.record import Record
 from conduit_py.sdk.options import Options, Place
-from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, Reading
+from conduit_py.sdk.source import EndOfSource, Lag, NothingYet
 from conduit_py.spark.executors import Executors, Job
 from conduit_py.spark.outcome import Done
 from conduit_py.spark.part import Part, carry
 from conduit_py.spark.plan import splits
+from conduit_py.spark.pump import Drawn, Pump
 from conduit_py.spark.tally import Tally
 from conduit_py.stream.calls import Calls, is_async
 
 PART_SIZE = 4 * 1024 * 1024
 """Bytes of input in a task: enough to be worth its some milliseconds, and few enough to hold what comes back."""
-CARRIED_MAX = 2048
+CARRIED_MAX = 8192
 """Records in a task whose source only the driver can read."""
 
 
@@ -51,7 +52,7 @@ class Remote(sdk.Source[Options]):
         self._ready: deque[Record] = deque()
         self._job: Job | None = None
         self._waiting = trio.CancelScope()
-        self._inside = False
+        self._pump: Pump | None = None
 
     # What follows makes it look like the source that it stands for.
 
@@ -87,6 +88,9 @@ class Remote(sdk.Source[Options]):
     async def open(self, position: bytes | None) -> None:
         await self._calls("open", position)
         await trio.to_thread.run_sync(self._executors.start, abandon_on_cancel=True)
+        if not self._splits:
+            self._pump = Pump(self._calls, CARRIED_MAX * self._executors.cores)
+            self._pump.start()
 
     async def read(self, n: int) -> list[Record]:
         with trio.CancelScope() as self._waiting:
@@ -104,27 +108,34 @@ class Remote(sdk.Source[Options]):
 
     async def stop(self) -> None:
         """Make a waiting `read` end. A job that runs is of no use any more: its records are read again."""
-        if not self._inside or self._calls.inherited("stop"):
-            self._waiting.cancel()
-        elif is_async(self._source.stop):
-            await self._calls("stop")
-        else:
-            # Not in the thread of the source: that one is inside `read`.
-            await trio.to_thread.run_sync(self._source.stop, abandon_on_cancel=True)
+        self._waiting.cancel()
+        await self._end_read()
 
     async def teardown(self) -> None:
         try:
             await trio.to_thread.run_sync(self._executors.close, abandon_on_cancel=True)
+            if self._pump is not None:
+                await self._pump.close()
+            if self._calls.busy:
+                await self._end_read()
             await self._calls("teardown")
         finally:
             for calls in (self._calls, self._ack_calls, self._lag_calls):
                 calls.close()
 
+    async def _end_read(self) -> None:
+        """Have the source end a `read` that waits, if it knows how to."""
+        if is_async(self._source.stop):
+            await self._calls("stop")
+        elif not self._calls.inherited("stop"):
+            # Not in the thread of the source: that one may be inside `read`.
+            await trio.to_thread.run_sync(self._source.stop, abandon_on_cancel=True)
+
     async def _fetch(self) -> None:
         job = self._job or await self._begun()
         self._job = None
         results = await job.result()
-        if self._splits:
+        if self._pump is None or not self._pump.empty:
             self._job = await self._begun_if_any()
         for encoded in results:
             self._take(msgspec.msgpack.decode(encoded, type=Done))
@@ -158,28 +169,19 @@ class Remote(sdk.Source[Options]):
         return parts
 
     async def _carried(self) -> list[Part]:
-        """What one read gives, in as many parts as there are cores."""
-        self._inside = True
-        try:
-            reading = await self._calls("read", CARRIED_MAX * self._executors.cores)
-        finally:
-            self._inside = False
-        records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
-        size = -(-len(records) // self._executors.cores)
-        return [
-            self._carry(records[start : start + size], _within(refused, start, size))
-            for start in range(0, len(records), size)
-        ]
+        """What has been read by now, in as many parts as there are cores."""
+        assert self._pump is not None
+        cores = self._executors.cores
+        drawn = await self._pump.take(CARRIED_MAX * cores)
+        size = -(-len(drawn) // cores)
+        return [self._carry(drawn[start : start + size]) for start in range(0, len(drawn), size)]
 
-    def _carry(self, records: list[Record], refused: Mapping[int, str]) -> Part:
+    def _carry(self, drawn: list[Drawn]) -> Part:
+        refused = {index: each.refused for index, each in enumerate(drawn) if each.refused is not None}
         try:
-            return carry(self._node, records, refused)
+            return carry(self._node, [each.record for each in drawn], refused)
         except RecordRefused as error:
             raise FatalError(
                 f"{self._node} gave a record that cannot go to an executor: {error.message}",
                 suggestion=error.suggestion,
             ) from error
-
-
-def _within(refused: Mapping[int, str], start: int, size: int) -> dict[int, str]:
-    return {index - start: why for index, why in refused.items() if start <= index < start + size}

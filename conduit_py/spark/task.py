@@ -5,6 +5,7 @@ and dead letters as on one machine.
 """
 
 import os
+import socket
 from collections import defaultdict
 from contextlib import suppress
 from copy import copy
@@ -17,7 +18,7 @@ from conduit_py import sdk
 from conduit_py.backoff import Retry
 from conduit_py.batch import Batch
 from conduit_py.dead_letter import DeadLetter
-from conduit_py.errors import RecordRefused
+from conduit_py.errors import FatalError, RecordRefused, describe
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.pipeline import DeadLetters, Pipeline
 from conduit_py.record import Record
@@ -32,7 +33,11 @@ from conduit_py.stream.run import Run
 
 def perform(plan: bytes, part: bytes) -> bytes:
     """Run the planned pipeline over a part. An error that ends it is in the result: Spark need not try that again."""
-    return msgspec.msgpack.encode(trio.run(run_part, _planned(plan), Part.decode(part)))
+    try:
+        pipeline = _planned(plan)
+    except Exception as error:  # a border: what is pickled is the user's, and may need what is not installed here
+        return msgspec.msgpack.encode(Done([], [], {}, Broken.of(_unplanned(error))))
+    return msgspec.msgpack.encode(trio.run(run_part, pipeline, Part.decode(part)))
 
 
 async def run_part(pipeline: Pipeline, part: Part) -> Done:
@@ -110,6 +115,13 @@ def _between_own_ends(pipeline: Pipeline, part: Part, results: Results) -> tuple
     read_here = next(source.connector for source in own.sources if source.id == part.source)
     assert isinstance(read_here, PartSource)
     return own, read_here
+
+
+def _unplanned(error: Exception) -> FatalError:
+    return FatalError(
+        f"the pipeline cannot be made on executor {socket.gethostname()}: {describe(error)}",
+        suggestion="install there what is installed here, for example with spark.archives",
+    )
 
 
 @lru_cache(maxsize=4)

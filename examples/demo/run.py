@@ -1,4 +1,7 @@
-"""Set the demo up in .demo/ (or the folder named), run it as a user would, and show what came of it."""
+"""Set the demo up in .demo/ (or the folder named), run it as a user would, and show what came of it.
+
+What follows the name of the folder goes to `conduit-py run` as it is.
+"""
 
 import collections
 import json
@@ -9,6 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent.parent / ".demo"
+OPTIONS = sys.argv[2:]
 COMMAND = str(Path(sys.executable).parent / "conduit-py")
 
 
@@ -16,8 +20,8 @@ def main() -> int:
     prepare()
     say("The pipeline (conduit-py graph pipeline.py)")
     subprocess.run([COMMAND, "graph", "pipeline.py"], cwd=FOLDER, check=True)
-    say("Running it (conduit-py run pipeline.py)")
-    ran = subprocess.run([COMMAND, "run", "pipeline.py"], cwd=FOLDER)
+    say(f"Running it ({' '.join(['conduit-py run pipeline.py', *OPTIONS])})")
+    ran = subprocess.run([COMMAND, "run", "pipeline.py", *OPTIONS], cwd=FOLDER)
     if ran.returncode == 0:
         report()
     return ran.returncode

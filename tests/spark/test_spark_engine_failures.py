@@ -94,6 +94,30 @@ def test_a_processor_that_cannot_be_sent_is_named(tmp_path: Path) -> None:
     assert message.startswith("cannot be sent to executors: TypeError: cannot pickle")
 
 
+async def test_a_value_that_cannot_be_carried_is_a_dead_letter(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    path, out, letters = lines(tmp_path / "in.jsonl", range(4)), list[Record](), list[Record]()
+
+    def spoilt(record: Record) -> Record:
+        if record.payload["n"] == 2:
+            record.payload["path"] = Path("a")
+        return record
+
+    pipeline = copying(path, out, spoilt)
+    pipeline.dead_letters = p.DeadLetters(memory.Destination(into=letters))
+    state = await SparkSupervisor(pipeline, MemoryStore(), spark=SparkOptions(**spark_options)).run()
+
+    assert state.status is Status.COMPLETED, state.error
+    assert numbers(out) == [0, 1, 3]
+    [letter] = letters
+    assert (letter.payload["node"], letter.payload["error"]) == (
+        "out",
+        "payload.after.path is a pathlib.PosixPath, which cannot be kept "
+        "(keep plain values in records: numbers, text, bytes, dates, lists and dicts)",
+    )
+
+
 async def test_sources_keep_their_places_when_they_change_their_order(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
@@ -210,16 +234,20 @@ async def test_a_killed_executor_is_made_up_for(tmp_path: Path, spark: SparkSess
 EXAMPLE = """
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, processor
 from conduit_connectors import file, spark
+from beside_orders import in_cents
 
 @processor
 def cents(record: Record) -> Record | None:
-    record.payload["cents"] = round(record.payload["amount"] * 100)
+    record.payload["cents"] = in_cents(record.payload["amount"])
+    return record
+
+def checked(record: Record) -> Record:
     return record
 
 pipeline = Pipeline(
     "orders",
     sources=[Source("web", file.Source(path="orders.jsonl", format="json"))],
-    processors=[cents],
+    processors=[cents, checked],
     destinations=[Destination("lake", spark.Destination(format="parquet", path="LAKE"))],
     dead_letters=DeadLetters(
         file.Destination(path="dead.jsonl", format="json"), window_size=100, window_nack_threshold=5
@@ -231,10 +259,11 @@ pipeline = Pipeline(
 async def test_a_file_with_spark_at_its_end_runs_on_the_spark_that_is_asked_for(
     tmp_path: Path, spark: SparkSession, spark_options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connector names no master; one process has one Spark, so it uses that of the engine."""
+    """Its code, and that of the module beside it, goes along. Its connector names no master and uses the engine's."""
     monkeypatch.chdir(tmp_path)
     orders = [{"id": n, "amount": "free" if n == 50 else n} for n in range(100)]
     (tmp_path / "orders.jsonl").write_text("".join(json.dumps(order) + "\n" for order in orders))
+    (tmp_path / "beside_orders.py").write_text("def in_cents(amount):\n    return round(amount * 100)\n")
     (tmp_path / "orders.py").write_text(EXAMPLE.replace("LAKE", str(tmp_path / "lake")))
     [pipeline] = load_pipelines(tmp_path / "orders.py")
 

@@ -84,9 +84,10 @@ class NatsQueue(LeasedQueue):
     def close(self) -> None:
         loop, self._loop = self._loop, None
         if loop is not None:
-            if self._client is not None:
-                asyncio.run_coroutine_threadsafe(self._client.close(), loop).result(_ANSWER_SECONDS)
-            loop.call_soon_threadsafe(loop.stop)
+            try:
+                asyncio.run_coroutine_threadsafe(self._leave(), loop).result(_ANSWER_SECONDS)
+            finally:
+                loop.call_soon_threadsafe(loop.stop)
 
     async def _connect(self) -> None:
         nats, options = _nats(), self._options
@@ -105,6 +106,13 @@ class NatsQueue(LeasedQueue):
         )
         await jetstream.add_consumer(options.stream, config)
         self._pull = await jetstream.pull_subscribe_bind(self._consumer, options.stream)
+
+    async def _leave(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+        # Whoever still waits for messages, in a thread that nobody waits for, must not wait for ever.
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
 
     async def _fetch(self, count: int) -> list[Delivery]:
         # Asked for several, the library waits for all of them; so first one, then what else is there.

@@ -1,7 +1,11 @@
 """What every leased queue promises, held against real servers (QW-Q1 to QW-Q3 for each)."""
 
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -143,6 +147,40 @@ def test_a_server_that_cannot_be_reached_is_named_without_its_password(make: Any
 
     assert "hidden" not in caught.value.message
     assert caught.value.suggestion is not None
+
+
+def test_who_is_in_a_receive_when_the_queue_is_closed_does_not_stay_there(harness: QueueHarness) -> None:
+    queue = harness.worker()
+    waiting = threading.Thread(target=suppressed, args=(queue,), daemon=True)
+    waiting.start()
+    queue.close()
+
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
+def suppressed(queue: Any) -> None:
+    with suppress(Exception):
+        queue.receive(1, LONG_SECONDS)
+
+
+@pytest.mark.parametrize(("module", "name"), [("boto3", "sqs"), ("redis", "redis_streams"), ("nats", "nats")])
+def test_what_has_to_be_installed_is_said(module: str, name: str) -> None:
+    options = {"redis_streams": "url='redis://h', stream='s'", "nats": "url='nats://h', stream='s'", "sqs": "url='u'"}
+    program = f"""
+import sys
+sys.modules[{module!r}] = None  # as if it were not installed
+from conduit_connectors import {name} as connector
+try:
+    connector.Source({options[name]}).queue().open()
+except Exception as error:
+    print(type(error).__name__, error, error.suggestion)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+
+    extra = name.partition("_")[0]
+    assert ran.stdout.startswith("FatalError ")
+    assert f"which is not installed pip install 'conduit-py[{extra}]'" in ran.stdout
 
 
 def test_a_stream_or_queue_that_is_missing_or_something_else_is_named(

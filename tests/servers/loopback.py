@@ -62,31 +62,35 @@ def beside_python(name: str) -> str:
     return program
 
 
-def unpacked(config: pytest.Config, packages: Sequence[str]) -> Path:
-    """Debian's packages and what they need, unpacked into a folder but not installed: no service is started."""
+def unpacked(config: pytest.Config, name: str, package: Callable[[], str] | None = None) -> Path:
+    """Debian's package and what it needs, unpacked into a folder but not installed: no service is started.
+
+    `package` finds out which one it is, if not that of this name, once apt knows what there is.
+    """
     assert config.cache is not None
-    folder = Path(config.cache.mkdir(f"{packages[0]}-unpacked"))
+    folder = Path(config.cache.mkdir(f"{name}-unpacked"))
     with (folder / "lock").open("w") as lock:
         # Several workers of pytest-xdist share the folder.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            _unpack(folder, packages)
+            unpack(folder, package or (lambda: name))
             (folder / "complete").touch()
     return folder
 
 
-def _unpack(folder: Path, packages: Sequence[str]) -> None:
+def unpack(folder: Path, package: Callable[[], str]) -> None:
+    """Have apt fetch a package and those of its dependencies that are not installed, and unpack them all."""
     if shutil.which("apt-get") is None:
-        pytest.fail(f"{packages[0]} is needed: install it so that its programs are in the PATH")
+        pytest.fail(f"the server for {folder} is needed: install it so that its programs are in the PATH")
     archives = folder / "archives"
     (archives / "partial").mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0:
         subprocess.run(["apt-get", "update", "-q"], check=True, capture_output=True, timeout=100)
     command = ["apt-get", "install", "--download-only", "--no-install-recommends", "-qy", "-oDebug::NoLocking=1"]
-    command += [f"-oDir::Cache::archives={archives}", *packages]
+    command += [f"-oDir::Cache::archives={archives}", package()]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
-    for package in archives.glob("*.deb"):
-        subprocess.run(["dpkg-deb", "--extract", str(package), str(folder)], check=True, timeout=100)
+    for archive in archives.glob("*.deb"):
+        subprocess.run(["dpkg-deb", "--extract", str(archive), str(folder)], check=True, timeout=100)
     shutil.rmtree(archives)
 
 
@@ -95,12 +99,12 @@ def libraries(root: Path) -> str:
     return ":".join(sorted({str(path.parent) for path in root.glob("**/*.so.*")}))
 
 
-def end_with_parent() -> Callable[[], None]:
+def end_with_parent(how: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
     """Have the kernel stop a process when its parent has gone, killed or not."""
     libc = ctypes.CDLL(None)
 
     def ask() -> None:
-        libc.prctl(1, int(signal.SIGKILL), 0, 0, 0)
+        libc.prctl(1, int(how), 0, 0, 0)
 
     return ask
 

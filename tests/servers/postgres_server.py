@@ -4,21 +4,19 @@
 an empty database of its own for one test.
 """
 
-import ctypes
-import fcntl
 import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from loopback import end_with_parent, free_port, libraries, unpacked
 
 SETTINGS = {
     # A test kills clients, never the machine.
@@ -39,7 +37,7 @@ class PostgresServer:
     """A running server; `dsn(database)` is the address of one of its databases, for its superuser."""
 
     def __init__(self, programs: Path, folder: Path, user: int) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._programs = programs
         self._folder = folder
         self._user = user
@@ -76,7 +74,7 @@ class PostgresServer:
             [str(self._programs / "postgres"), "-D", str(self._folder / "data"), *options],
             stdout=(self._folder / "log").open("ab"),
             stderr=subprocess.STDOUT,
-            preexec_fn=_end_with_parent(),
+            preexec_fn=end_with_parent(signal.SIGQUIT),
             **self._as_user(),
         )
         deadline = time.monotonic() + 30
@@ -146,34 +144,8 @@ def _installed() -> Path | None:
 
 
 def _unpacked(config: pytest.Config) -> Path:
-    """Debian's package and what it needs, unpacked but not installed: no cluster is made, no service started."""
-    assert config.cache is not None
-    folder = Path(config.cache.mkdir("postgresql-unpacked"))
-    with (folder / "lock").open("w") as lock:
-        # Several workers of pytest-xdist share the folder.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            unpack(folder)
-            (folder / "complete").touch()
-    [initdb] = folder.glob("usr/lib/postgresql/*/bin/initdb")
+    [initdb] = unpacked(config, "postgresql", _server_package).glob("usr/lib/postgresql/*/bin/initdb")
     return initdb.parent
-
-
-def unpack(folder: Path, *options: str) -> None:
-    """Have apt fetch the server and those of its dependencies that are not installed, and unpack them all."""
-    if shutil.which("apt-get") is None:
-        pytest.fail("PostgreSQL is needed: install it so that initdb and postgres are in the PATH")
-    archives = folder / "archives"
-    (archives / "partial").mkdir(parents=True, exist_ok=True)
-    if os.geteuid() == 0:
-        subprocess.run(["apt-get", "update", "-q"], check=True, capture_output=True, timeout=100)
-    server = _server_package()
-    command = ["apt-get", "install", "--download-only", "--no-install-recommends", "-qy", "-oDebug::NoLocking=1"]
-    command += [f"-oDir::Cache::archives={archives}", *options, server]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
-    for package in archives.glob("*.deb"):
-        subprocess.run(["dpkg-deb", "--extract", str(package), str(folder)], check=True, timeout=100)
-    shutil.rmtree(archives)
 
 
 def _server_package() -> str:
@@ -185,9 +157,7 @@ def _server_package() -> str:
 def _libraries(programs: Path) -> str:
     """Where what the programs need was unpacked; nothing when they are installed."""
     root = programs.parents[4]
-    if root == Path("/"):
-        return ""
-    return ":".join(sorted({str(path.parent) for path in root.glob("**/*.so.*")}))
+    return "" if root == Path("/") else libraries(root)
 
 
 def _unprivileged() -> int:
@@ -195,20 +165,3 @@ def _unprivileged() -> int:
         return os.geteuid()
     known = {user.pw_name: user.pw_uid for user in pwd.getpwall()}
     return known.get("postgres", known.get("nobody", 65534))
-
-
-def _end_with_parent() -> Callable[[], None]:
-    """Have the kernel stop the server when its parent has gone, killed or not."""
-    libc = ctypes.CDLL(None)
-
-    def ask() -> None:
-        libc.prctl(1, int(signal.SIGQUIT), 0, 0, 0)
-
-    return ask
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -15,7 +15,7 @@ def redis_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     """The address of a Redis that keeps nothing on the disk."""
     program, needed = shutil.which("redis-server"), ""
     if program is None:
-        root = unpacked(request.config, ["redis-server"])
+        root = unpacked(request.config, "redis-server")
         # In Debian's package it is a link to a program of another one.
         program, needed = str((root / "usr/bin/redis-server").resolve()), libraries(root)
         program = str(_named(Path(program), "redis-server", tmp_path_factory.mktemp("redis-program")))

@@ -44,9 +44,9 @@ def start_over(call: Call, id: str) -> ExitCode:
     """Forget all positions of a pipeline, and the state of its processors. What the positions were is printed."""
     with calling(call) as client:
         before = client.ask("GET", "pipelines", id, "positions")["positions"]
-        answer = client.ask("DELETE", "pipelines", id, "positions")
+        client.ask("POST", "pipelines", id, "reset")
     if call.json:
-        put_json({**answer, "before": before})
+        put_json({"positions": dict.fromkeys(before), "before": before})
     else:
         was = ", ".join(f"{source} {'none' if each is None else each}" for source, each in before.items())
         put(f"{id}: starts from the beginning, with no state; its positions were {was}")

@@ -68,6 +68,13 @@ async def restart_pipeline(service: Here, id: PipelineId) -> AcceptedView:
     return _accepted(service, id, "restart")
 
 
+@router.post("/{id}/reset", responses=documented(404, 409, 503))
+async def reset_pipeline(service: Here, id: PipelineId) -> AcceptedView:
+    """Have all sources start from the beginning, with the state of processors forgotten; only while stopped."""
+    await service.fleet.start_over(id)
+    return _accepted(service, id, "reset")
+
+
 def pipeline_views(service: Service) -> list[PipelineView]:
     return [pipeline_view(member, service.redaction) for member in service.fleet]
 

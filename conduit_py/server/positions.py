@@ -52,14 +52,6 @@ async def list_positions(service: Here, id: PipelineId) -> PositionsView:
     return await _positions(service, id)
 
 
-@router.delete("", responses=documented(404, 409, 503))
-async def start_over(service: Here, id: PipelineId) -> PositionsView:
-    """Have all sources start from the beginning, with the state of processors forgotten; only while stopped."""
-    await service.fleet.start_over(id)
-    log.info("pipeline %s: starts over, over HTTP", id)
-    return await _positions(service, id)
-
-
 @router.put("/{source}", responses=documented(404, 409, 503))
 async def set_position(service: Here, id: PipelineId, source: SourceId, request: PositionRequest) -> PositionsView:
     """Have a source go on after another position; only while the pipeline is stopped."""

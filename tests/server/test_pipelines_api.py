@@ -184,19 +184,18 @@ async def test_a_source_is_set_back_to_a_point_of_its_history(autojump_clock: Mo
 
 
 async def test_a_pipeline_starts_over_while_stopped(autojump_clock: MockClock, open_site: "OpenSite") -> None:
-    path = "/api/v1/pipelines/a/positions"
     async with open_site("a") as site:
         site.service.fleet.start("a")
         await site.settled()
-        busy = await site.client.delete(path)
+        busy = await site.client.post("/api/v1/pipelines/a/reset")
         await site.client.post("/api/v1/pipelines/a/stop")
         await site.settled()
         before = await site.service.store.positions("a")
-        over = await site.client.delete(path)
+        over = await site.client.post("/api/v1/pipelines/a/reset")
         after = await site.service.store.positions("a")
 
     assert (busy.status_code, code(busy)) == (409, "pipeline.running")
-    assert (over.status_code, over.json()) == (200, {"positions": {"source": None}})
+    assert (over.status_code, over.json()) == (200, {"id": "a", "status": "stopped"})
     assert (list(before), after) == (["source"], {})
 
 

@@ -34,7 +34,8 @@ class Destination(SqlDestination[DestinationOptions]):
     One destination writes a file at a time: a transaction holds the database's only write lock until it is
     committed. Only workers that share a queue may write to it together. Rows for several tables go through
     one destination, with `table=None`. A row that the table refuses, and values that SQLite cannot hold
-    (NaN, infinity, integers beyond 64 bits), are refused by themselves. Dates, decimals and UUIDs are stored as text, objects and lists as JSON.
+    (NaN, infinity, integers beyond 64 bits), are refused by themselves. Dates, decimals and UUIDs are stored
+    as text, objects and lists as JSON.
     """
 
     bytes_type: ClassVar[str] = "BLOB"

@@ -5,7 +5,7 @@ from conduit_py.stream.meter import Meter, NodeKind
 REASONS: dict[NodeKind, tuple[str, ...]] = {
     "source": ("source", "window", "channel", "store", "source ack"),
     "processor": ("processor", "back-off", "channel"),
-    "destination": ("write", "flush", "back-off", "answers"),
+    "destination": ("write", "flush", "back-off", "answers", "commit"),
     "dead_letters": ("dead letters",),
 }
 """By kind of node: what each of the `waiting` blocks in `stream/` says."""

@@ -11,6 +11,7 @@ const WORDS = {
   write: ["writes", "busy"],
   flush: ["flushes", "busy"],
   answers: ["waits for answers", "idle"],
+  commit: ["waits for the last commit", "busy"],
   "back-off": ["backs off before a retry", "held"],
 };
 

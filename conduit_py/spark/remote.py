@@ -22,9 +22,13 @@ from conduit_py.spark.tally import Tally
 from conduit_py.stream.calls import Calls, is_async
 
 PART_SIZE = 4 * 1024 * 1024
-"""Bytes of input in a task: enough to be worth its some milliseconds, and few enough to hold what comes back."""
+"""Bytes of input in a task: enough to be worth its some milliseconds."""
+JOB_SIZE = 64 * 1024 * 1024
+"""Bytes of input in all tasks of a job: few enough to hold what comes back, however many cores there are."""
 CARRIED_MAX = 8192
 """Records in a task whose source only the driver can read."""
+JOB_CARRIED_MAX = 65_536
+"""And in a job of those."""
 
 
 class Remote(sdk.Source[Options]):
@@ -49,6 +53,7 @@ class Remote(sdk.Source[Options]):
         self._calls = Calls(node, source)
         self._ack_calls = Calls(f"{node}-ack", source)
         self._lag_calls = Calls(f"{node}-lag", source)
+        self._done: deque[bytes] = deque()
         self._ready: deque[Record] = deque()
         self._job: Job | None = None
         self._waiting = trio.CancelScope()
@@ -88,14 +93,21 @@ class Remote(sdk.Source[Options]):
     async def open(self, position: bytes | None) -> None:
         await self._calls("open", position)
         await trio.to_thread.run_sync(self._executors.start, abandon_on_cancel=True)
+        cores = self._executors.cores
+        self._part_size = max(1, min(self._part_size, JOB_SIZE // cores))
         if not self._splits:
-            self._pump = Pump(self._calls, CARRIED_MAX * self._executors.cores)
+            self._pump = Pump(self._calls, min(CARRIED_MAX * cores, JOB_CARRIED_MAX))
             self._pump.start()
 
     async def read(self, n: int) -> list[Record]:
         with trio.CancelScope() as self._waiting:
+            # What is read sets out before more is read.
+            await trio.lowlevel.checkpoint()
             while not self._ready:
-                await self._fetch()
+                if self._done:
+                    self._take(msgspec.msgpack.decode(self._done.popleft(), type=Done))
+                else:
+                    await self._fetch()
             return [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
         raise EndOfSource
 
@@ -134,11 +146,9 @@ class Remote(sdk.Source[Options]):
     async def _fetch(self) -> None:
         job = self._job or await self._begun()
         self._job = None
-        results = await job.result()
+        self._done.extend(await job.result())
         if self._pump is None or not self._pump.empty:
             self._job = await self._begun_if_any()
-        for encoded in results:
-            self._take(msgspec.msgpack.decode(encoded, type=Done))
 
     def _take(self, done: Done) -> None:
         if done.broken is not None:
@@ -172,7 +182,7 @@ class Remote(sdk.Source[Options]):
         """What has been read by now, in as many parts as there are cores."""
         assert self._pump is not None
         cores = self._executors.cores
-        drawn = await self._pump.take(CARRIED_MAX * cores)
+        drawn = await self._pump.take(JOB_CARRIED_MAX)
         size = -(-len(drawn) // cores)
         return [self._carry(drawn[start : start + size]) for start in range(0, len(drawn), size)]
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -293,3 +293,22 @@ def test_a_shape_is_of_a_collection_and_is_checked_like_the_rest() -> None:
 
     assert unknown.message.startswith("Value error, shapes has 'b', which collections has not")
     assert (wrong.path, wrong.message[:52]) == ("shapes.a", 'Value error, format="file" and path go together')
+
+
+@pytest.mark.parametrize("size", [1, 1000, 10_000_000])
+async def test_the_parts_of_a_generator_are_the_whole(size: int) -> None:
+    splitting = generator.Source(count=300, seed=5)
+    await splitting.open(b"generator:1:9")
+    found: list[Record] = []
+    with suppress(EndOfSource):
+        while True:
+            part = generator.Source(count=300, seed=5)
+            await part.open_part(await splitting.split(size))
+            found += await read_all(part, 7)
+
+    assert found == await generated(b"generator:1:9", count=300, seed=5)
+
+
+@pytest.mark.parametrize(("options", "can"), [({"count": 3}, True), ({}, False), ({"count": 3, "rate": 1}, False)])
+def test_a_generator_without_an_end_or_with_a_pace_is_not_split(options: dict[str, Any], can: bool) -> None:
+    assert generator.Source(**options).splits() is can

@@ -1,6 +1,7 @@
 """`conduit-py run --engine spark` where something is missing: what to do is said, and nothing is started."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,16 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
     assert code == 1
     assert "Spark runs on Java, and there is none on this machine" in said
     assert "apt-get install openjdk-17-jre-headless" in said
+
+
+def test_a_master_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        code, said = run(tmp_path, "--engine", "spark", "--master", f"spark://{address}")
+
+    assert code == 1
+    assert f"no Spark master answers ({address}: Connection refused)" in said
 
 
 def test_what_cannot_run_on_spark_is_a_mistake_in_the_file(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from conduit_py.sdk import EndOfSource, FatalError, Operation, Payload, Record
 
 _COLLECTION = "opencdc.collection"
 _UNLIMITED_STEP = timedelta(milliseconds=1)
+_RECORD_SIZE = 128
+"""About as many bytes as a record would take in a file."""
 
 
 class SourceOptions(Shape):
@@ -42,7 +44,7 @@ class SourceOptions(Shape):
         return self
 
 
-class Source(sdk.Source[SourceOptions]):
+class Source(sdk.SplittableSource[SourceOptions]):
     """Records that are a function of the seed and their number, counted from 0; the position is the number.
 
     At-least-once on its own, exactly-once with a destination that can: a run that goes on after a position
@@ -57,6 +59,9 @@ class Source(sdk.Source[SourceOptions]):
     A rate is kept over time, but of what back-pressure held up at most a second is made up for.
     """
 
+    _end: int | None = None
+    """The number at which a part ends."""
+
     async def open(self, position: bytes | None) -> None:
         options = self.options
         self._next = 0 if position is None else number_of("generator", position) + 1
@@ -67,9 +72,9 @@ class Source(sdk.Source[SourceOptions]):
 
     async def read(self, n: int) -> list[Record]:
         await trio.lowlevel.checkpoint()
-        count = self.options.count
-        if count is not None:
-            n = min(n, count - self._next)
+        end = self.options.count if self._end is None else self._end
+        if end is not None:
+            n = min(n, end - self._next)
             if n <= 0:
                 raise EndOfSource
         if not self._block:
@@ -79,6 +84,25 @@ class Source(sdk.Source[SourceOptions]):
         records, self._block = self._block[:n], self._block[n:]
         self._next += len(records)
         return records
+
+    def splits(self) -> bool:
+        """A pace is kept by one; what several machines make is made as fast as they can, and must have an end."""
+        options = self.options
+        paced = options.rate or options.burst is not None
+        shapes = [options, *options.shapes.values()]
+        return options.count is not None and not paced and all(shape.path is None for shape in shapes)
+
+    async def split(self, size: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        assert self.options.count is not None
+        start, self._next = self._next, min(self._next + max(1, size // _RECORD_SIZE), self.options.count)
+        if start >= self._next:
+            raise EndOfSource
+        return b"%d %d" % (start, self._next)
+
+    async def open_part(self, part: bytes) -> None:
+        start, self._end = map(int, part.split())
+        await self.open(positions_of("generator", range(start - 1, start))[0] if start else None)
 
     async def _maker(self, shape: Shape) -> Maker:
         options = self.options

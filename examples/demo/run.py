@@ -43,7 +43,7 @@ def report() -> None:
     say(f"What came of it (in {FOLDER.name}/)")
     for name in ("lake.jsonl", "large-orders.jsonl", "dead-letters.jsonl"):
         lines = (FOLDER / name).read_text().splitlines()
-        print(f"{name}: {len(lines)} lines, the first is\n  {lines[0][:150]}")
+        print(f"{name}: {len(lines)} lines, the first is\n  {lines[0][:150]}{'…' if len(lines[0]) > 150 else ''}")
     letters = [json.loads(line) for line in (FOLDER / "dead-letters.jsonl").read_text().splitlines()]
     print("dead letters by cause:")
     for (node, error), count in collections.Counter((each["node"], each["error"]) for each in letters).most_common():

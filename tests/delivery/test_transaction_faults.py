@@ -1,0 +1,290 @@
+"""The transaction vectors GZ-T9 and T11 to T14 of reference B.5 on real journals: failures, fail-over and restarts."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from conduit_connectors import journal
+from conduit_connectors.journal.position import Position
+from trio.testing import MockClock
+
+from conduit_py import Record, processor, sdk
+from conduit_py.backoff import Recovery
+from conduit_py.batch import Batch
+from conduit_py.delivery.checkpoint import Checkpoint
+from conduit_py.journal import sequencer
+from conduit_py.journal.layout import HEADER_SIZE, SUFFIX
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.status import Status
+from conduit_py.store.claim import Changes, Claimed
+from conduit_py.store.memory import MemoryStore
+from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.store import Store
+from conduit_py.testing import run_to_end
+from conduit_py.testing.driver import batch_of
+from conduit_py.testing.vault import StagedVault, Vault
+from tests.delivery.upstream import (
+    LOOK,
+    Upstream,
+    VirtualDestination,
+    VirtualSource,
+    committed,
+    offset,
+    pipeline,
+    position,
+    running,
+)
+
+
+def visible_in(path: Path) -> list[int]:
+    """What a reader of what is committed sees in a journal."""
+    source = journal.Source(path=path)
+    source.open(None)
+    try:
+        found = source.read(1000)
+        assert isinstance(found, list)
+        return [record.payload["n"] for record in found]
+    except sdk.NothingYet:
+        return []
+    finally:
+        source.teardown()
+
+
+async def test_gz_t9_recovered_acks_are_written_again_once_more_is_harmless_and_strangers_are_let_go(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    upstream, store, output = Upstream(tmp_path / "in"), MemoryStore(), tmp_path / "out"
+    claim = await store.claim("p")
+    died = journal.Destination(path=output)
+    died.open()
+    died.begin("p", claim.fence, [])
+    died.write(_batch(0, 1))
+    intent = died.stage()
+    assert intent is not None
+    await claim.commit(Changes(1, Checkpoint(intents={"d0": intent, "gone": b"intent"}).encode()))
+    died.write(_batch(2))
+    died.teardown()
+    assert visible_in(output) == []
+
+    seen = []
+    for _ in range(3):
+        async with running(pipeline(VirtualSource(path=upstream.path), VirtualDestination(path=output)), store):
+            seen.append(visible_in(output))
+    upstream.provisional(7)
+    upstream.acknowledge()
+    async with running(pipeline(VirtualSource(path=upstream.path), VirtualDestination(path=output)), store):
+        seen.append(visible_in(output))
+
+    assert seen == [[0, 1], [0, 1], [0, 1], [0, 1, 7]]
+    assert "p: what gone staged last stays invisible, for it is gone" in caplog.text
+    assert await committed(store) == 2
+
+
+def _batch(*numbers: int) -> Batch:
+    return batch_of([Record.of({"n": number}, position=b"%d" % number) for number in numbers])
+
+
+class FragileVault(Vault):
+    """A vault whose destination fails for good in the call named here."""
+
+    failing: str | None = None
+    torn_down = 0
+
+
+class FragileDestination(StagedVault):
+    """Fails where its vault says so."""
+
+    def _reached(self, call: str) -> None:
+        assert isinstance(self.vault, FragileVault)
+        if call == self.vault.failing:
+            raise sdk.FatalError(f"the vault fails to {call}")
+
+    async def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
+        self._reached("begin")
+        await super().begin(owner, fence, intents)
+
+    async def write(self, batch: Batch) -> Any:
+        self._reached("write")
+        return await super().write(batch)
+
+    async def stage(self) -> bytes | None:
+        self._reached("stage")
+        return await super().stage()
+
+    async def apply(self, intent: bytes) -> None:
+        self._reached("apply")
+        await super().apply(intent)
+
+    async def teardown(self) -> None:
+        assert isinstance(self.vault, FragileVault)
+        await trio.lowlevel.checkpoint()
+        self.vault.torn_down += 1
+
+
+class TestGzT11:
+    @pytest.mark.parametrize(("failing", "kept"), [("begin", 0), ("write", 0), ("stage", 0), ("apply", 1)])
+    async def test_gz_t11_an_error_at_any_step_ends_the_run_by_name_and_the_next_makes_up_for_it(
+        self, tmp_path: Path, autojump_clock: MockClock, failing: str, kept: int
+    ) -> None:
+        """Ours is torn down also when it could not begin: what `open` took is given back in any case."""
+        upstream, vault, store = Upstream(tmp_path), FragileVault(), MemoryStore()
+        upstream.provisional(0)
+        upstream.acknowledge()
+        declared = pipeline(VirtualSource(path=tmp_path, until="end"), FragileDestination(vault=vault))
+        vault.failing = failing
+        outcome = await run_to_end(declared, store)
+
+        assert outcome.error is not None
+        assert (outcome.status, outcome.error.node) == (Status.DEGRADED, "d0")
+        assert f"the vault fails to {failing}" in outcome.error.message
+        assert (vault.visible, await committed(store), vault.torn_down) == ([], kept, 1)
+
+        vault.failing = None
+        outcome = await run_to_end(declared, store)
+
+        assert (outcome.status, outcome.progress.read) == (Status.COMPLETED, 1 - kept)
+        assert (vault.visible, await committed(store), vault.torn_down) == ([0], 1, 2)
+
+    async def test_gz_t11_an_error_of_a_processor_ends_the_run_by_name_and_nothing_of_its_transaction_stays(
+        self, tmp_path: Path, autojump_clock: MockClock
+    ) -> None:
+        upstream, vault, store = Upstream(tmp_path), FragileVault(), MemoryStore()
+
+        @processor
+        def consume(record: Record) -> Record:
+            raise sdk.FatalError("it cannot be consumed")
+
+        upstream.provisional(0)
+        upstream.acknowledge()
+        source = VirtualSource(path=tmp_path, until="end")
+        outcome = await run_to_end(pipeline(source, FragileDestination(vault=vault), processors=[consume]), store)
+
+        assert outcome.error is not None
+        assert (outcome.status, outcome.error.node) == (Status.DEGRADED, "consume")
+        assert "it cannot be consumed" in outcome.error.message
+        assert (vault.visible, await committed(store), vault.torn_down) == ([], 0, 1)
+        assert outcome.positions == {}
+
+
+@asynccontextmanager
+async def in_memory(_: Path) -> AsyncIterator[Store]:
+    yield MemoryStore()
+
+
+@asynccontextmanager
+async def in_sqlite(path: Path) -> AsyncIterator[Store]:
+    async with await SqliteStore.open(path / "state") as store:
+        yield store
+
+
+@pytest.mark.parametrize("opened", [in_memory, in_sqlite])
+async def test_gz_t12_a_transaction_that_is_half_written_upstream_during_a_fail_over_is_committed_once(
+    tmp_path: Path, opened: Callable[[Path], AbstractAsyncContextManager[Store]]
+) -> None:
+    upstream, other, vault = Upstream(tmp_path / "in"), Upstream(tmp_path / "in"), Vault()
+    declared = pipeline(journal.Source(path=upstream.path), StagedVault(vault=vault))
+    with trio.fail_after(30):
+        async with opened(tmp_path) as store, trio.open_nursery() as nursery:
+            other.provisional(1, 2)
+            upstream.provisional(0)
+            upstream.acknowledge()
+            first = Supervisor(declared, store)
+            nursery.start_soon(first.run)
+            await _shown(vault, 1)
+            first.force()
+            begun = [each.begin for each in (await position(store)).checkpoint.producers]
+            second = Supervisor(declared, store)
+            nursery.start_soon(second.run)
+            other.provisional(3)
+            other.acknowledge()
+            await _shown(vault, 4)
+            second.stop()
+
+    # What the other has begun is part of the checkpoint with which the second goes on.
+    assert sorted(begun)[0] == sequencer.NONE < sorted(begun)[1]
+    assert vault.history == [1, 4]
+    assert vault.visible == [0, 1, 2, 3]
+
+
+async def _shown(vault: Vault, count: int) -> None:
+    while len(vault.visible) < count:  # noqa: ASYNC110
+        await trio.sleep(0.01)
+
+
+async def test_gz_t13_a_start_goes_on_behind_the_offset_of_the_checkpoint_or_one_that_was_set(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    upstream, vault, store = Upstream(tmp_path), Vault(), MemoryStore()
+    declared = pipeline(VirtualSource(path=tmp_path, until="end"), StagedVault(vault=vault))
+    upstream.provisional(0, 1)
+    first = upstream.acknowledge()
+    outcome = await run_to_end(declared, store)
+    assert (outcome.progress.read, await offset(store)) == (2, first)
+    upstream.provisional(2, 3)
+    second = upstream.acknowledge()
+    upstream.provisional(4)
+    third = upstream.acknowledge()
+    id = Position.decode(outcome.positions["s"]).id
+    await store.save_positions("p", {"s": Position(id, sequencer.Checkpoint(second)).encode()})
+    outcome = await run_to_end(declared, store)
+
+    assert (outcome.status, outcome.progress.read) == (Status.COMPLETED, 1)
+    assert (vault.visible, await offset(store)) == ([0, 1, 4], third)
+    assert (await run_to_end(declared, store)).progress.read == 0
+
+
+def _damage(path: Path, at: int) -> None:
+    """Flip a bit in the only segment of a journal."""
+    (segment,) = path.glob(f"*{SUFFIX}")
+    damaged = bytearray(segment.read_bytes())
+    damaged[at] ^= 1
+    segment.write_bytes(damaged)
+
+
+class TestGzT14:
+    async def test_gz_t14_a_journal_that_is_not_there(self, tmp_path: Path, autojump_clock: MockClock) -> None:
+        vault, store = Vault(), MemoryStore()
+        declared = pipeline(VirtualSource(path=tmp_path / "none", until="end"), StagedVault(vault=vault))
+        outcome = await run_to_end(declared, store)
+
+        assert outcome.error is not None
+        assert (outcome.status, outcome.error.node) == (Status.DEGRADED, "s")
+        assert f"there is no journal in {tmp_path / 'none'}" in outcome.error.message
+
+    async def test_gz_t14_a_frame_that_is_damaged(self, tmp_path: Path, autojump_clock: MockClock) -> None:
+        upstream, vault, store = Upstream(tmp_path), Vault(), MemoryStore()
+        upstream.provisional(0)
+        end = upstream.acknowledge()
+        await run_to_end(pipeline(VirtualSource(path=tmp_path, until="end"), StagedVault(vault=vault)), store)
+        for number in (1, 2):
+            upstream.provisional(number)
+            upstream.acknowledge()
+        _damage(tmp_path, end + HEADER_SIZE)
+        declared = pipeline(VirtualSource(path=tmp_path), StagedVault(vault=vault))
+        state = await Supervisor(declared, store, recovery=Recovery(retries=0)).run()
+
+        assert state.error is not None
+        assert (state.status, state.error.node) == (Status.DEGRADED, "s")
+        assert f"a frame whose checksum does not fit at offsets {end} to " in state.error.message
+        assert (vault.visible, await offset(store)) == ([0], end)
+
+    async def test_gz_t14_a_store_that_fails(self, tmp_path: Path, autojump_clock: MockClock) -> None:
+        upstream, vault, store = Upstream(tmp_path), Vault(), MemoryStore()
+        declared = pipeline(VirtualSource(path=tmp_path), StagedVault(vault=vault))
+        supervisor = Supervisor(declared, store, recovery=Recovery(retries=0))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            await trio.sleep(LOOK)
+            store.fail_after = store.writes
+            upstream.provisional(0)
+            upstream.acknowledge()
+        store.fail_after = None
+
+        assert supervisor.state.error is not None
+        assert supervisor.state.status is Status.DEGRADED
+        assert "told to fail" in supervisor.state.error.message
+        assert await store.claimed("p") == Claimed(1)
+        assert vault.visible == []

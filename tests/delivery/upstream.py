@@ -26,25 +26,27 @@ class Upstream:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._log = FileLog(path)
         self._publisher = Publisher()
 
     def provisional(self, *numbers: int) -> tuple[MessageId, list[bytes]]:
         """Append the numbers as CONTINUEs of the open transaction, in one frame."""
-        id = self._publisher.uncommitted(self._log.name, len(numbers))
+        id = self._publisher.uncommitted("the journal", len(numbers))
         bodies = [encode_record(Record.of({"n": number})) for number in numbers]
-        self._log.append(bodies, id=id)
+        self._append(id, bodies)
         return id, bodies
 
     def again(self, written: tuple[MessageId, list[bytes]]) -> None:
         """Append once more what was appended before, as after an answer that was lost."""
-        id, bodies = written
-        self._log.append(bodies, id=id)
+        self._append(*written)
 
     def acknowledge(self) -> int:
         """Commit the open transaction; the offset behind its ACK."""
         (intent,) = self._publisher.ack_intents()
-        return self._log.append([b""], id=intent.id).end
+        return self._append(intent.id, [b""])
+
+    def _append(self, id: MessageId, bodies: list[bytes]) -> int:
+        with FileLog(self.path) as log:
+            return log.append(bodies, id=id).end
 
 
 class VirtualSource(journal.Source):

@@ -344,10 +344,13 @@ def appended_in_postgres(postgres: str) -> Iterator[tuple[sdk.Destination[Any], 
     def stored() -> list[Any]:
         with psycopg.connect(postgres) as connection:
             found = connection.execute("SELECT to_regclass('t')").fetchone()
-            rows = connection.execute("SELECT n FROM t ORDER BY ctid") if found and found[0] else []
-            return [{"n": n} for (n,) in rows]
+            if not found or not found[0]:
+                return []
+            return [{"n": n} for (n,) in connection.execute("SELECT n FROM t ORDER BY ctid")]
 
-    yield registry.find("destination", "postgres")(url=postgres, table="t"), stored
+    destination = registry.find("destination", "postgres")(url=postgres, table="t")
+    assert isinstance(destination, sdk.Destination)
+    yield destination, stored
 
 
 TestPostgresDestination = destination_acceptance(appended_in_postgres, sample=row, refused=Record.of(b"raw"))

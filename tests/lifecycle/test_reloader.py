@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -377,7 +378,7 @@ class TestWatch:
 
     @staticmethod
     @asynccontextmanager
-    async def watching(folder: Path, **files: str) -> AsyncIterator[Site]:
+    async def watching(folder: Path, **files: Any) -> AsyncIterator[Site]:
         async with following(folder, **files) as site, trio.open_nursery() as nursery:
             closing = trio.Event()
             nursery.start_soon(watch, site.reloader, closing)

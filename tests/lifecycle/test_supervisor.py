@@ -118,7 +118,7 @@ class TestStateAndProgress:
             await trio.sleep(5)
             supervisor.stop(Stopper.SYSTEM)
             stopping = supervisor.progress()
-            assert supervisor.state.stopped_by is Stopper.SYSTEM
+            assert supervisor.state.stopped_by == Stopper.SYSTEM
             supervisor.stop(Stopper.USER)
             # What the system only meant to start anew, or to stop with the server, stays stopped for the user.
             supervisor.stop(Stopper.SYSTEM)
@@ -128,7 +128,7 @@ class TestStateAndProgress:
         assert (stopping.status, stopping.in_flight) == ("stopping", 1)
         assert (stopped.status, stopped.in_flight, stopped.acked) == ("stopped", 0, 6)
         assert stopped.elapsed_seconds == 20
-        assert supervisor.state.stopped_by is Stopper.USER
+        assert (await store.state("p")).stopped_by is Stopper.USER
         assert await store.state("p") == supervisor.state
 
     async def test_when_it_is_completed(self, autojump_clock: MockClock) -> None:

@@ -24,7 +24,15 @@ KEYS = st.sampled_from([b"", b"k", b"k\xff", b"\xff", b"\x00"])
 TOKENS = st.sampled_from(["mine", "yours"])
 POSITIONS = st.sampled_from([b"", b"1", b"2"])
 
-shard_changes = st.builds(ShardChange, NAMES, NAMES, TOKENS, POSITIONS, POSITIONS, st.booleans())
+PROGRESS = st.tuples(POSITIONS, POSITIONS).filter(lambda pair: pair[0] < pair[1])
+shard_changes = st.builds(
+    lambda scope, shard, token, progress, done: ShardChange(scope, shard, token, progress[0], progress[1], done),
+    NAMES,
+    NAMES,
+    TOKENS,
+    PROGRESS,
+    st.booleans(),
+)
 changes = st.builds(
     Changes,
     number=st.integers(-1, 2),

@@ -33,7 +33,7 @@ PATIENT = Recovery(delay_seconds=1, retries=5)
 
 
 def made(
-    log: Log, handler: Any, *, refused: dict[int, Any], records: int = 10, batch_size: int = 4, **letters: int
+    log: Log, handler: Any, *, refused: dict[int, Any], records: int = 10, batch_size: int = 4, **letters: Any
 ) -> Pipeline:
     """One source whose destination refuses some records."""
     return Pipeline(

@@ -1,18 +1,25 @@
 """Definitions: the pipelines of a folder as they stand, read again where its files have changed."""
 
 import hashlib
+import queue
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
+
+import outcome
 
 from conduit_py.config.folder import PATTERNS, list_files, load_one
 from conduit_py.config.imports import content_of, forget_modules, imported_by, modules_beside
 from conduit_py.config.load import without_repeated
 from conduit_py.config.loaded import Loaded, together
 from conduit_py.errors import Problem
+
+LOAD_SECONDS = 60.0
+"""How long the code of a file may take to define its pipelines."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +60,9 @@ class Definitions:
     that what did not change stays the very same object. Packages installed elsewhere are imported once.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, load_seconds: float = LOAD_SECONDS) -> None:
         self.path = path
+        self._load_seconds = load_seconds
         self._folder = (path if path.is_dir() else path.parent).absolute()
         self._digests: dict[Path, bytes] = {}
         self._modules: _Modules = {}
@@ -95,9 +103,15 @@ class Definitions:
         return self._reading
 
     def _load(self, file: Path) -> Loaded:
+        """Load a file. One whose code does not come to an end is left behind in its thread, for the others' sake."""
         self.loading = file
         try:
-            return load_one(file)
+            loaded: queue.SimpleQueue[outcome.Outcome[Loaded]] = queue.SimpleQueue()
+            work = partial(_hand_over, loaded, file)
+            threading.Thread(target=work, name=f"conduit-load-{file.name}", daemon=True).start()
+            return loaded.get(timeout=self._load_seconds).unwrap()
+        except queue.Empty:
+            return Loaded(problems=(_endless(file, self._load_seconds),))
         finally:
             self.loading = None
 
@@ -161,3 +175,12 @@ def _look(file: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
+
+
+def _hand_over(loaded: "queue.SimpleQueue[outcome.Outcome[Loaded]]", file: Path) -> None:
+    loaded.put(outcome.capture(load_one, file))
+
+
+def _endless(file: Path, seconds: float) -> Problem:
+    what = f"did not define its pipelines within {seconds:g} s, and its code still runs"
+    return Problem("", what, "do what takes time in the open() of a connector or processor", str(file))

@@ -1,0 +1,26 @@
+"""Definitions of a folder: a file that never finishes loading holds up no other."""
+
+from pathlib import Path
+
+from conduit_py.config.definitions import Definitions
+
+GOOD = """
+from conduit_py import Destination, Pipeline, Source
+from conduit_connectors import generator, log
+
+made = Source("in", generator.Source(count=1))
+p = Pipeline("p", sources=[made], destinations=[Destination("out", log.Destination())])
+"""
+
+
+def test_a_file_whose_code_does_not_end_is_left_behind_and_said_so(tmp_path: Path) -> None:
+    (tmp_path / "a_stuck.py").write_text("import time\ntime.sleep(30)\n")
+    (tmp_path / "good.py").write_text(GOOD)
+
+    whole = Definitions(tmp_path, load_seconds=0.3).read().whole
+
+    assert [each.id for each in whole.pipelines] == ["p"]
+    assert [str(problem) for problem in whole.problems] == [
+        f"{tmp_path}/a_stuck.py: did not define its pipelines within 0.3 s, and its code still runs "
+        "(do what takes time in the open() of a connector or processor)"
+    ]

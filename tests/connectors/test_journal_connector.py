@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conduit_py.journal.body import decode_record, encode_record
+from conduit_py.journal.fault import JournalDamaged
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.message_id import NO_ID
 from conduit_py.journal.publisher import Publisher
@@ -371,3 +372,29 @@ def test_a_value_that_cannot_be_carried_is_refused_by_name() -> None:
         encode_record(Record.of({"a": {"b": [object()]}}))
     with pytest.raises(RecordRefused, match="surrogates not allowed"):
         encode_record(Record.of({"a": "\ud800"}))
+
+
+def test_what_stands_before_damage_is_read_before_it_is_reported(tmp_path: Path) -> None:
+    destination = writing(tmp_path / "j")
+    for first in (0, 5, 10):
+        destination.write(batch_of(numbers(first, first + 5)))
+        intent = destination.stage()
+        assert intent is not None
+        destination.apply(intent)
+    destination.teardown()
+    with FileLog(tmp_path / "j") as log:
+        frames = list(log.reader())
+    damaged = [frame for frame in frames if frame.count == 5][2]
+    (segment,) = (tmp_path / "j").glob("*.journal")
+    content = bytearray(segment.read_bytes())
+    content[damaged.end - 1] ^= 0xFF
+    segment.write_bytes(content)
+
+    source = opened(tmp_path / "j")
+
+    found = source.read(1000)
+    assert isinstance(found, list)
+    assert values(found) == list(range(10))
+    with pytest.raises(JournalDamaged):
+        source.read(1000)
+    source.teardown()

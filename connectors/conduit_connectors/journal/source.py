@@ -53,6 +53,7 @@ class Source(sdk.Source[SourceOptions]):
         self._bodies: list[bytes] = []
         self._positions: list[bytes] = []
         self._taken = 0
+        self._fault: FatalError | None = None
         if options.isolation == "committed":
             self._committed = CommittedReader(self._files, start.checkpoint)
         else:
@@ -61,7 +62,7 @@ class Source(sdk.Source[SourceOptions]):
     def read(self, n: int) -> list[Record] | Reading:
         records: list[Record] = []
         refused: dict[int, str] = {}
-        while len(records) < n and (self._taken < len(self._bodies) or self._fill()):
+        while len(records) < n and (self._taken < len(self._bodies) or self._more(after_some=bool(records))):
             stop = min(self._taken + n - len(records), len(self._bodies))
             self._decode(slice(self._taken, stop), records, refused)
             self._taken = stop
@@ -101,6 +102,18 @@ class Source(sdk.Source[SourceOptions]):
                 suggestion="forget the position of this source, or run with --fresh, to read it from the beginning",
             )
         return id or ""
+
+    def _more(self, *, after_some: bool) -> bool:
+        """As `_fill`, but what stands before damage is given first: the damage is reported by the next read."""
+        if self._fault is None:
+            try:
+                return self._fill()
+            except FatalError as fault:
+                self._fault = fault
+        if after_some:
+            return False
+        kept, self._fault = self._fault, None
+        raise kept
 
     def _fill(self) -> bool:
         """Take up the next messages; False when there are none now."""

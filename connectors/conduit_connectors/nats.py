@@ -1,6 +1,7 @@
 """The NATS connector: work from a stream of JetStream, shared by those who pull from one consumer."""
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 _CONSUMER = "conduit-py"
 _ANSWER_SECONDS = 10.0
+_LOOK_SECONDS = 1.0
 _REST_SECONDS = 0.1
 """After the first message, how long to wait for those that are there too."""
 
@@ -150,9 +152,15 @@ class NatsQueue(LeasedQueue):
             await self._client.flush(_ANSWER_SECONDS)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        assert self._loop is not None, "the queue is not open"
+        loop = self._loop
+        assert loop is not None, "the queue is not open"
+        answer = asyncio.run_coroutine_threadsafe(work, loop)
+        while not concurrent.futures.wait([answer], _LOOK_SECONDS).done:
+            # What was asked of a loop just before it stopped is never answered.
+            if self._loop is not loop:
+                raise self._failed(ConnectionError("the queue was closed"))
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+            return answer.result()
         except Exception as error:  # a border: the library's errors have no common root
             raise self._failed(error) from error
 

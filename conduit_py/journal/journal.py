@@ -28,7 +28,7 @@ Stamp: TypeAlias = Callable[[int], MessageId]
 
 T = TypeVar("T")
 
-_POLL_SECONDS = (0.001, 0.05)
+POLL_SECONDS = (0.001, 0.05)
 """Between looks at files that another process may append to: at first, and at most."""
 _READ_MAX = 64
 
@@ -96,34 +96,34 @@ class Journal:
 
         Close it when done, with `async with aclosing(journal.read())`.
         """
-        reader = await self._call(self.log.reader, offset)
-        pause = _POLL_SECONDS[0]
+        reader = await self.call(self.log.reader, offset)
+        pause = POLL_SECONDS[0]
         try:
             while end is None or reader.offset < end:
                 appended = self._appended
-                frames = await self._call(_read_some, reader)
+                frames = await self.call(read_some, reader)
                 for frame in frames:
                     if end is not None and frame.begin >= end:
                         return
                     yield frame
                 if frames:
-                    pause = _POLL_SECONDS[0]
+                    pause = POLL_SECONDS[0]
                     continue
                 if not block:
                     return
                 with trio.move_on_after(math.inf if self.log.instant else pause):
                     await appended.wait()
-                pause = min(2 * pause, _POLL_SECONDS[1])
+                pause = min(2 * pause, POLL_SECONDS[1])
         finally:
             reader.close()
 
     async def last(self, count: int) -> list[Frame]:
         """The newest frames, the newest first."""
-        return await self._call(lambda: list(islice(self.log.backward(), count)))
+        return await self.call(lambda: list(islice(self.log.backward(), count)))
 
     async def prune(self, before: int) -> int:
         """Give up what lies before an offset, in whole segments; the offset of the oldest frame that is left."""
-        return await self._call(self.log.prune, before)
+        return await self.call(self.log.prune, before)
 
     async def close(self) -> None:
         """Finish the appends already begun, then let go of everything. Closing twice is closing once."""
@@ -143,7 +143,8 @@ class Journal:
     ) -> None:
         await self.close()
 
-    async def _call(self, call: Callable[..., T], *args: object) -> T:
+    async def call(self, call: Callable[..., T], *args: object) -> T:
+        """Call something that reads the log, in a thread if that may take time."""
         if self.log.instant:
             await trio.lowlevel.checkpoint()
             return call(*args)
@@ -161,8 +162,11 @@ class Journal:
         self._appended = trio.Event()
 
 
-def _read_some(reader: Reader) -> list[Frame]:
-    """A few frames at a time, so that a thread is asked once for them. An error comes after what precedes it."""
+def read_some(reader: Reader) -> list[Frame]:
+    """A few frames at a time, so that a thread is asked once for them.
+
+    An error comes in the place of all of them: whoever reads on begins again behind the last frame he was given.
+    """
     frames: list[Frame] = []
     while len(frames) < _READ_MAX and (frame := reader.read()) is not None:
         frames.append(frame)

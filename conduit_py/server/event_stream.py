@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import trio
 from fastapi.responses import StreamingResponse
@@ -30,3 +31,8 @@ class EventStream(StreamingResponse):
                 await super().__call__(scope, receive, send_in_time)
             except trio.TooSlowError:
                 return
+
+
+def streamed(description: str) -> dict[int | str, dict[str, Any]]:
+    """How a route that answers with events is documented."""
+    return {200: {"description": description, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}

@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 
 from conduit_py.errors import FleetError, PipelineUnknown
 from conduit_py.pipeline import Id
-from conduit_py.server.event_stream import EventStream
+from conduit_py.server.event_stream import EventStream, streamed
 from conduit_py.server.pipelines import pipeline_views
 from conduit_py.server.problems import documented
 from conduit_py.server.service import Here, Service
@@ -113,11 +113,10 @@ async def _live_of(connection: HTTPConnection) -> Live:
     response_model=None,
     responses={
         **documented(404, 409),
-        200: {
-            "description": "server-sent events `fleet`, at most two a second, whose data is a FleetEvent; with "
-            "`pipeline` those come every two seconds, and between them `pipeline` events with its nodes",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        },
+        **streamed(
+            "server-sent events `fleet`, at most two a second, whose data is a FleetEvent; with "
+            "`pipeline` those come every two seconds, and between them `pipeline` events with its nodes"
+        ),
     },
 )
 async def watch_fleet(

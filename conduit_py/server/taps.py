@@ -15,7 +15,7 @@ from pydantic import Field
 from conduit_py.errors import FleetError, PipelineUnknown
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline import NodeId
-from conduit_py.server.event_stream import EventStream
+from conduit_py.server.event_stream import EventStream, streamed
 from conduit_py.server.pipelines import PipelineId
 from conduit_py.server.problems import documented
 from conduit_py.server.service import Here, Service
@@ -105,11 +105,9 @@ async def _taps_of(connection: HTTPConnection) -> OpenTaps:
     response_model=None,
     responses={
         **documented(404, 409),
-        200: {
-            "description": "server-sent events `record`, whose data is a RecordEvent, and `dropped`, whose data is a "
-            "DroppedEvent",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        },
+        **streamed(
+            "server-sent events `record`, whose data is a RecordEvent, and `dropped`, whose data is a DroppedEvent"
+        ),
     },
 )
 async def tap_node(

@@ -4,7 +4,6 @@ import uuid
 from collections.abc import AsyncIterator
 
 from conduit_py.delivery.steps.attempts import Entry, Snapshot, Takeover, decode, encode
-from conduit_py.delivery.steps.queue import on_journal
 from conduit_py.journal.journal import Journal
 from conduit_py.journal.registers import Selector
 
@@ -35,7 +34,7 @@ class AttemptLog:
 
     async def newest_first(self) -> AsyncIterator[Entry]:
         """The entries of the last step and of a few before it."""
-        for frame in await on_journal(self._journal, self._back):
+        for frame in await self._journal.call(self._back):
             yield decode(frame)
 
     @property

@@ -3,8 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import trio
@@ -13,14 +12,8 @@ from conduit_py.delivery.steps.metadata import Keeping, at_read, at_write
 from conduit_py.delivery.steps.step import Message
 from conduit_py.journal.fault import JournalFailed, WrongOffset
 from conduit_py.journal.frame import Frame
-from conduit_py.journal.journal import Journal
+from conduit_py.journal.journal import POLL_SECONDS, Journal, read_some
 from conduit_py.journal.log import Reader
-
-_POLL_SECONDS = (0.001, 0.05)
-"""Between looks at a queue that another process may write to: at first, and at most."""
-_READ_MAX = 64
-
-T = TypeVar("T")
 
 
 class IndexTaken(Exception):
@@ -73,7 +66,7 @@ class Queue:
 
     async def key_at(self, index: int) -> bytes | None:
         """The key of what was appended at this index, None when there is nothing or it has none."""
-        frame = await on_journal(self.journal, _first, self.journal, index)
+        frame = await self.journal.call(_first, self.journal, index)
         return _decode(frame).key if frame is not None else None
 
     async def messages(self) -> list[Message]:
@@ -123,8 +116,8 @@ class Tailer:
         journal = self._queue.journal
         while not self._ahead:
             if self._reader is None:
-                self._reader = await on_journal(journal, journal.log.reader, self.index)
-            frames = await on_journal(journal, _read_some, self._reader)
+                self._reader = await journal.call(journal.log.reader, self.index)
+            frames = await journal.call(read_some, self._reader)
             if not frames:
                 return None
             self._ahead += filter(None, map(self._queue.read_from, frames))
@@ -140,7 +133,7 @@ class Tailer:
 
     async def wait(self) -> Read:
         """The next message, which stays the next, as soon as there is one."""
-        pause = _POLL_SECONDS[0]
+        pause = POLL_SECONDS[0]
         while True:
             # Taken before the look, so that what comes in between is not slept through.
             appended = self._queue.appended
@@ -149,27 +142,12 @@ class Tailer:
                 return read
             with trio.move_on_after(math.inf if self._queue.journal.log.instant else pause):
                 await appended.wait()
-            pause = min(2 * pause, _POLL_SECONDS[1])
+            pause = min(2 * pause, POLL_SECONDS[1])
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-
-
-async def on_journal(journal: Journal, call: Callable[..., T], *args: object) -> T:
-    """Call something that reads the files of a journal, in a thread if that may take time."""
-    if journal.log.instant:
-        await trio.lowlevel.checkpoint()
-        return call(*args)
-    return await trio.to_thread.run_sync(call, *args)
-
-
-def _read_some(reader: Reader) -> list[Frame]:
-    frames: list[Frame] = []
-    while len(frames) < _READ_MAX and (frame := reader.read()) is not None:
-        frames.append(frame)
-    return frames
 
 
 def _first(journal: Journal, index: int) -> Frame | None:

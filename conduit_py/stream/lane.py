@@ -156,7 +156,10 @@ def each(call: Callable[[Record], Result], records: list[Record]) -> list[Result
         try:
             # What was computed before an error stays in the list, so the loop goes on after it.
             results.extend(map(call, rest))
-            return results
+            if len(results) == len(records):
+                return results
+            # It ends the map as if there were no more records, and those behind it would be lost.
+            results.append(RuntimeError("the processor raised StopIteration"))
         except RunError:
             raise
         except Exception as error:  # a border: the processor is the user's

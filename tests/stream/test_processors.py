@@ -127,6 +127,26 @@ WAYS: list[Any] = [answer, answer_async, answer_batch, answer_batch_async, ByRec
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 6])
+async def test_a_function_that_raises_stop_iteration_refuses_its_record_and_no_other(
+    batch_size: int, autojump_clock: MockClock
+) -> None:
+    """As the `next` of something empty does: it would end a loop over the records, whoever runs it."""
+
+    @processor
+    def doubled(record: Record) -> Record:
+        n = record.payload["n"]
+        record.payload["n"] = 10 * next(iter([n] if n != 3 else []))
+        return record
+
+    outcome = await run(doubled, batch_size=batch_size)
+
+    assert outcome.state.status is Status.COMPLETED
+    assert outcome.numbers == [0, 10, 20, 40, 50]
+    [letter] = outcome.letters
+    assert (letter.message.sequence, letter.error) == (3, "RuntimeError: the processor raised StopIteration")
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 6])
 @pytest.mark.parametrize("way", WAYS, ids=["sync", "async", "batch", "async batch", "class", "batch class"])
 async def test_every_way_to_write_a_processor_means_the_same(
     way: Any, batch_size: int, autojump_clock: MockClock

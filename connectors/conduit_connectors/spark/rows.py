@@ -1,12 +1,13 @@
 """Records → Arrow: rows of one schema, and which records do not fit it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from conduit_connectors.spark.schema import Drift, fits_plainly, infer, misfit
+from conduit_connectors.spark.schema import Drift, infer
 from conduit_py.sdk import Data, FatalError, Record, RecordRefused, encode_json
+from conduit_py.sdk.columns import Fitted, fitted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,20 +26,12 @@ ENVELOPE = pa.schema(
 """Whole records as rows: raw data as it is, structured data as JSON text."""
 
 
-class Rows(NamedTuple):
-    """The rows of the records that fit, whose indices are `kept`, and why the others do not."""
-
-    batch: pa.RecordBatch
-    kept: list[int]
-    refused: dict[int, str]
-
-
 class RowMaker(Protocol):
     """Turns records into rows of one schema, which is None until it is known."""
 
     schema: pa.Schema | None
 
-    def rows(self, records: Sequence[Record], source: str) -> Rows: ...
+    def rows(self, records: Sequence[Record], source: str) -> Fitted: ...
 
 
 class Envelopes:
@@ -46,7 +39,7 @@ class Envelopes:
 
     schema: pa.Schema | None = ENVELOPE
 
-    def rows(self, records: Sequence[Record], source: str) -> Rows:
+    def rows(self, records: Sequence[Record], source: str) -> Fitted:
         made: list[dict[str, object]] = []
         kept: list[int] = []
         refused: dict[int, str] = {}
@@ -56,7 +49,7 @@ class Envelopes:
                 kept.append(index)
             except RecordRefused as error:
                 refused[index] = error.message
-        return Rows(pa.RecordBatch.from_pylist(made, schema=ENVELOPE), kept, refused)
+        return Fitted(pa.RecordBatch.from_pylist(made, schema=ENVELOPE), kept, refused)
 
 
 class Fields:
@@ -66,7 +59,7 @@ class Fields:
         self.schema = schema
         self._drift = drift
 
-    def rows(self, records: Sequence[Record], source: str) -> Rows:
+    def rows(self, records: Sequence[Record], source: str) -> Fitted:
         refused: dict[int, str] = {}
         fields: dict[int, dict[str, object]] = {}
         for index, record in enumerate(records):
@@ -76,35 +69,18 @@ class Fields:
                 refused[index] = _without_fields(record.payload.after)
         if self.schema is None:
             self.schema = infer(list(fields.values()))
-        plain = self.schema is not None and fits_plainly(list(fields.values()), self.schema, self._drift)
-        for index, values in [] if plain else list(fields.items()):
-            reason = misfit(values, self.schema, self._drift) if self.schema is not None else "no type fits its fields"
-            if reason is not None:
-                self._refuse(reason)
-                refused[index] = reason
-                del fields[index]
-        return self._converted(fields, refused)
-
-    def _converted(self, fields: dict[int, dict[str, object]], refused: dict[int, str]) -> Rows:
-        schema = self.schema if self.schema is not None else pa.schema([])
-        try:
-            batch = pa.RecordBatch.from_pylist(list(fields.values()), schema=schema)
-        except _ARROW_ERRORS:
-            for index, values in list(fields.items()):
-                reason = _unfit(values, schema)
-                if reason is not None:
-                    self._refuse(reason)
-                    refused[index] = reason
-                    del fields[index]
-            batch = pa.RecordBatch.from_pylist(list(fields.values()), schema=schema)
-        return Rows(batch, list(fields), dict(sorted(refused.items())))
-
-    def _refuse(self, reason: str) -> None:
-        if self._drift == "stop":
+        if self.schema is None:
+            made = Fitted(
+                pa.RecordBatch.from_pylist([], pa.schema([])), [], dict.fromkeys(fields, "no type fits its fields")
+            )
+        else:
+            made = fitted(fields, self.schema, more=self._drift == "ignore")
+        if made.refused and self._drift == "stop":
             raise FatalError(
-                f"a record does not fit the schema: {reason}",
+                f"a record does not fit the schema: {next(iter(made.refused.values()))}",
                 suggestion='declare it in `schema`, or let drift="refuse" dead-letter such records',
             )
+        return made._replace(refused=dict(sorted({**made.refused, **refused}.items())))
 
 
 def frame_of(session: "SparkSession", rows: pa.RecordBatch) -> "DataFrame":
@@ -114,19 +90,6 @@ def frame_of(session: "SparkSession", rows: pa.RecordBatch) -> "DataFrame":
     # Left to itself Spark would take times without a zone for times in the session's.
     schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
     return session.createDataFrame(pa.Table.from_batches([rows]), schema=schema)
-
-
-_ARROW_ERRORS = (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError)
-
-
-def _unfit(values: dict[str, object], schema: pa.Schema) -> str | None:
-    """Why Arrow does not take one record; None if it does."""
-    for field in schema:
-        try:
-            pa.array([values.get(field.name)], field.type)
-        except _ARROW_ERRORS as error:
-            return f"{field.name} does not fit the column's type {field.type}: {error}"
-    return None
 
 
 def _without_fields(data: Data) -> str:

@@ -1,12 +1,12 @@
-"""Schemas: found at first sight or declared, and whether a record's values fit without being changed."""
+"""Schemas: found at first sight, or declared as Spark reads them."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from conduit_py.sdk import FatalError
+from conduit_py.sdk.columns import ARROW_ERRORS
 
 Drift: TypeAlias = Literal["refuse", "ignore", "stop"]
 """What becomes of records that do not fit: refused, or their unknown fields ignored, or the run stopped."""
@@ -39,35 +39,6 @@ def infer(rows: Sequence[dict[str, Any]]) -> pa.Schema | None:
     return pa.schema([pa.field(name, _column_type([row.get(name) for row in sound])) for name in names])
 
 
-def fits_plainly(rows: Sequence[dict[str, Any]], schema: pa.Schema, drift: Drift) -> bool:
-    """Whether the types of their values alone show that all rows fit; if not, each row needs a look of its own."""
-    if drift != "ignore" and not all(map(set(schema.names).issuperset, rows)):
-        return False
-    for field in schema:
-        kinds = {type(row.get(field.name)) for row in rows}
-        if field.nullable:
-            kinds.discard(type(None))
-        if not kinds <= _plain_types(field.type):
-            return False
-    return True
-
-
-def misfit(row: dict[str, Any], schema: pa.Schema, drift: Drift) -> str | None:
-    """Why a row does not fit, as far as Arrow would not notice: it drops fields and digits without a word."""
-    if drift != "ignore":
-        extra = [name for name in row if schema.get_field_index(name) < 0]
-        if extra:
-            return f"has fields that are not in the schema: {', '.join(map(repr, extra))}"
-    for field in schema:
-        value = row.get(field.name)
-        if value is None:
-            if not field.nullable:
-                return f"{field.name} is missing, and its column takes no null"
-        elif reason := _changed(value, field.type, drift):
-            return f"{field.name} {reason}"
-    return None
-
-
 def difference(was: pa.Schema, now: pa.Schema) -> str | None:
     """How two schemas differ, in a few words; None when they do not."""
     before, after = ({field.name: field.type for field in schema} for schema in (was, now))
@@ -77,50 +48,6 @@ def difference(was: pa.Schema, now: pa.Schema) -> str | None:
         f"{name} was {before[name]} and is {kind}" for name, kind in after.items() if before.get(name, kind) != kind
     ]
     return "; ".join(changes) or None
-
-
-def _plain_types(kind: pa.DataType) -> set[type]:
-    """The types of values that such a column takes as they are, or refuses."""
-    if pa.types.is_integer(kind):
-        return {int}
-    if pa.types.is_floating(kind):
-        return {int, float}
-    if pa.types.is_string(kind):
-        return {str}
-    if pa.types.is_boolean(kind):
-        return {bool}
-    if pa.types.is_binary(kind):
-        return {bytes}
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return {datetime}
-    return set()
-
-
-def _changed(value: Any, kind: pa.DataType, drift: Drift) -> str | None:
-    """How Arrow would change a value on the way into a column; None when it would not, or would refuse it itself."""
-    if pa.types.is_integer(kind) and isinstance(value, float):
-        return f"is {value!r}, and its column takes integers"
-    if pa.types.is_date(kind) and isinstance(value, datetime):
-        return "is a time, and its column takes dates"
-    if pa.types.is_timestamp(kind) and kind.tz is None and isinstance(value, datetime) and value.tzinfo is not None:
-        return "has a time zone, and its column takes none"
-    if pa.types.is_binary(kind) and isinstance(value, str):
-        return "is text, and its column takes bytes"
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        return _changed_struct(value, kind, drift)
-    if pa.types.is_list(kind) and isinstance(value, list | tuple):
-        return next((reason for item in value if (reason := _changed(item, kind.value_type, drift))), None)
-    return None
-
-
-def _changed_struct(value: dict[str, Any], kind: pa.StructType, drift: Drift) -> str | None:
-    extra = [name for name in value if kind.get_field_index(name) < 0]
-    if extra and drift != "ignore":
-        return f"has fields that are not in the schema: {', '.join(map(repr, extra))}"
-    for field in kind:
-        if reason := _changed(value.get(field.name), field.type, drift):
-            return f"{field.name} {reason}"
-    return None
 
 
 def _column_type(values: Sequence[Any]) -> pa.DataType:
@@ -137,7 +64,7 @@ def _type_of(values: Sequence[Any]) -> pa.DataType | None:
     try:
         kind = pa.infer_type(values)
         return kind if _known_to_spark(kind) else None
-    except (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError):
+    except ARROW_ERRORS:
         return None
 
 

@@ -1,0 +1,160 @@
+"""Columns: rows of fields as Arrow columns of one schema, and which rows do not fit it. Needs pyarrow."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from conduit_py.record import Structured
+
+ARROW_ERRORS = (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError)
+"""What Arrow raises for a value that it cannot take."""
+
+
+class Fitted(NamedTuple):
+    """The rows that fit, whose indices are `kept`, and why the others do not."""
+
+    batch: pa.RecordBatch
+    kept: list[int]
+    refused: dict[int, str]
+
+
+def fitted(rows: Mapping[int, Structured], schema: pa.Schema, *, more: bool = False) -> Fitted:
+    """The rows as columns of the schema. A row fits if Arrow takes its values without changing one.
+
+    Fields that are missing are null. With `more` fields that the schema lacks are left out; without, a row that has
+    one does not fit.
+    """
+    kept = dict(rows)
+    refused: dict[int, str] = {}
+    if not _fit_plainly(kept.values(), schema, more):
+        _sort_out(kept, refused, {index: misfit(row, schema, more=more) for index, row in rows.items()})
+    try:
+        batch = _batch(list(kept.values()), schema)
+    except ARROW_ERRORS:
+        _sort_out(kept, refused, {index: _unfit(row, schema) for index, row in kept.items()})
+        batch = _batch(list(kept.values()), schema)
+    return Fitted(batch, list(kept), dict(sorted(refused.items())))
+
+
+def misfit(row: Structured, schema: pa.Schema, *, more: bool = False) -> str | None:
+    """Why a row does not fit, as far as Arrow would not notice: it drops fields and digits without a word."""
+    if not more:
+        known = set(schema.names)
+        extra = [name for name in row if name not in known]
+        if extra:
+            return f"has fields that are not in the schema: {', '.join(map(repr, extra))}"
+    for field in schema:
+        value = row.get(field.name)
+        if value is None:
+            if not field.nullable:
+                return f"{field.name} is missing, and its column takes no null"
+        elif reason := _changed(value, field.type, more):
+            return f"{field.name} {reason}"
+    return None
+
+
+def _sort_out(kept: dict[int, Structured], refused: dict[int, str], reasons: Mapping[int, str | None]) -> None:
+    for index, reason in reasons.items():
+        if reason is not None:
+            refused[index] = reason
+            del kept[index]
+
+
+def _batch(rows: Sequence[Structured], schema: pa.Schema) -> pa.RecordBatch:
+    if not schema.names:
+        # Without columns there is nothing else that would say how many rows there are.
+        return pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct([])))
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _unfit(row: Structured, schema: pa.Schema) -> str | None:
+    """Why Arrow does not take one row; None if it does."""
+    for field in schema:
+        try:
+            pa.array([row.get(field.name)], field.type)
+        except ARROW_ERRORS as error:
+            return f"{field.name} does not fit the column's type {field.type}: {error}"
+    return None
+
+
+def _fit_plainly(rows: Collection[Structured], schema: pa.Schema, more: bool) -> bool:
+    """Whether the types of their values alone show that all rows fit; if not, each row needs a look of its own."""
+    if not more and not all(map(set(schema.names).issuperset, rows)):
+        return False
+    for field in schema:
+        kinds = {type(row.get(field.name)) for row in rows}
+        if field.nullable:
+            kinds.discard(type(None))
+        if not kinds <= _plain_types(field.type):
+            return False
+    return True
+
+
+def _plain_types(kind: pa.DataType) -> set[type]:
+    """The types of values that such a column takes as they are, or refuses."""
+    if pa.types.is_integer(kind):
+        return {int}
+    if pa.types.is_floating(kind):
+        return {int, float}
+    if pa.types.is_string(kind):
+        return {str}
+    if pa.types.is_boolean(kind):
+        return {bool}
+    if pa.types.is_binary(kind):
+        return {bytes}
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return {datetime}
+    return set()
+
+
+def _changed(value: Any, kind: pa.DataType, more: bool) -> str | None:
+    """How Arrow would change a value on the way into a column; None when it would not, or would refuse it itself."""
+    if pa.types.is_integer(kind) and isinstance(value, float):
+        return f"is {value!r}, and its column takes integers"
+    if pa.types.is_floating(kind) and isinstance(value, bool):
+        return f"is {value!r}, and its column takes numbers"
+    if pa.types.is_temporal(kind):
+        return _changed_time(value, kind)
+    if _is_binary(kind) and isinstance(value, str):
+        return "is text, and its column takes bytes"
+    if _is_text(kind) and isinstance(value, bytes | bytearray):
+        return "is bytes, and its column takes text"
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return _changed_struct(value, kind, more)
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and isinstance(value, list | tuple):
+        return next((reason for item in value if (reason := _changed(item, kind.value_type, more))), None)
+    return None
+
+
+def _changed_time(value: Any, kind: pa.DataType) -> str | None:
+    if value is not None and not isinstance(value, date | time | timedelta):
+        return f"is {value!r}, and its column takes {kind}"
+    if pa.types.is_date(kind) and isinstance(value, datetime):
+        return "is a time, and its column takes dates"
+    if pa.types.is_timestamp(kind) and kind.tz is None and isinstance(value, datetime) and value.tzinfo is not None:
+        return "has a time zone, and its column takes none"
+    return None
+
+
+def _changed_struct(value: dict[str, Any], kind: pa.StructType, more: bool) -> str | None:
+    extra = [name for name in value if kind.get_field_index(name) < 0]
+    if extra and not more:
+        return f"has fields that are not in the schema: {', '.join(map(repr, extra))}"
+    for field in kind:
+        if reason := _changed(value.get(field.name), field.type, more):
+            return f"{field.name} {reason}"
+    return None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return any(is_kind(kind) for is_kind in _BINARY)
+
+
+_BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)

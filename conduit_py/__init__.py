@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from conduit_py.backoff import Recovery, Retry
     from conduit_py.batch import Batch, Fate, MessageId
     from conduit_py.dead_letter import DeadLetter
+    from conduit_py.engine import Spark
     from conduit_py.errors import ConduitError, FatalError, PipelineInvalid, RecordRefused, TransientError
     from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source
     from conduit_py.record import Operation, Payload, Record
     from conduit_py.retention import Retention
+    from conduit_py.sdk.defer import Defer
     from conduit_py.sdk.processor import processor
     from conduit_py.sdk.state import State
     from conduit_py.transaction import Transaction
@@ -24,10 +26,12 @@ _HOME = {
     "conduit_py.backoff": ("Recovery", "Retry"),
     "conduit_py.batch": ("Batch", "Fate", "MessageId"),
     "conduit_py.dead_letter": ("DeadLetter",),
+    "conduit_py.engine": ("Spark",),
     "conduit_py.errors": ("ConduitError", "FatalError", "PipelineInvalid", "RecordRefused", "TransientError"),
     "conduit_py.pipeline": ("DeadLetters", "Destination", "Pipeline", "Processor", "Source"),
     "conduit_py.record": ("Operation", "Payload", "Record"),
     "conduit_py.retention": ("Retention",),
+    "conduit_py.sdk.defer": ("Defer",),
     "conduit_py.sdk.processor": ("processor",),
     "conduit_py.sdk.state": ("State",),
     "conduit_py.transaction": ("Transaction",),
@@ -38,6 +42,7 @@ __all__ = [
     "ConduitError",
     "DeadLetter",
     "DeadLetters",
+    "Defer",
     "Destination",
     "FatalError",
     "Fate",
@@ -53,6 +58,7 @@ __all__ = [
     "Retention",
     "Retry",
     "Source",
+    "Spark",
     "State",
     "Transaction",
     "TransientError",

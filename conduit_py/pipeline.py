@@ -8,11 +8,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, model_validator
 
 from conduit_py import sdk
 from conduit_py.backoff import Recovery, Retry
 from conduit_py.definition import connector_in, listed, problems_of, processor_in, said
+from conduit_py.engine import Engine, Spark, checked, spark_in
 from conduit_py.errors import Problem
 from conduit_py.retention import Retention
 from conduit_py.sdk.options import Options, at, check_options, did_you_mean, place_of_call
@@ -214,13 +215,14 @@ class PipelineSettings(Options):
     stop_seconds: float = Field(default=30.0, gt=0, description="how long a graceful stop may take")
     recovery: Recovery | None = None
     transaction: Transaction | None = None
+    engine: Annotated[Engine, PlainValidator(checked)] = "trio"
 
 
 class Pipeline:
     """Sources → processors → destinations, and what becomes of refused records.
 
     Unless `after` says otherwise, every source feeds the first processor, each processor the next, and
-    the last one every destination.
+    the last one every destination. `engine` is "trio", this machine, or "spark", or `Spark(…)` to say which.
     """
 
     def __init__(
@@ -236,12 +238,13 @@ class Pipeline:
         stop_seconds: float = 30.0,
         recovery: Recovery | None = None,
         transaction: Transaction | None = None,
+        engine: Engine = "trio",
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
         values = dict(
             id=id, description=description, delivery=delivery, stop_seconds=stop_seconds, recovery=recovery,
-            transaction=transaction,
+            transaction=transaction, engine=engine,
         )  # fmt: skip
         checked, self.problems = check_options(PipelineSettings, values, self.place)
         self.settings = (
@@ -259,6 +262,11 @@ class Pipeline:
     @property
     def delivery(self) -> Delivery:
         return self.settings.delivery
+
+    @property
+    def spark(self) -> Spark | None:
+        """The Spark that it runs on, or None."""
+        return spark_in(self.settings.engine)
 
     def _listed(self, name: str, given: Any) -> list[Any]:
         items, problems = listed(name, given, self.place)

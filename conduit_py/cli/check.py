@@ -13,6 +13,7 @@ from conduit_py.cli.output import put, put_json
 from conduit_py.config.load import load_file
 from conduit_py.config.loaded import LoadedPipeline, LoadWarning
 from conduit_py.config.python_file import FileInvalid, choose
+from conduit_py.engine import EngineName, chosen
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.guarantees import guarantees
@@ -26,6 +27,7 @@ def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
     warnings: list[LoadWarning] = []
     try:
         graphs = load_graphs(file, pipeline, warnings)
+        require_engines(graph.pipeline for graph in graphs)
     except ConduitError as error:
         if as_json:
             found = {"pipelines": [], **error_fields(error), "warnings": _fields(warnings)}
@@ -37,7 +39,7 @@ def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
         put_json({"file": str(file), "valid": True, **found})
     else:
         for graph in graphs:
-            put(f"{graph.pipeline.id}: ok, {_counted(graph)}")
+            put(f"{graph.pipeline.id}: ok, {_counted(graph)}{_engine(graph.pipeline)}")
             for each in guarantees(graph):
                 put(f"  {each.source} → {each.destination}: {each.promise}: {each.why}")
     return ExitCode.OK
@@ -49,20 +51,44 @@ def load_graphs(file: Path, pipeline: str | None, warnings: list[LoadWarning] | 
 
 
 def load_checked(
-    file: Path, pipeline: str | None, warnings: list[LoadWarning] | None = None
+    file: Path,
+    pipeline: str | None,
+    warnings: list[LoadWarning] | None = None,
+    *,
+    engine: EngineName | None = None,
+    master: str | None = None,
 ) -> dict[LoadedPipeline, Graph]:
-    """The same with what the file wants of each. Warnings are said on stderr, and added to `warnings`."""
-    chosen = _chosen(file, pipeline, [] if warnings is None else warnings)
+    """The same with what the file wants of each, on another engine if one is named.
+
+    Warnings are said on stderr, and added to `warnings`.
+    """
+    wanted = _chosen(file, pipeline, [] if warnings is None else warnings)
     graphs: dict[LoadedPipeline, Graph] = {}
     problems: list[Problem] = []
-    for each in chosen:
+    for each in wanted:
+        settings = each.pipeline.settings
+        each.pipeline.settings = settings.model_copy(update={"engine": chosen(settings.engine, engine, master)})
         try:
             graphs[each] = compile_pipeline(each.pipeline)
         except PipelineInvalid as invalid:
-            problems += invalid.problems if len(chosen) == 1 else _within(each.pipeline, invalid.problems)
+            problems += invalid.problems if len(wanted) == 1 else _within(each.pipeline, invalid.problems)
     if problems:
         raise FileInvalid(file, _in_order(problems))
     return graphs
+
+
+def require_engines(pipelines: Iterable[Pipeline]) -> None:
+    """Return if this machine has what the engines of these pipelines need; else EnvironmentUnfit says what to install.
+
+    Spark is imported only where it is asked for.
+    """
+    if all(each.spark is None for each in pipelines):
+        return
+    try:
+        from conduit_py.spark.engine import require_spark
+    except ImportError as error:
+        raise EnvironmentUnfit(str(error), suggestion="pip install 'conduit-py[spark]'") from error
+    require_spark()
 
 
 def _chosen(file: Path, pipeline: str | None, warnings: list[LoadWarning]) -> list[LoadedPipeline]:
@@ -122,12 +148,19 @@ def _described(graph: Graph) -> dict[str, Any]:
     return {
         "id": graph.pipeline.id,
         "delivery": graph.pipeline.delivery,
+        "engine": "trio" if graph.pipeline.spark is None else "spark",
         "nodes": [
             {"id": node.id, "kind": node.kind, "plugin": node.label, "inputs": node.inputs}
             for node in graph.nodes.values()
         ],
         "guarantees": [msgspec.structs.asdict(each) for each in guarantees(graph)],
     }
+
+
+def _engine(pipeline: Pipeline) -> str:
+    if pipeline.spark is None:
+        return ""
+    return f", on Spark ({pipeline.spark.master})" if pipeline.spark.master else ", on Spark"
 
 
 def _counted(graph: Graph) -> str:

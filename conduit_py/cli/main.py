@@ -57,8 +57,9 @@ def run(
         Parameter(help="seconds a graceful stop may take", validator=validators.Number(gt=0)),
     ] = None,
     engine: Annotated[
-        Literal["trio", "spark"], Parameter(help="spark reads and processes on the executors of a Spark")
-    ] = "trio",
+        Literal["trio", "spark"] | None,
+        Parameter(help="spark reads and processes on the executors of a Spark [default: as the file says, or trio]"),
+    ] = None,
     master: Annotated[
         str | None, Parameter(help="the Spark to use, as local[2] or spark://host:7077 [default: local[*]]")
     ] = None,

@@ -3,11 +3,11 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import trio
 
-from conduit_py.cli.check import error_fields, load_checked, status_of
+from conduit_py.cli.check import error_fields, load_checked, require_engines, status_of
 from conduit_py.cli.complaint import exit_code_of
 from conduit_py.cli.display import Display, choose_display
 from conduit_py.cli.exit_code import ExitCode
@@ -17,6 +17,7 @@ from conduit_py.cli.rate import Rate
 from conduit_py.cli.result import Look, Result
 from conduit_py.cli.signals import stop_on_signal
 from conduit_py.config.python_file import FileInvalid
+from conduit_py.engine import EngineName
 from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
@@ -24,7 +25,6 @@ from conduit_py.status import Stopper
 from conduit_py.store.opening import open_store
 from conduit_py.store.store import Store
 
-Engine: TypeAlias = Literal["trio", "spark"]
 Supervised: TypeAlias = Callable[[Pipeline, Store], Supervisor]
 
 STATE = Path(".conduit")
@@ -38,21 +38,21 @@ def run_file(
     state: str | Path | None = None,
     fresh: bool = False,
     stop_timeout: float | None = None,
-    engine: Engine = "trio",
+    engine: EngineName | None = None,
     master: str | None = None,
     as_json: bool = False,
     debug: bool = False,
 ) -> ExitCode:
     """Run the pipelines of a file. What keeps them from starting is raised; what ends them is in the exit code."""
     try:
-        pipelines = _to_run(file, pipeline)
+        pipelines = _to_run(file, pipeline, engine, master)
         if stop_timeout is not None:
             for each in pipelines:
                 each.settings = each.settings.model_copy(update={"stop_seconds": stop_timeout})
         log_to_stderr(debug=debug)
         display = choose_display(as_json=as_json, stdout_taken=any(map(writes_to_stdout, pipelines)))
-        supervised = _supervised_by(engine, master)
-        return trio.run(_run, pipelines, state or state_of(file), fresh, display, supervised)
+        require_engines(pipelines)
+        return trio.run(_run, pipelines, state or state_of(file), fresh, display)
     except ConduitError as error:
         if as_json:
             code = int(exit_code_of(error))
@@ -60,12 +60,15 @@ def run_file(
         raise
 
 
-def _to_run(file: Path, pipeline: str | None) -> list[Pipeline]:
+def _to_run(file: Path, pipeline: str | None, engine: EngineName | None, master: str | None) -> list[Pipeline]:
     """The pipelines that the file wants running, or the one asked for whatever the file wants of it."""
-    loaded = [each for each in load_checked(file, pipeline) if pipeline or each.desired == "running"]
+    checked = load_checked(file, pipeline, engine=engine, master=master)
+    loaded = [each for each in checked if pipeline or each.desired == "running"]
     if not loaded:
         hint = "choose one with --pipeline to run it all the same"
         raise FileInvalid(file, [Problem("", "all its pipelines have status: stopped", hint, str(file))])
+    if master is not None and all(each.pipeline.spark is None for each in loaded):
+        raise EnvironmentUnfit("--master names a Spark, which only --engine spark uses", suggestion="add that")
     return [each.pipeline for each in loaded]
 
 
@@ -84,17 +87,13 @@ def writes_to_stdout(pipeline: Pipeline) -> bool:
     return any(type(each).__module__.startswith("conduit_connectors.stdio") for each in connectors)
 
 
-def _supervised_by(engine: Engine, master: str | None) -> Supervised:
-    """What runs a pipeline. Spark is imported only where it is asked for."""
-    if engine == "trio":
-        if master is not None:
-            raise EnvironmentUnfit("--master names a Spark, which only --engine spark uses", suggestion="add that")
-        return Supervisor
-    try:
-        from conduit_py.spark.engine import supervised_on
-    except ImportError as error:
-        raise EnvironmentUnfit(str(error), suggestion="pip install 'conduit-py[spark]'") from error
-    return supervised_on(master)
+def supervised_here(pipeline: Pipeline, store: Store) -> Supervisor:
+    """What runs a pipeline on the engine that it names, from this process. Spark is imported only for its own."""
+    if pipeline.spark is None:
+        return Supervisor(pipeline, store)
+    from conduit_py.spark.engine import supervised
+
+    return supervised(pipeline, store)
 
 
 async def _run(
@@ -102,7 +101,7 @@ async def _run(
     state: str | Path,
     fresh: bool,
     display: Display,
-    supervised: Supervised = Supervisor,
+    supervised: Supervised = supervised_here,
 ) -> ExitCode:
     async with await open_store(state) as store:
         if fresh:
@@ -117,7 +116,7 @@ class Session:
     """Pipelines that run side by side in one process. One that fails does not stop the others."""
 
     def __init__(
-        self, pipelines: Sequence[Pipeline], store: Store, display: Display, supervised: Supervised = Supervisor
+        self, pipelines: Sequence[Pipeline], store: Store, display: Display, supervised: Supervised = supervised_here
     ) -> None:
         self._supervisors = [supervised(pipeline, store) for pipeline in pipelines]
         self._store = store

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import networkx as nx
 
 from conduit_py.errors import PipelineInvalid, Problem
+from conduit_py.graph.fit_for_spark import unfit
 from conduit_py.graph.guarantees import delivery_problems
 from conduit_py.graph.node import Graph, Kind, Node
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
@@ -19,6 +20,8 @@ def compile_pipeline(pipeline: Pipeline) -> Graph:
     """The pipeline's graph. Every mistake in it, of the definition and of the graph, is in one PipelineInvalid."""
     draft = _Draft(pipeline)
     problems = [*_declared_problems(pipeline), *draft.problems, *delivery_problems(pipeline)]
+    if pipeline.spark is not None:
+        problems += unfit(pipeline)
     # The shape of a graph with missing or doubled nodes would only produce errors about errors.
     if not draft.problems:
         problems += _shape_problems(draft)

@@ -6,14 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FILE = """
-from conduit_py import DeadLetters, Destination, Pipeline, Source
+from conduit_py import DeadLetters, Destination, Pipeline, Source, Spark
 from conduit_connectors import file
 pipeline = Pipeline(
     "copy",
     sources=[Source("in", file.Source(path="in.txt"))],
     destinations=[Destination("out", file.Destination(path="out.txt"))],
-    dead_letters=DeadLetters({letters}),
+    dead_letters=DeadLetters({letters}),{engine}
 )
 """
 WITHOUT_PYSPARK = """
@@ -26,20 +28,28 @@ main()
 """
 
 
-def run(folder: Path, *options: str, program: str = "", letters: str = "", **environment: str) -> tuple[int, str]:
-    """The exit code and what was said on stderr."""
-    (folder / "plain.py").write_text(FILE.format(letters=letters))
+def run(
+    folder: Path,
+    *options: str,
+    command: str = "run",
+    program: str = "",
+    letters: str = "",
+    engine: str = "",
+    **environment: str,
+) -> tuple[int, str]:
+    """The exit code and what was said."""
+    (folder / "plain.py").write_text(FILE.format(letters=letters, engine=engine and f"\n    engine={engine},"))
     (folder / "in.txt").write_text("one\n")
     start = ["-c", program] if program else ["-m", "conduit_py.cli.main"]
     ran = subprocess.run(
-        [sys.executable, *start, "run", "plain.py", *options],
+        [sys.executable, *start, command, "plain.py", *options],
         cwd=folder,
         env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=100,
     )
-    return ran.returncode, ran.stderr
+    return ran.returncode, ran.stdout + ran.stderr
 
 
 def test_a_master_without_the_engine_is_a_mistake(tmp_path: Path) -> None:
@@ -60,9 +70,44 @@ def test_without_pyspark_it_says_what_to_install(tmp_path: Path) -> None:
 def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
     code, said = run(tmp_path, "--engine", "spark", JAVA_HOME="", PATH=str(tmp_path))
 
-    assert code == 1
+    assert code == 3
     assert "Spark runs on Java, and there is none on this machine" in said
     assert "apt-get install openjdk-17-jre-headless" in said
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_file_that_names_spark_is_told_so_without_java(tmp_path: Path, command: str) -> None:
+    code, said = run(tmp_path, command=command, engine='"spark"', JAVA_HOME="", PATH=str(tmp_path))
+
+    assert code == 3
+    assert "Spark runs on Java, and there is none on this machine" in said
+
+
+def test_check_says_what_it_runs_on(tmp_path: Path) -> None:
+    code, said = run(tmp_path, command="check", engine='Spark(master="local[2]")')
+
+    assert (code, said.splitlines()[0]) == (0, "copy: ok, 1 source, 0 processors, 1 destination, on Spark (local[2])")
+
+
+def test_check_refuses_what_cannot_run_on_the_spark_that_the_file_names(tmp_path: Path) -> None:
+    code, said = run(tmp_path, command="check", letters='"journal"', engine='"spark"')
+
+    assert code == 2
+    assert "plain.py:8: dead_letters.handler: letters that are kept here would be sent again" in said
+
+
+def test_an_engine_that_is_none_is_a_mistake(tmp_path: Path) -> None:
+    code, said = run(tmp_path, command="check", engine='"sparc"')
+
+    assert code == 2
+    assert """engine: Value error, must be "trio", "spark" or Spark(…), not 'sparc'""" in said
+
+
+def test_the_command_has_the_last_word_about_the_engine(tmp_path: Path) -> None:
+    code, _ = run(tmp_path, "--engine", "trio", letters='"journal"', engine='"spark"', JAVA_HOME="", PATH=str(tmp_path))
+
+    assert code == 0
+    assert len((tmp_path / "out.txt").read_text().splitlines()) == 1
 
 
 def test_a_master_that_does_not_answer_is_told(tmp_path: Path) -> None:
@@ -80,7 +125,7 @@ def test_what_cannot_run_on_spark_is_a_mistake_in_the_file(tmp_path: Path) -> No
 
     assert code == 2
     assert "plain.py:8: dead_letters.handler: letters that are kept here would be sent again" in said
-    assert "or run it without --engine spark" in said
+    assert 'or run it on the engine "trio"' in said
     assert not (tmp_path / "out.txt").exists()
 
 

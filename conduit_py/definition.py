@@ -8,7 +8,7 @@ from conduit_py.errors import Problem
 from conduit_py.sdk import registry
 from conduit_py.sdk.options import Place
 from conduit_py.sdk.plugin import Plugin
-from conduit_py.sdk.processor import FunctionProcessor
+from conduit_py.sdk.processor import FunctionProcessor, table_problems
 
 
 def listed(name: str, given: Any, place: Place | None) -> tuple[list[Any], list[Problem]]:
@@ -63,7 +63,7 @@ def processor_in(
     if callable(item) and not isinstance(item, sdk.Processor):
         item = FunctionProcessor(item)
     if isinstance(item, sdk.Processor):
-        return item, problems_of(item, "processor", spot)
+        return item, problems_of(item, "processor", spot) + table_problems(item)
     return None, [Problem("processor", f"must be a function or a processor, not {said(item)}", None, *spot)]
 
 

@@ -1,7 +1,8 @@
 """Columns: rows of fields as Arrow columns of one schema, and which rows do not fit it. Needs pyarrow."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -28,14 +29,28 @@ def fitted(rows: Mapping[int, Structured], schema: pa.Schema, *, more: bool = Fa
     """
     kept = dict(rows)
     refused: dict[int, str] = {}
-    if not _fit_plainly(kept.values(), schema, more):
+    values = columns(list(rows.values()), schema.names)
+    if not _fit_plainly(rows.values(), values, schema, more):
         _sort_out(kept, refused, {index: misfit(row, schema, more=more) for index, row in rows.items()})
+        values = columns(list(kept.values()), schema.names)
     try:
-        batch = _batch(list(kept.values()), schema)
+        batch = _batch(values, schema, len(kept))
     except ARROW_ERRORS:
         _sort_out(kept, refused, {index: _unfit(row, schema) for index, row in kept.items()})
-        batch = _batch(list(kept.values()), schema)
+        batch = _batch(columns(list(kept.values()), schema.names), schema, len(kept))
     return Fitted(batch, list(kept), dict(sorted(refused.items())))
+
+
+def columns(rows: Sequence[Structured], names: Iterable[str]) -> dict[str, list[Any]]:
+    """The values of these fields, None where they are missing."""
+    return {name: _column(rows, name) for name in names}
+
+
+def _column(rows: Sequence[Structured], name: str) -> list[Any]:
+    try:
+        return list(map(itemgetter(name), rows))
+    except KeyError:
+        return [row.get(name) for row in rows]
 
 
 def misfit(row: Structured, schema: pa.Schema, *, more: bool = False) -> str | None:
@@ -62,12 +77,11 @@ def _sort_out(kept: dict[int, Structured], refused: dict[int, str], reasons: Map
             del kept[index]
 
 
-def _batch(rows: Sequence[Structured], schema: pa.Schema) -> pa.RecordBatch:
+def _batch(values: Mapping[str, list[Any]], schema: pa.Schema, count: int) -> pa.RecordBatch:
     if not schema.names:
         # Without columns there is nothing else that would say how many rows there are.
-        return pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct([])))
-    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+    return pa.RecordBatch.from_arrays([pa.array(values[field.name], field.type) for field in schema], schema=schema)
 
 
 def _unfit(row: Structured, schema: pa.Schema) -> str | None:
@@ -80,12 +94,12 @@ def _unfit(row: Structured, schema: pa.Schema) -> str | None:
     return None
 
 
-def _fit_plainly(rows: Collection[Structured], schema: pa.Schema, more: bool) -> bool:
+def _fit_plainly(rows: Collection[Structured], values: Mapping[str, list[Any]], schema: pa.Schema, more: bool) -> bool:
     """Whether the types of their values alone show that all rows fit; if not, each row needs a look of its own."""
     if not more and not all(map(set(schema.names).issuperset, rows)):
         return False
     for field in schema:
-        kinds = {type(row.get(field.name)) for row in rows}
+        kinds = set(map(type, values[field.name]))
         if field.nullable:
             kinds.discard(type(None))
         if not kinds <= _plain_types(field.type):

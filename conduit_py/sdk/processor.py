@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, Self, TypeAlias, overload
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, overload
 
 from conduit_py.backoff import Retry
 from conduit_py.batch import Batch
@@ -11,6 +12,9 @@ from conduit_py.record import Record
 from conduit_py.sdk.options import Options, Place, place_of_call
 from conduit_py.sdk.plugin import OptionsT, Plugin
 from conduit_py.sdk.state import State
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Result: TypeAlias = Record | list[Record] | Exception | None
 """One record goes on, a list splits, None filters, an exception nacks."""
@@ -21,9 +25,9 @@ Condition: TypeAlias = Callable[[Record], bool]
 class Processor(Plugin[OptionsT]):
     """Turns each record into one, none or several; raising refuses the record.
 
-    Implement `process`, or `process_batch` to see the records of a batch together. A processor may
-    change the record it is given and return it. With `workers` above 1 every worker has a processor
-    of its own.
+    Implement `process`, or `process_batch` to see the records of a batch together, or `process_table` to
+    see their fields as Arrow columns. A processor may change the record it is given and return it. With
+    `workers` above 1 every worker has a processor of its own.
     """
 
     blocking: ClassVar[bool | None] = None
@@ -31,6 +35,9 @@ class Processor(Plugin[OptionsT]):
     stateful: bool = False
     """Whether it remembers things in `state`, which an exactly-once pipeline sets before `open`."""
     state: State
+
+    defers: bool = False
+    """Whether it may raise `Defer`: see there, and docs/explanation/exactly-once.md for where that is allowed."""
 
     def open(self) -> Awaitable[None] | None:
         """Get ready. Called once per run, before the first record."""
@@ -43,6 +50,17 @@ class Processor(Plugin[OptionsT]):
         """One result per record of the batch, in the same order. Overriding this takes the place of `process`."""
         raise NotImplementedError(f"{type(self).__qualname__} must implement process or process_batch")
 
+    table_schema: "pa.Schema | None" = None
+    """The columns that `process_table` sees; None shows it every field, with the type of what is there."""
+
+    def process_table(self, table: "pa.Table", batch: Batch) -> Any:
+        """The table changed, a boolean array of the rows to keep, or `Rows`; row i is the record `batch[i]`.
+
+        Overriding this takes the place of `process`. It may be asked again about some of the rows alone, so what it
+        answers for a row must not depend on the others.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} does not implement process_table")
+
     def close(self) -> Awaitable[None] | None:
         """Release everything. Called once after `open`, even when that failed."""
 
@@ -50,6 +68,11 @@ class Processor(Plugin[OptionsT]):
     def by_batch(self) -> bool:
         """Whether the runtime calls `process_batch` rather than `process`."""
         return type(self).process_batch is not Processor.process_batch
+
+    @property
+    def by_table(self) -> bool:
+        """Whether the runtime calls `process_table`."""
+        return type(self).process_table is not Processor.process_table
 
 
 class FunctionProcessor(Processor[Options]):
@@ -60,16 +83,21 @@ class FunctionProcessor(Processor[Options]):
         function: Callable[..., Any],
         *,
         batch: bool = False,
+        arrow: "bool | pa.Schema" = False,
         state: bool = False,
+        defers: bool = False,
         name: str | None = None,
         workers: int = 1,
         when: Condition | None = None,
         retry: Retry | None = None,
     ) -> None:
         self._declare({}, place_of_call())
-        takes = ["a batch" if batch else "a record", *(["a state"] if state else [])]
+        self.arrow = arrow
+        takes = ["a table"] if self.by_table else [] if batch else ["a record"]
+        takes += [*(["a batch"] if batch else []), *(["a state"] if state else [])]
         self.problems += _form_problems(function, takes, self.place)
         self.stateful = state
+        self.defers = defers
         self.function = function
         self.name = name or getattr(function, "__name__", type(function).__name__).strip("<>")
         self.batch = batch
@@ -77,7 +105,8 @@ class FunctionProcessor(Processor[Options]):
         self.when = when
         self.retry = retry
         # The runtime calls the function itself: a method in between would cost every record a call.
-        setattr(self, "process_batch" if batch else "process", function)
+        setattr(self, "process_table" if self.by_table else "process_batch" if batch else "process", function)
+        self.table_schema = None if isinstance(arrow, bool) else arrow
 
     def __call__(self, *args: Any) -> Any:
         return self.function(*args)
@@ -85,6 +114,10 @@ class FunctionProcessor(Processor[Options]):
     @property
     def by_batch(self) -> bool:
         return self.batch
+
+    @property
+    def by_table(self) -> bool:
+        return self.arrow is not False
 
     def fresh(self) -> Self:
         return self
@@ -107,13 +140,37 @@ def _form_problems(function: Callable[..., Any], takes: list[str], place: Place 
     return []
 
 
+def table_problems(processor: Processor[Any]) -> list[Problem]:
+    """What keeps a processor from being given tables; nothing if it asks for none."""
+    if not processor.by_table:
+        return []
+    spot = getattr(processor, "place", None) or (None, None)
+    if find_spec("pyarrow") is None:
+        what, hint = "takes Arrow tables, and pyarrow is not installed here", "pip install 'conduit-py[arrow]'"
+        return [Problem("arrow", what, hint, *spot)]
+    import pyarrow as pa
+
+    problems = []
+    schema = processor.table_schema
+    if schema is not None and not isinstance(schema, pa.Schema):
+        problems.append(Problem("arrow", f"must be True or a pyarrow.Schema, not {schema!r}", None, *spot))
+    elif schema is not None and len(set(schema.names)) < len(schema.names):
+        problems.append(Problem("arrow", "has two columns of one name", None, *spot))
+    if processor.stateful:
+        what, hint = "cannot go with Arrow tables, whose rows may be asked about again", "use batch=True instead"
+        problems.append(Problem("state", what, hint, *spot))
+    return problems
+
+
 @overload
 def processor(function: Callable[..., Any], /) -> FunctionProcessor: ...
 @overload
 def processor(
     *,
     batch: bool = False,
+    arrow: "bool | pa.Schema" = False,
     state: bool = False,
+    defers: bool = False,
     name: str | None = None,
     workers: int = 1,
     when: Condition | None = None,
@@ -124,8 +181,11 @@ def processor(function: Callable[..., Any] | None = None, /, **settings: Any) ->
 
     The function takes a record and returns a record, None (filter) or a list of records (split), or
     raises (nack). With `batch=True` it takes a batch and returns one such result per record, where an
-    exception in place of a result nacks that record alone. With `state=True`, in an exactly-once
-    pipeline, it is given a `State` as its second argument. It may be async.
+    exception in place of a result nacks that record alone. With `arrow=True` it takes a `pyarrow.Table`,
+    which has the fields of payload.after as columns (those of a schema with `arrow=schema`), and returns it
+    changed, or a boolean array of the rows to keep, or `Rows`; with `batch=True` too the batch is its second
+    argument. With `state=True`, in an exactly-once pipeline, it is given a `State` as its last argument; with
+    `defers=True` too it may raise `Defer` to have a record in the next transaction. It may be async.
     """
     if function is None:
         return lambda wrapped: FunctionProcessor(wrapped, **settings)

@@ -29,8 +29,8 @@ class Lane:
         self._node = node
         self._calls = Calls(node, processor)
         self._processor = processor
-        self._by_batch = processor.by_batch
-        self._call: Callable[..., Any] = processor.process_batch if self._by_batch else processor.process
+        self._by_batch = processor.by_batch or processor.by_table
+        self._call = _call(node, processor)
         self._async = is_async(self._call)
         self._in_thread = always_in_thread or self._blocks(processor)
         self._state = state if processor.stateful else None
@@ -134,6 +134,16 @@ class Lane:
         if len(checked) != len(batch):
             raise ContractBroken(self._node, f"returned {len(checked)} results for a batch of {len(batch)} records")
         return checked
+
+
+def _call(node: str, processor: Processor[Any]) -> Callable[..., Any]:
+    """What takes a batch or a record and gives what becomes of it."""
+    if not processor.by_table:
+        return processor.process_batch if processor.by_batch else processor.process
+    # Only where it is used: pyarrow need not be installed, and takes time to import.
+    from conduit_py.stream.tables import in_tables
+
+    return in_tables(node, processor)
 
 
 def each_while_quick(call: Callable[[Record], Result], records: list[Record]) -> list[Result]:

@@ -1,0 +1,179 @@
+"""Sheet: records as an Arrow table, and what the answer of a processor makes of them. Needs pyarrow."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import chain, compress
+from typing import Any
+
+import pyarrow as pa
+
+from conduit_py.errors import ContractBroken, RecordRefused
+from conduit_py.record import Record, Structured
+from conduit_py.sdk.columns import ARROW_ERRORS, Fitted, columns, fitted
+from conduit_py.sdk.processor import Result
+from conduit_py.sdk.rows import Rows
+
+
+class Sheet:
+    """Some records, by their index in a batch, and their fields as a table with a row for each of them.
+
+    Records are changed only once all of an answer is understood, and only where it differs from the table: values
+    that a processor leaves alone are not replaced by what Arrow makes of them.
+    """
+
+    def __init__(self, records: Mapping[int, Record], rows: pa.RecordBatch) -> None:
+        self.indices = list(records)
+        self.table = pa.Table.from_batches([rows])
+        self._records = list(records.values())
+
+    def results(self, node: str, answer: object) -> list[Result]:
+        """The results for the records, in order. Raises one of ARROW_ERRORS for values that no record can hold."""
+        said = _read(node, answer)
+        results: list[Result] = list(self._records)
+        for row, kept in enumerate(self._said(node, said.keep, "keep", pa.types.is_boolean)):
+            results[row] = results[row] if kept else None
+        for row, reason in enumerate(self._said(node, said.refuse, "refuse", _is_text)):
+            results[row] = results[row] if reason is None else RecordRefused(reason)
+        if said.table is not None:
+            self._change(node, said.table, [isinstance(result, Record) for result in results])
+        return results
+
+    def _said(self, node: str, column: Any, name: str, fits: Any) -> list[Any]:
+        if column is None:
+            return []
+        if not isinstance(column, pa.Array | pa.ChunkedArray) or not fits(column.type):
+            given = column.type if hasattr(column, "type") else type(column).__name__
+            kind = "booleans" if name == "keep" else "texts"
+            raise ContractBroken(node, f"returned Rows whose `{name}` is {given}: it must be an Arrow array of {kind}")
+        self._check_length(node, len(column))
+        values: list[Any] = column.to_pylist()
+        return values
+
+    def _check_length(self, node: str, length: int) -> None:
+        if length != len(self._records):
+            hint = "row i must be the record of row i; to filter some, return Rows(table, keep=mask)"
+            raise ContractBroken(node, f"returned {length} rows for a table of {len(self._records)} rows: {hint}")
+
+    def _change(self, node: str, table: pa.Table | pa.RecordBatch, stays: list[bool]) -> None:
+        self._check_length(node, table.num_rows)
+        names = table.schema.names
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ContractBroken(node, f"returned a table with two columns named {twice!r}")
+        changed = {name: _values(table.column(name)) for name in names if not self._untouched(name, table)}
+        fields: list[Any] = [record.payload.after for record in compress(self._records, stays)]
+        for name in self.table.column_names:
+            if name not in names:
+                for after in fields:
+                    after.pop(name, None)
+        for name, values in changed.items():
+            known = name in self.table.column_names
+            for after, value in zip(fields, compress(values, stays), strict=True):
+                # A null in place of a field that the record never had is no value.
+                if value is not None or not known or name in after:
+                    after[name] = value
+
+    def _untouched(self, name: str, table: pa.Table | pa.RecordBatch) -> bool:
+        if name not in self.table.column_names:
+            return False
+        before, after = self.table.column(name), table.column(name)
+        return before.type == after.type and bool(_bits(before).equals(_bits(after)))
+
+
+class Unlike(Exception):
+    """Records that have no schema in common; of a single one it says why it has none."""
+
+
+def sheet(records: Mapping[int, Record], schema: pa.Schema | None) -> tuple[Sheet | None, dict[int, RecordRefused]]:
+    """The records that fit, if any, and why the others do not. Without a schema it is what the records make it.
+
+    Raises Unlike if there is none that all records fit that have fields.
+    """
+    rows = {index: record.payload.after for index, record in records.items() if isinstance(record.payload.after, dict)}
+    refused = {index: _without_fields(record) for index, record in records.items() if index not in rows}
+    if not rows:
+        return None, refused
+    made = fitted(rows, schema, more=True) if schema is not None else _fitted_by_their_own(rows)
+    refused |= {index: RecordRefused(reason) for index, reason in made.refused.items()}
+    kept = {index: records[index] for index in made.kept}
+    return (Sheet(kept, made.batch) if kept else None), refused
+
+
+def _fitted_by_their_own(rows: dict[int, Structured]) -> Fitted:
+    made = fitted(rows, _schema_of(list(rows.values())))
+    if made.refused:
+        raise Unlike(next(iter(made.refused.values())))
+    return made
+
+
+def _schema_of(rows: list[Structured]) -> pa.Schema:
+    fields = []
+    for name, values in columns(rows, dict.fromkeys(chain.from_iterable(rows))).items():
+        try:
+            fields.append(pa.field(name, pa.infer_type(values)))
+        except ARROW_ERRORS as error:
+            raise Unlike(f"Arrow has no column for {name!r}: {error}") from error
+        if pa.types.is_timestamp(fields[-1].type) and len(set(map(_has_zone, filter(None, values)))) > 1:
+            raise Unlike(f"{name} has times with a zone and times without one")
+    return pa.schema(fields)
+
+
+def _has_zone(value: object) -> bool:
+    return isinstance(value, datetime) and value.tzinfo is not None
+
+
+def _without_fields(record: Record) -> RecordRefused:
+    if record.payload.after is None:
+        hint = "let such records pass by with when=lambda record: record.payload.after is not None"
+        return RecordRefused("payload.after is absent, so it has no fields to be columns", suggestion=hint)
+    hint = 'decode it first, for example with the processor "json.decode"'
+    return RecordRefused("payload.after is raw bytes, so it has no fields to be columns", suggestion=hint)
+
+
+def _read(node: str, answer: object) -> Rows:
+    if isinstance(answer, Rows):
+        if answer.table is None or isinstance(answer.table, pa.Table | pa.RecordBatch):
+            return answer
+        answer = answer.table
+    if isinstance(answer, pa.Table | pa.RecordBatch):
+        return Rows(answer)
+    if isinstance(answer, pa.Array | pa.ChunkedArray) and pa.types.is_boolean(answer.type):
+        return Rows(keep=answer)
+    kind = f"an array of {answer.type}" if isinstance(answer, pa.Array | pa.ChunkedArray) else type(answer).__name__
+    ways = "a pyarrow.Table or RecordBatch, a boolean array that tells which rows to keep, or Rows"
+    raise ContractBroken(node, f"returned {kind}: return {ways}")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind))
+
+
+def _bits(column: Any) -> Any:
+    """The column so that equal means the same: a NaN is no other NaN, and 0.0 is -0.0, unless they are compared so."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_float64(whole.type):
+        return whole.view(pa.int64())
+    return whole.view(pa.int32()) if pa.types.is_float32(whole.type) else whole
+
+
+def _values(column: Any) -> Sequence[Any]:
+    kind = _carried(column.type)
+    values: list[Any] = (column if kind == column.type else column.cast(kind)).to_pylist()
+    return values
+
+
+def _carried(kind: pa.DataType) -> pa.DataType:
+    """The type whose values are Python's own: those of others would be pandas' or numpy's, or lose digits."""
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_duration(kind) and kind.unit == "ns":
+        return pa.duration("us")
+    if pa.types.is_time64(kind) and kind.unit == "ns":
+        return pa.time64("us")
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_list(kind):
+        return pa.list_(_carried(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _carried(field.type)) for field in kind])
+    return kind

@@ -35,10 +35,11 @@ class Span:
 
     `origin` is the source whose records they are. That is `source` itself, in whose ledger they are,
     unless they are dead letters that are sent again. `scope` names the work whose positions they are if
-    several pipelines share it; their messages have the same identities in every one of them.
+    several pipelines share it; their messages have the same identities in every one of them. `sizes` says
+    how many records each message stands for, if they are bundles.
     """
 
-    __slots__ = ("fate_handlers", "first", "origin", "pipeline", "positions", "read_at", "scope", "source")
+    __slots__ = ("fate_handlers", "first", "origin", "pipeline", "positions", "read_at", "scope", "sizes", "source")
 
     def __init__(
         self, pipeline: str, source: str, first: int, positions: Sequence[bytes], read_at: float = 0.0
@@ -49,6 +50,7 @@ class Span:
         self.positions = positions
         self.read_at = read_at
         self.scope = ""
+        self.sizes: Sequence[int] | None = None
         self.fate_handlers: dict[int, list[tuple[MessageId, FateHandler]]] = {}
 
     def __len__(self) -> int:

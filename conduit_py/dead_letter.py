@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from conduit_py import metadata
-from conduit_py.batch import Batch, MessageId
+from conduit_py.batch import Batch, MessageId, Piece
 from conduit_py.record import Payload, Record, Structured
 
 
@@ -32,6 +32,8 @@ class DeadLetter(msgspec.Struct):
     at: float = msgspec.field(default_factory=time.time)
     elsewhere: dict[str, Record] = {}
     """The record as it stood at each further node that refused it: branches may have changed it differently."""
+    offset: int = 0
+    """Which of the records it was that its message stands for."""
 
     @classmethod
     def about(cls, batch: Batch, index: int, record: Record, failure: Failure) -> "DeadLetter":
@@ -42,10 +44,11 @@ class DeadLetter(msgspec.Struct):
     @classmethod
     def reported(cls, batch: Batch, index: int, refused: "RefusedElsewhere") -> "DeadLetter":
         """The letter for the message at `index`, as those tell it who refused its record."""
-        position = batch.span.position(batch.sequences[index])
         (_, record), *others = refused.records.items()
-        letter = cls(batch.span.pipeline, batch.id(index), position, record, list(refused.failures))
+        message = MessageId(batch.span.source, batch.sequences[index], refused.piece)
+        letter = cls(batch.span.pipeline, message, refused.position, record, list(refused.failures))
         letter.elsewhere = dict(others)
+        letter.offset = refused.offset
         return letter
 
     def join(self, later: "DeadLetter") -> None:
@@ -96,9 +99,18 @@ class DeadLetter(msgspec.Struct):
 
 
 class RefusedElsewhere(Exception):
-    """Says of a record that nodes of another process refused it: `records` is as in DeadLetter, the first one first."""
+    """Says of a record that nodes of another process refused it: `records` is as in DeadLetter, the first one first.
 
-    def __init__(self, records: Mapping[str, Record], failures: Sequence[Failure]) -> None:
+    `offset` says which one it was of the records that its message stands for, at which position, and `piece`
+    which piece of that.
+    """
+
+    def __init__(
+        self, records: Mapping[str, Record], failures: Sequence[Failure], position: bytes, piece: Piece, offset: int
+    ) -> None:
         super().__init__(failures[0].error)
         self.records = records
         self.failures = failures
+        self.position = position
+        self.piece = piece
+        self.offset = offset

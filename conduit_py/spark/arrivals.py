@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 from conduit_py.batch import Batch
+from conduit_py.bundle import Bundle
 from conduit_py.dead_letter import RefusedElsewhere
 from conduit_py.pipeline import Processor
-from conduit_py.record import Record
+from conduit_py.record import Payload, Record
 from conduit_py.sdk.processor import FunctionProcessor, Result
 from conduit_py.spark import outcome
 from conduit_py.store.packing import unpack
@@ -25,6 +26,11 @@ def receipt(prefix: str, place: int) -> Processor:
     return _by_batch(prefix, take)
 
 
+def bundle(encoded: bytes, position: bytes, size: int) -> Bundle:
+    """An outcome that is about so many records."""
+    return Bundle(position=position, payload=Payload(after=encoded), size=size)
+
+
 def _by_batch(id: str, function: Callable[[Batch], list[Result]]) -> Processor:
     return Processor(id, FunctionProcessor(function, batch=True))
 
@@ -37,9 +43,11 @@ def _sorted(record: Record) -> Result:
     encoded = _encoded(record)
     if encoded == outcome.FILTERED:
         return None
-    if not encoded.startswith(outcome.MIXED):
-        return record
-    return [Record.of(piece, position=record.position) for piece in outcome.pieces_of(encoded)]
+    if encoded.startswith(outcome.MIXED):
+        return [Record.of(piece, position=record.position) for piece in outcome.pieces_of(encoded)]
+    if encoded.startswith(outcome.PREPARED) and isinstance(record, Bundle):
+        return [bundle(part, record.position, record.size) for part in outcome.parts_of(encoded)]
+    return record
 
 
 def _refuse(batch: Batch) -> list[Result]:
@@ -50,10 +58,15 @@ def _refused(record: Record) -> RefusedElsewhere | None:
     if not _encoded(record).startswith(outcome.REFUSED):
         return None
     refusal = outcome.refusal_of(_encoded(record))
-    return RefusedElsewhere(outcome.records_of(refusal), refusal.failures)
+    offset = refusal.offset if isinstance(record, Bundle) else 0
+    records = outcome.records_of(refusal)
+    return RefusedElsewhere(records, refusal.failures, refusal.position, refusal.piece, offset)
 
 
 def _for_destination(place: int, record: Record) -> Result:
+    if isinstance(record, Bundle):
+        piece = outcome.prepared_of(_encoded(record)).pieces.get(place)
+        return None if piece is None else bundle(piece.data, record.position, piece.size)
     mine = [
         unpack(delivery.record)
         for delivery in outcome.deliveries_of(_encoded(record))

@@ -13,7 +13,8 @@ FILTERED = b"f"
 DELIVERED = b"d"
 REFUSED = b"r"
 MIXED = b"m"
-"""The first byte of an outcome. A mixed one has pieces of both kinds."""
+PREPARED = b"p"
+"""The first byte of an outcome. A mixed one has pieces of both kinds; a prepared one is about a whole part."""
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
@@ -28,6 +29,24 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
     records: dict[str, bytes]
     failures: list[Failure]
+    position: bytes
+    piece: tuple[int, ...]
+    offset: int
+    """Which record of its part it was."""
+
+
+class Prepared(msgspec.Struct, frozen=True, array_like=True):
+    """What came of all records of a part together: pieces for destinations, by their place in the pipeline."""
+
+    pieces: dict[int, "Piece"]
+    refusals: list[Refusal]
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """What a destination is to take in place of so many records."""
+
+    size: int
+    data: bytes
 
 
 class Broken(msgspec.Struct, frozen=True, array_like=True):
@@ -52,12 +71,17 @@ class Broken(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True):
-    """What a task did: an outcome for each record it read, in order, and what its processors counted."""
+    """What a task did: an outcome for each record it read, in order, and what its nodes counted.
+
+    Where destinations take pieces there is one outcome for all, at the position of the last.
+    """
 
     positions: list[bytes]
     outcomes: list[bytes]
     counts: dict[str, list[int]]
-    """By processor, the counters of its meter, in the order of COUNTERS."""
+    """By node, the counters of its meter, in the order of COUNTERS."""
+    size: int = 0
+    """How many records the one outcome is about; 0 if each has its own."""
     broken: Broken | None = None
 
 
@@ -71,8 +95,17 @@ def outcome(deliveries: Sequence[Delivery], letters: Sequence[DeadLetter]) -> by
     return MIXED + _ENCODER.encode((deliveries, refusals))
 
 
+def prepared(pieces: Mapping[int, Piece], letters: Sequence[DeadLetter]) -> bytes:
+    """The outcome of a part that led to these."""
+    if not pieces and not letters:
+        return FILTERED
+    return PREPARED + _ENCODER.encode(Prepared(dict(pieces), [refusal(letter) for letter in letters]))
+
+
 def refusal(letter: DeadLetter) -> Refusal:
-    return Refusal({node: _packed(record) for node, record in letter.records.items()}, letter.failures)
+    records = {node: _packed(record) for node, record in letter.records.items()}
+    message = letter.message
+    return Refusal(records, letter.failures, letter.position, message.piece, message.sequence)
 
 
 def deliveries_of(encoded: bytes) -> list[Delivery]:
@@ -89,6 +122,17 @@ def pieces_of(encoded: bytes) -> list[bytes]:
     deliveries, refusals = _MIXED.decode(memoryview(encoded)[1:])
     delivered = [DELIVERED + _ENCODER.encode(deliveries)] if deliveries else []
     return delivered + [REFUSED + _ENCODER.encode(each) for each in refusals]
+
+
+def prepared_of(encoded: bytes) -> Prepared:
+    return _PREPARED.decode(memoryview(encoded)[1:])
+
+
+def parts_of(encoded: bytes) -> list[bytes]:
+    """A prepared outcome as one that has no refusals, if it has pieces, and the refusals as outcomes of their own."""
+    whole = prepared_of(encoded)
+    taken = [PREPARED + _ENCODER.encode(Prepared(whole.pieces, []))] if whole.pieces else []
+    return taken + [REFUSED + _ENCODER.encode(each) for each in whole.refusals]
 
 
 def records_of(refusal: Refusal) -> Mapping[str, Record]:
@@ -116,4 +160,5 @@ def _kinds() -> dict[str, type[RunError]]:
 _ENCODER = msgspec.msgpack.Encoder()
 _DELIVERIES = msgspec.msgpack.Decoder(list[Delivery])
 _REFUSAL = msgspec.msgpack.Decoder(Refusal)
+_PREPARED = msgspec.msgpack.Decoder(Prepared)
 _MIXED = msgspec.msgpack.Decoder(tuple[list[Delivery], list[Refusal]])

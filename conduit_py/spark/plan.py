@@ -9,8 +9,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from conduit_py.errors import PipelineInvalid, Problem, describe
+from conduit_py.graph.fit_for_spark import unfit
 from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor
-from conduit_py.sdk.shared_source import SharedSource
+from conduit_py.sdk.preparing import PreparingDestination
 from conduit_py.sdk.splittable import SplittableSource
 
 
@@ -21,34 +22,17 @@ class Plan(NamedTuple):
     folder: str
 
 
-def unfit(pipeline: Pipeline) -> Iterator[Problem]:
-    """Everything in a pipeline that cannot run on Spark, each with its reason."""
-    for source in pipeline.sources:
-        if isinstance(source.connector, SharedSource):
-            what = "shares its work with other processes by leases, which the tasks of Spark do not keep"
-            yield Problem(f"sources.{source.id}", what, _ELSE, *(source.place or (None, None)))
-        yield from _stateful(f"sources.{source.id}.processors", source.processors)
-    yield from _stateful("processors", pipeline.processors)
-    for destination in pipeline.destinations:
-        yield from _stateful(f"destinations.{destination.id}.processors", destination.processors)
-    if pipeline.dead_letters.handler == "journal":
-        what = "letters that are kept here would be sent again through processors, which run elsewhere on Spark"
-        place = pipeline.dead_letters.place or pipeline.place or (None, None)
-        yield Problem("dead_letters.handler", what, f"keep them in a destination, {_ELSE}", *place)
-
-
-_ELSE = "or run it without --engine spark"
-
-
-def _stateful(prefix: str, processors: list[Processor]) -> Iterator[Problem]:
-    for processor in processors:
-        if processor.processor is not None and processor.processor.stateful:
-            what = "keeps state, and on Spark every task would have one of its own"
-            yield Problem(f"{prefix}.{processor.id}", what, _ELSE, *(processor.place or (None, None)))
+def prepares(pipeline: Pipeline) -> bool:
+    """Whether executors can make everything ready that its destinations write: all of them must allow it."""
+    exactly_once = pipeline.delivery == "exactly_once"
+    return all(
+        isinstance(each.connector, PreparingDestination) and each.connector.prepares(exactly_once=exactly_once)
+        for each in pipeline.destinations
+    )
 
 
 def plan(pipeline: Pipeline) -> bytes:
-    """The pipeline without its ends, pickled: the user's code by value, for no executor has their file.
+    """The pipeline without what stays here, pickled: the user's code by value, for no executor has their file.
 
     What cannot run on Spark, or cannot be sent there, raises PipelineInvalid.
     """
@@ -84,7 +68,7 @@ def _without_ends(pipeline: Pipeline) -> Pipeline:
     for source in inner.sources:
         source.connector = source.connector if splits(source.connector) else None
     inner.destinations = [copy(destination) for destination in pipeline.destinations]
-    for destination in inner.destinations:
+    for destination in [] if prepares(pipeline) else inner.destinations:
         destination.connector = None
     return inner
 

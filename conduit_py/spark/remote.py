@@ -1,7 +1,7 @@
 """Remote: a source as the driver sees it: what comes of it are outcomes, for executors have read and processed it."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from conduit_py.errors import FatalError, Problem, RecordRefused
 from conduit_py.record import Record
 from conduit_py.sdk.options import Options, Place
 from conduit_py.sdk.source import EndOfSource, Lag, NothingYet
+from conduit_py.spark.arrivals import bundle
 from conduit_py.spark.executors import Executors, Job
 from conduit_py.spark.outcome import Done
 from conduit_py.spark.part import Part, carry
@@ -29,18 +30,30 @@ CARRIED_MAX = 8192
 """Records in a task whose source only the driver can read."""
 JOB_CARRIED_MAX = 65_536
 """And in a job of those."""
+JOBS_AHEAD = 2
+"""Jobs that run while the driver writes: with one alone, executors would be idle from its end to the next."""
 
 
 class Remote(sdk.Source[Options]):
     """Has the records of a source processed by executors, and gives an outcome for each, in order, at its position.
 
-    A source that can be split is read by the executors themselves, a job ahead of what the driver writes. Any
+    A source that can be split is read by the executors themselves, some jobs ahead of what the driver writes. Any
     other is read here and its records go along with the tasks. Positions, acks and hooks are the source's own, so
     that the rest of the run is as on one machine: what was not acked is read again, by whichever engine.
+
+    While `prepares` says so when it is opened, all records of a task have one outcome, with what destinations
+    are to take. How many of those are given out and not acked is bounded, for each is as large as its part.
     """
 
     def __init__(
-        self, node: str, source: sdk.Source[Any], plan: bytes, spark: SparkOptions, tally: Tally, part_size: int
+        self,
+        node: str,
+        source: sdk.Source[Any],
+        plan: bytes,
+        spark: SparkOptions,
+        tally: Tally,
+        part_size: int,
+        prepares: Callable[[], bool],
     ) -> None:
         self._node = node
         self._source = source
@@ -48,6 +61,8 @@ class Remote(sdk.Source[Options]):
         self._spark = spark
         self._tally = tally
         self._part_size = part_size
+        self._prepares = prepares
+        self._prepared = False
         self._splits = splits(source)
         self._executors = Executors(spark)
         self._calls = Calls(node, source)
@@ -55,7 +70,9 @@ class Remote(sdk.Source[Options]):
         self._lag_calls = Calls(f"{node}-lag", source)
         self._done: deque[bytes] = deque()
         self._ready: deque[Record] = deque()
-        self._job: Job | None = None
+        self._jobs: deque[Job] = deque()
+        self._given_out = 0
+        self._acked = trio.Event()
         self._waiting = trio.CancelScope()
         self._pump: Pump | None = None
 
@@ -82,7 +99,8 @@ class Remote(sdk.Source[Options]):
         return self._source.place
 
     def fresh(self) -> "Remote":
-        return Remote(self._node, self._source.fresh(), self._plan, self._spark, self._tally, self._part_size)
+        source = self._source.fresh()
+        return Remote(self._node, source, self._plan, self._spark, self._tally, self._part_size, self._prepares)
 
     async def on_created(self) -> None:
         await self._calls("on_created")
@@ -91,6 +109,7 @@ class Remote(sdk.Source[Options]):
         await self._calls("on_updated", before)
 
     async def open(self, position: bytes | None) -> None:
+        self._prepared = self._prepares()
         await self._calls("open", position)
         await trio.to_thread.run_sync(self._executors.start, abandon_on_cancel=True)
         cores = self._executors.cores
@@ -103,15 +122,22 @@ class Remote(sdk.Source[Options]):
         with trio.CancelScope() as self._waiting:
             # What is read sets out before more is read.
             await trio.lowlevel.checkpoint()
+            while self._prepared and self._given_out >= JOBS_AHEAD * self._executors.cores:
+                self._acked = trio.Event()
+                await self._acked.wait()
             while not self._ready:
                 if self._done:
                     self._take(msgspec.msgpack.decode(self._done.popleft(), type=Done))
                 else:
                     await self._fetch()
-            return [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
+            given = [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
+            self._given_out += len(given)
+            return given
         raise EndOfSource
 
     async def ack(self, positions: Sequence[bytes]) -> None:
+        self._given_out -= len(positions)
+        self._acked.set()
         await self._ack_calls("ack", positions)
 
     async def lag(self) -> Lag | None:
@@ -144,18 +170,27 @@ class Remote(sdk.Source[Options]):
             await trio.to_thread.run_sync(self._source.stop, abandon_on_cancel=True)
 
     async def _fetch(self) -> None:
-        job = self._job or await self._begun()
-        self._job = None
-        self._done.extend(await job.result())
-        if self._pump is None or not self._pump.empty:
-            self._job = await self._begun_if_any()
+        if not self._jobs:
+            self._jobs.append(await self._begun())
+        await self._look_ahead()
+        self._done.extend(await self._jobs.popleft().result())
+        await self._look_ahead()
+
+    async def _look_ahead(self) -> None:
+        """Have the next jobs begin, as many as there is input for by now."""
+        while len(self._jobs) < JOBS_AHEAD and (self._pump is None or not self._pump.empty):
+            job = await self._begun_if_any()
+            if job is None:
+                return
+            self._jobs.append(job)
 
     def _take(self, done: Done) -> None:
         if done.broken is not None:
             raise done.broken.error()
         self._tally.add(done.counts)
         for position, encoded in zip(done.positions, done.outcomes, strict=True):
-            self._ready.append(Record.of(encoded, position=position))
+            whole = bundle(encoded, position, done.size) if done.size else Record.of(encoded, position=position)
+            self._ready.append(whole)
 
     async def _begun_if_any(self) -> Job | None:
         try:
@@ -172,7 +207,8 @@ class Remote(sdk.Source[Options]):
         parts: list[Part] = []
         try:
             while len(parts) < self._executors.cores:
-                parts.append(Part(self._node, await self._calls("split", self._part_size)))
+                split = await self._calls("split", self._part_size)
+                parts.append(Part(self._node, split, prepared=self._prepared))
         except (EndOfSource, NothingYet):
             if not parts:
                 raise
@@ -189,7 +225,7 @@ class Remote(sdk.Source[Options]):
     def _carry(self, drawn: list[Drawn]) -> Part:
         refused = {index: each.refused for index, each in enumerate(drawn) if each.refused is not None}
         try:
-            return carry(self._node, [each.record for each in drawn], refused)
+            return carry(self._node, [each.record for each in drawn], refused, prepared=self._prepared)
         except RecordRefused as error:
             raise FatalError(
                 f"{self._node} gave a record that cannot go to an executor: {error.message}",

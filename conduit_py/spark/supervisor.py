@@ -1,5 +1,6 @@
 """SparkSupervisor: a pipeline over time, as any other, whose records are read and processed by Spark."""
 
+import logging
 from copy import copy
 from typing import Any
 
@@ -11,12 +12,16 @@ from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline, Source
 from conduit_py.sdk.plugin import Connector
+from conduit_py.sdk.preparing import PieceRefused
 from conduit_py.spark.arrivals import arrivals, receipt
-from conduit_py.spark.plan import plan
+from conduit_py.spark.plan import plan, prepares
 from conduit_py.spark.remote import PART_SIZE, Remote
 from conduit_py.spark.tally import Tally
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress
+from conduit_py.stream.run import Ending
+
+log = logging.getLogger("conduit_py")
 
 
 class SparkSupervisor(Supervisor):
@@ -24,7 +29,8 @@ class SparkSupervisor(Supervisor):
 
     What the driver runs is a pipeline as on one machine, with the same ids, positions, delivery, dead letters and
     stop. Only its sources give outcomes in place of records, and its processors do no more than to take those
-    apart. So every promise about records holds as it does there.
+    apart. So every promise about records holds as it does there. Where all destinations can take what executors
+    have made ready, the driver has little to do for a record; if they refuse to, it writes records by itself.
     """
 
     def __init__(
@@ -33,6 +39,7 @@ class SparkSupervisor(Supervisor):
         """Raises PipelineInvalid with everything in the pipeline that cannot run on Spark."""
         self._whole = compile_pipeline(pipeline)
         self._tally = Tally()
+        self._prepares = prepares(pipeline)
         self._arrival = _unused(self._whole, "executors")
         options = agreed(pipeline, spark)
         super().__init__(self._driven(pipeline, options, part_size), store)
@@ -43,13 +50,16 @@ class SparkSupervisor(Supervisor):
         meters = {meter.node: meter for meter in seen.nodes}
         if not meters:
             return seen
-        nodes = [
-            self._tally.meter(node.id) if node.kind == "processor" else meters[node.id]
-            for node in self._whole.nodes.values()
-        ]
-        return msgspec.structs.replace(
-            seen, nodes=[*nodes, meters[DEAD_LETTERS]], filtered=meters[self._arrival].filtered
-        )
+        nodes = [self._tally.seen_by(node.id, node.kind, meters.get(node.id)) for node in self._whole.nodes.values()]
+        filtered = sum(meter.filtered for meter in nodes if meter.kind == "processor")
+        return msgspec.structs.replace(seen, nodes=[*nodes, meters[DEAD_LETTERS]], filtered=filtered)
+
+    def _tries_one_by_one(self, ending: Ending) -> bool:
+        if not isinstance(ending.error, PieceRefused) or not self._prepares or self._stop_requested.is_set():
+            return super()._tries_one_by_one(ending)
+        self._prepares = False
+        log.warning("%s: the driver now writes record by record, because %s", self.pipeline.id, ending.error)
+        return True
 
     def _driven(self, pipeline: Pipeline, options: SparkOptions, part_size: int) -> Pipeline:
         """The pipeline that the driver runs."""
@@ -72,7 +82,9 @@ class SparkSupervisor(Supervisor):
         remote = copy(source)
         remote.processors = []
         connector = sharing(source.connector, options)
-        remote.connector = Remote(source.id, connector, planned, options, self._tally, part_size)
+        remote.connector = Remote(
+            source.id, connector, planned, options, self._tally, part_size, lambda: self._prepares
+        )
         return remote
 
 

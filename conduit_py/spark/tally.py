@@ -1,8 +1,11 @@
-"""Tally: what the processors of a pipeline counted on all executors together."""
+"""Tally: what the nodes of a pipeline counted on all executors together."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 
-from conduit_py.stream.meter import COUNTERS, Meter
+from conduit_py.stream.meter import COUNTERS, Meter, NodeKind
+
+SORTED_OUT = ("filtered", "refused")
 
 
 class Tally:
@@ -16,9 +19,10 @@ class Tally:
             before = self._counts.get(node, [0] * len(COUNTERS))
             self._counts[node] = [each + another for each, another in zip(before, more, strict=True)]
 
-    def meter(self, node: str) -> Meter:
-        """The counters of a processor as a meter."""
-        meter = Meter(node, "processor")
+    def seen_by(self, node: str, kind: NodeKind, driver: Meter | None) -> Meter:
+        """What a node did in all. Processors work on executors alone; other nodes count there what they sort out."""
+        meter = Meter(node, "processor") if kind == "processor" or driver is None else copy(driver)
         for name, count in zip(COUNTERS, self._counts.get(node, ()), strict=False):
-            setattr(meter, name, count)
+            if kind == "processor" or name in SORTED_OUT:
+                setattr(meter, name, getattr(meter, name) + count)
         return meter

@@ -10,6 +10,7 @@ from collections import defaultdict
 from contextlib import suppress
 from copy import copy
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 import trio
@@ -22,7 +23,9 @@ from conduit_py.errors import FatalError, RecordRefused, describe
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.pipeline import DeadLetters, Pipeline
 from conduit_py.record import Record
-from conduit_py.spark.outcome import Broken, Delivery, Done, outcome
+from conduit_py.sdk.destination import Refusals
+from conduit_py.sdk.preparing import PreparingDestination
+from conduit_py.spark.outcome import Broken, Delivery, Done, Piece, outcome, prepared
 from conduit_py.spark.part import Part, PartSource
 from conduit_py.spark.plan import Plan
 from conduit_py.store.memory import MemoryStore
@@ -36,7 +39,7 @@ def perform(plan: bytes, part: bytes) -> bytes:
     try:
         pipeline = _planned(plan)
     except Exception as error:  # a border: what is pickled is the user's, and may need what is not installed here
-        return msgspec.msgpack.encode(Done([], [], {}, Broken.of(_unplanned(error))))
+        return msgspec.msgpack.encode(Done([], [], {}, broken=Broken.of(_unplanned(error))))
     return msgspec.msgpack.encode(trio.run(run_part, pipeline, Part.decode(part)))
 
 
@@ -47,11 +50,12 @@ async def run_part(pipeline: Pipeline, part: Part) -> Done:
     run = Run(compile_pipeline(own), MemoryStore())
     ending = await run.execute()
     if ending.error is not None:
-        return Done([], [], {}, Broken.of(ending.error))
-    counts = {
-        meter.node: [getattr(meter, name) for name in COUNTERS] for meter in run.meters if meter.kind == "processor"
-    }
-    return Done(source.positions, results.outcomes(len(source.positions)), counts)
+        return Done([], [], {}, broken=Broken.of(ending.error))
+    counts = {meter.node: [getattr(meter, name) for name in COUNTERS] for meter in run.meters}
+    count = len(source.positions)
+    if not part.prepared:
+        return Done(source.positions, results.outcomes(count), counts)
+    return Done(source.positions[-1:], [results.prepared()] if count else [], counts, count)
 
 
 class Results:
@@ -60,6 +64,7 @@ class Results:
     def __init__(self) -> None:
         self._deliveries: dict[int, dict[int, tuple[Record, Delivery]]] = defaultdict(dict)
         self._letters: dict[int, list[DeadLetter]] = defaultdict(list)
+        self._pieces: dict[int, Piece] = {}
 
     def deliver(self, destination: int, sequence: int, record: Record) -> None:
         """Keep a record for a destination. One that cannot be carried raises RecordRefused."""
@@ -71,6 +76,15 @@ class Results:
 
     async def refuse(self, letter: DeadLetter) -> None:
         self._letters[letter.message.sequence].append(letter)
+
+    def hand_over(self, destination: int, piece: Piece) -> None:
+        """Keep what a destination is to take for all records of the part together."""
+        self._pieces[destination] = piece
+
+    def prepared(self) -> bytes:
+        """One outcome for all records, where destinations take pieces."""
+        letters = [letter for sequence in sorted(self._letters) for letter in self._letters[sequence]]
+        return prepared(self._pieces, letters)
 
     def outcomes(self, count: int) -> list[bytes]:
         return [
@@ -102,6 +116,32 @@ class Outgoing(sdk.Destination[sdk.Options]):
         return refused or None
 
 
+class Preparation(sdk.Destination[sdk.Options]):
+    """Stands where a destination does, and has the records made ready for the driver to put in place."""
+
+    blocking = False
+
+    def __init__(self, place: int, connector: PreparingDestination[Any], results: Results) -> None:
+        super().__init__()
+        self._place = place
+        self._connector = connector.fresh()
+        self._results = results
+        self._size = 0
+
+    def fresh(self) -> "Preparation":
+        return self
+
+    def write(self, batch: Batch) -> Refusals | None:
+        refused = self._connector.prepare(batch)
+        self._size += len(batch) - len(refused or ())
+        return refused
+
+    def teardown(self) -> None:
+        # Also after a failed run, whose results nobody asks for.
+        if self._size:
+            self._results.hand_over(self._place, Piece(self._size, self._connector.prepared()))
+
+
 def _between_own_ends(pipeline: Pipeline, part: Part, results: Results) -> tuple[Pipeline, PartSource]:
     own = copy(pipeline)
     own.settings = pipeline.settings.model_copy(update={"delivery": "at_least_once", "transaction": None})
@@ -111,10 +151,15 @@ def _between_own_ends(pipeline: Pipeline, part: Part, results: Results) -> tuple
         source.connector = PartSource(source.id, source.connector, part if source.id == part.source else None)
     own.destinations = [copy(destination) for destination in pipeline.destinations]
     for place, destination in enumerate(own.destinations):
-        destination.connector, destination.retry = Outgoing(place, results), Retry(attempts=1)
+        destination.connector = _outgoing(place, destination.connector, part, results)
+        destination.retry = Retry(attempts=1)
     read_here = next(source.connector for source in own.sources if source.id == part.source)
     assert isinstance(read_here, PartSource)
     return own, read_here
+
+
+def _outgoing(place: int, connector: Any, part: Part, results: Results) -> "Outgoing | Preparation":
+    return Preparation(place, connector, results) if part.prepared else Outgoing(place, results)
 
 
 def _unplanned(error: Exception) -> FatalError:

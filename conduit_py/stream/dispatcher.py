@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 from conduit_py.batch import Batch, Span
+from conduit_py.bundle import sizes_of
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import ContractBroken
 from conduit_py.killpoint import reach
@@ -63,6 +64,7 @@ class Dispatcher:
         positions = [record.position for record in records]
         self._check(positions)
         span = self._ledger.register(positions, read_at)
+        span.sizes = sizes_of(records)
         reach("dispatcher.after_register")
         batch = Batch.whole(span, records)
         if self._point.taps:

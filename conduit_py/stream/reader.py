@@ -5,8 +5,8 @@ from typing import Any
 
 import trio
 
+from conduit_py.bundle import RECORDS, count_of
 from conduit_py.errors import ContractBroken
-from conduit_py.record import Record
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Source
 from conduit_py.stream.border import border
 from conduit_py.stream.calls import Calls, is_async
@@ -124,7 +124,7 @@ class Reader:
         self._check(records, n)
         self._check_refused(refused, len(records))
         self._ledger.admit(len(records))
-        self._meter.records += len(records)
+        self._meter.records += count_of(records)
         self._meter.batches += 1
         self._meter.batch_sizes.observe(len(records))
         self._intake.put(records, refused)
@@ -133,7 +133,7 @@ class Reader:
         if not records:
             rule = "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource"
             raise ContractBroken(self._node, rule)
-        if not isinstance(records, list) or set(map(type, records)) != {Record}:
+        if not isinstance(records, list) or not set(map(type, records)) <= RECORDS:
             raise ContractBroken(self._node, "read() must return a list of Record")
         if len(records) > n:
             raise ContractBroken(self._node, f"read({n}) returned {len(records)} records")

@@ -98,16 +98,17 @@ class Settler:
             if self._commits:
                 with self._pace.step():
                     await self.commit([stretch.positions for stretch in handled])
-            self._count(handled, count)
+            self._count(handled)
             self._ledger.release(count)
         if error is not None:
             raise error
 
-    def _count(self, stretches: Sequence[Stretch], count: int) -> None:
-        self._meter.acked += count
+    def _count(self, stretches: Sequence[Stretch]) -> None:
         now = self._meter.settled_at = trio.current_time()
         for stretch in stretches:
-            self._meter.settling.observe(now - stretch.span.read_at, stretch.stop - stretch.start)
+            records = stretch.records
+            self._meter.acked += records
+            self._meter.settling.observe(now - stretch.span.read_at, records)
 
     async def commit(self, positions: Sequence[Sequence[bytes]]) -> None:
         """Make the last of these positions durable, then tell the source about all of them."""
@@ -151,7 +152,7 @@ class Settler:
         if stretches:
             await self._ack([stretch.positions for stretch in stretches])
             count = sum(stretch.stop - stretch.start for stretch in stretches)
-            self._count(stretches, count)
+            self._count(stretches)
             self._ledger.release(count)
 
     async def commit_first(self, span: Span) -> None:
@@ -176,17 +177,17 @@ class Settler:
         """The letters that the window lets through, and the first that it does not."""
         letters: list[DeadLetter] = []
         for stretch in stretches:
-            counted = stretch.span.first + stretch.start
+            counted = 0
             for letter in stretch.nacks:
-                sequence = letter.message.sequence
+                before = stretch.records_before(letter.message.sequence) + letter.offset
                 # Several pieces of one record are one outcome.
-                if sequence >= counted:
-                    self._window.ack(sequence - counted)
+                if before >= counted:
+                    self._window.ack(before - counted)
                     if not self._window.nack():
                         return letters, letter
-                    counted = sequence + 1
+                    counted = before + 1
                 letters.append(letter)
-            self._window.ack(stretch.span.first + stretch.stop - counted)
+            self._window.ack(stretch.records - counted)
         return letters, None
 
     def _not_allowed(self, letter: DeadLetter) -> NackNotAllowed:

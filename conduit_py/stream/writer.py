@@ -7,6 +7,7 @@ from typing import Any
 import trio
 
 from conduit_py.batch import Batch, Span
+from conduit_py.bundle import Bundle, count_of
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import RecordRefused, RunError, TransientError
 from conduit_py.killpoint import reach
@@ -120,7 +121,7 @@ class Writer:
             return
         if self._ack_reader is not None:
             self._ack_reader.expect(batch)
-        given = len(batch)
+        given = count_of(batch.records)
         batch, refused = await self._written(batch)
         reach("writer.after_write")
         self._meter.records += given - len(refused)
@@ -157,6 +158,8 @@ class Writer:
     async def _call_write(self, batch: Batch) -> Any:
         try:
             with self._meter.timing(self._meter.calls):
+                if type(batch.records[0]) is Bundle:
+                    return await self._calls("take", [record.payload.after for record in batch])
                 return await self._calls("write", lent(batch))
         except RecordRefused as error:
             return dict.fromkeys(range(len(batch)), refusal_text(error))

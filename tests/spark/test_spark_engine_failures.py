@@ -278,7 +278,6 @@ async def test_a_file_with_spark_at_its_end_runs_on_the_spark_that_is_asked_for(
 DOUBLING = """
 from conduit_connectors import file
 from conduit_py import DeadLetters, Destination, Pipeline, Source, processor
-from conduit_py.transaction import Transaction
 
 FOLDER = {folder!r}
 
@@ -289,12 +288,11 @@ def doubled(record):
 
 pipeline = Pipeline(
     "numbers",
-    sources=[Source("in", file.Source(path=f"{{FOLDER}}/in.jsonl", format="json"), window=400)],
+    sources=[Source("in", file.Source(path=f"{{FOLDER}}/in.jsonl", format="json"))],
     processors=[doubled],
     destinations=[Destination("out", file.Destination(path=f"{{FOLDER}}/out.jsonl", format="json"))],
     dead_letters=DeadLetters(file.Destination(path=f"{{FOLDER}}/dead.jsonl", format="json")),
     delivery="exactly_once",
-    transaction=Transaction(max_records=300),
 )
 """
 
@@ -303,9 +301,10 @@ async def test_a_killed_driver_loses_nothing_and_repeats_nothing(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
     """Killed between the commit and what it stands for: the next run, on another Spark, makes up for it."""
-    lines(tmp_path / "in.jsonl", range(1000))
-    with (tmp_path / "in.jsonl").open("a") as more:
-        more.write('{"m": 1}\n')
+    with (tmp_path / "in.jsonl").open("w") as file:
+        # Three parts, and a transaction has room for two of them.
+        file.writelines(json.dumps({"n": n, "long": "x" * 12_000}) + "\n" for n in range(1000))
+        file.write('{"m": 1}\n')
     program, state = tmp_path / "doubling.py", tmp_path / "state"
     program.write_text(DOUBLING.format(folder=str(tmp_path)))
     command = [str(Path(sys.executable).with_name("conduit-py")), "run", str(program), "--state", str(state)]
@@ -323,7 +322,7 @@ async def test_a_killed_driver_loses_nothing_and_repeats_nothing(
     assert 0 < len(before) < 1000
     assert ended.status is Status.COMPLETED, ended.error
     after = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert after == [{"n": n, "double": 2 * n} for n in range(1000)]
+    assert [(each["n"], each["double"]) for each in after] == [(n, 2 * n) for n in range(1000)]
     assert len((tmp_path / "dead.jsonl").read_text().splitlines()) == 1
 
 

@@ -39,7 +39,7 @@ class DestinationOptions(Options):
         return self
 
 
-class Destination(sdk.StagedDestination[DestinationOptions]):
+class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestination[DestinationOptions]):
     """Appends a line per record; a record counts as handled once its line is on the disk.
 
     Exactly-once in an exactly-once pipeline: the lines of a transaction are committed with it and appended
@@ -70,6 +70,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     _appender: Appender | None = None
     _device: Device | None = None
     _staging: Staging | None = None
+    _prepared: Sequence[bytes] = ()
 
     def open(self) -> None:
         options = self.options
@@ -93,12 +94,27 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             self._table.adopt_header(self._appender.read(0, _HEADER_SIZE_MAX))
 
     def write(self, batch: Batch) -> dict[int, str]:
-        taker = self._staging or self._device or self._appender
-        assert taker is not None
+        taker = self._taker
         text, refused = self._encode(batch, taker.size)
         if text:
             (taker.add if isinstance(taker, Staging) else taker.append)(text)
         return refused
+
+    def prepares(self, *, exactly_once: bool) -> bool:
+        # The columns of CSV are those of the file's first line, which only its own process knows.
+        return self.options.format != "csv"
+
+    def prepare(self, batch: Batch) -> dict[int, str]:
+        text, refused = _ENCODERS[self.options.format](batch.records)
+        self._prepared = [*self._prepared, text]
+        return refused
+
+    def prepared(self) -> bytes:
+        return b"".join(self._prepared)
+
+    def take(self, pieces: Sequence[bytes]) -> None:
+        taker, text = self._taker, b"".join(pieces)
+        (taker.add if isinstance(taker, Staging) else taker.append)(text)
 
     def stage(self) -> bytes | None:
         assert self._staging is not None
@@ -120,6 +136,12 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             if taker is not None:
                 taker.close()
         self._appender = self._device = None
+
+    @property
+    def _taker(self) -> Staging | Device | Appender:
+        taker = self._staging or self._device or self._appender
+        assert taker is not None, "opened"
+        return taker
 
     def _encode(self, batch: Batch, size: Callable[[], int]) -> Encoded:
         if self.options.format == "csv":

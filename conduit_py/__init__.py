@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from conduit_py.retention import Retention
     from conduit_py.sdk.defer import Defer
     from conduit_py.sdk.processor import processor
+    from conduit_py.sdk.rows import Rows
     from conduit_py.sdk.state import State
     from conduit_py.transaction import Transaction
 
@@ -33,6 +34,7 @@ _HOME = {
     "conduit_py.retention": ("Retention",),
     "conduit_py.sdk.defer": ("Defer",),
     "conduit_py.sdk.processor": ("processor",),
+    "conduit_py.sdk.rows": ("Rows",),
     "conduit_py.sdk.state": ("State",),
     "conduit_py.transaction": ("Transaction",),
 }
@@ -57,6 +59,7 @@ __all__ = [
     "Recovery",
     "Retention",
     "Retry",
+    "Rows",
     "Source",
     "Spark",
     "State",

@@ -7,6 +7,7 @@ from conduit_py.record import Data, Operation, Payload, Record, Structured, deco
 from conduit_py.sdk.destination import AckMode, Answer, Destination, Level
 from conduit_py.sdk.options import Options
 from conduit_py.sdk.processor import Processor, Result, processor
+from conduit_py.sdk.rows import Rows
 from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, Reading, Source
 from conduit_py.sdk.splittable import SplittableSource
 from conduit_py.sdk.state import State
@@ -36,6 +37,7 @@ __all__ = [
     "Record",
     "RecordRefused",
     "Result",
+    "Rows",
     "Source",
     "SplittableSource",
     "StagedDestination",

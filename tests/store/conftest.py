@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import trio
 from postgres_server import PostgresServer
 
+from conduit_py.spark.child_link import TO_CHILD, TO_SERVER, Answer, Call, ChildLink
+from conduit_py.spark.child_store import ChildStore, answered
 from conduit_py.store.database import Database
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.postgres import PostgresStore
@@ -38,10 +41,40 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "forwarded"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
+    if request.param == "forwarded":
+        async with _forwarded(MemoryStore(clock=clock)) as opened:
+            yield opened
+        return
     async with await _opened(request, tmp_path, clock) as opened:
         yield opened
+
+
+@asynccontextmanager
+async def _forwarded(behind: Store) -> AsyncIterator[Store]:
+    """A store as the process of a Spark pipeline has it: what it is asked goes to the server's over a socket."""
+    here, there = trio.socket.socketpair()
+    server = ChildLink(trio.SocketStream(here), TO_SERVER)
+    child = ChildLink(trio.SocketStream(there), TO_CHILD)
+    store = ChildStore(child)
+
+    async def answer(call: Call) -> None:
+        await server.send(await answered(behind, call))
+
+    async def serve() -> None:
+        while isinstance(call := await server.receive(), Call):
+            nursery.start_soon(answer, call)
+
+    async def listen() -> None:
+        while isinstance(message := await child.receive(), Answer):
+            store.answer(message)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        nursery.start_soon(listen)
+        yield store
+        nursery.cancel_scope.cancel()
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def plan(pipeline: Pipeline) -> bytes:
     problems = list(unfit(pipeline))
     if problems:
         raise PipelineInvalid(pipeline.id, problems)
-    with _by_value(_users_modules(pipeline)):
+    with by_value(users_modules(pipeline)):
         for processor in _processors(pipeline):
             try:
                 cloudpickle.dumps(processor)
@@ -79,7 +79,7 @@ def _processors(pipeline: Pipeline) -> Iterator[Processor]:
         yield from end.processors
 
 
-def _users_modules(pipeline: Pipeline) -> list[ModuleType]:
+def users_modules(pipeline: Pipeline) -> list[ModuleType]:
     """The modules in the folders where the pipeline is written down: what is installed is on the executors too."""
     declared: list[Pipeline | Processor | Destination] = [pipeline, *_processors(pipeline), *pipeline.destinations]
     folders = {Path(each.place.file).parent for each in declared if each.place}
@@ -101,7 +101,7 @@ def _home(module: ModuleType) -> Path:
 
 
 @contextmanager
-def _by_value(modules: list[ModuleType]) -> Iterator[None]:
+def by_value(modules: list[ModuleType]) -> Iterator[None]:
     cloudpickle = _cloudpickle()
     for module in modules:
         cloudpickle.register_pickle_by_value(module)

@@ -81,7 +81,9 @@ def _batch(values: Mapping[str, list[Any]], schema: pa.Schema, count: int) -> pa
     if not schema.names:
         # Without columns there is nothing else that would say how many rows there are.
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
-    return pa.RecordBatch.from_arrays([pa.array(values[field.name], field.type) for field in schema], schema=schema)
+    # There are types of which Arrow makes no array of values, not even of none.
+    arrays = [pa.array(values[field.name], field.type) if count else pa.nulls(0, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _unfit(row: Structured, schema: pa.Schema) -> str | None:

@@ -35,6 +35,8 @@ class Pump:
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
+        self.quiet = False
+        """Whether the source has said, when it was asked last, that there is nothing now."""
 
     def start(self) -> None:
         trio.lowlevel.spawn_system_task(self._run)
@@ -48,6 +50,14 @@ class Pump:
         taken = [self._drawn.popleft() for _ in range(min(n, len(self._drawn)))]
         self._tell()
         return taken
+
+    async def settled(self) -> bool:
+        """Wait until there is something to take or to raise, or, which is False, the source has nothing now."""
+        while not self._drawn and self._error is None:
+            if self.quiet:
+                return False
+            await self._change()
+        return True
 
     @property
     def empty(self) -> bool:
@@ -78,11 +88,14 @@ class Pump:
                 self._keep(await self._calls("read", room))
                 idle_seconds = IDLE_SECONDS
             except NothingYet:
+                self.quiet = True
+                self._tell()
                 await trio.sleep(idle_seconds)
                 idle_seconds = min(2 * idle_seconds, IDLE_SECONDS_MAX)
 
     def _keep(self, reading: list[Record] | Reading) -> None:
         records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
+        self.quiet = False
         self._drawn += [Drawn(record, refused.get(index)) for index, record in enumerate(records)]
         self._tell()
 

@@ -1,0 +1,138 @@
+"""StreamReader: a source read as a stream, in micro-batches, from where Spark's checkpoint is."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, cast
+
+from pyspark.sql import datasource, types
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from conduit_py.errors import Problem
+from conduit_py.sdk.splittable import SplittableSource
+from conduit_py.spark.format.border import explained, on_executor
+from conduit_py.spark.format.carrying import ROWS, WAIT_SECONDS, Carrying, rows_of
+from conduit_py.spark.format.columns import check_schema
+from conduit_py.spark.format.envelope import Row, row_of
+from conduit_py.spark.format.feed import drawn
+from conduit_py.spark.format.offset import BEGINNING, Json, Offset
+from conduit_py.spark.format.settings import ReadSettings, invalid, read_settings
+from conduit_py.spark.format.splitting import Splitting
+from conduit_py.stream.calls import Calls
+
+PATIENCE_SECONDS = 5.0
+"""For a source that waits instead of saying that there is nothing, when all that is there now is to be read."""
+
+
+class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Two of them work for a query: one in a process of the driver; the other is sent to executors and only reads.
+
+    Making one never fails: Spark would hide why. What is wrong with the options is told when it is first asked.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: types.StructType) -> None:
+        self._options = dict(options)
+        self._schema = schema
+        self._folder = os.getcwd()
+        self._ways: Carrying | Splitting | None = None
+        self._available_now = False
+        self._finished = False
+
+    def initialOffset(self) -> Json:  # noqa: N802
+        with explained():
+            self._way()
+            return BEGINNING.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        with explained():
+            settings, _ = _checked(self._options)
+            if isinstance(self._way(), Carrying):
+                return ReadMaxRows(settings.rows_per_batch or ROWS)
+            return ReadMaxBytes(settings.bytes_per_batch)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._available_now = True
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
+        with explained():
+            at = Offset.parse(start)
+            way = self._way()
+            if self._finished:
+                return start
+            latest = self._carried(way, at, limit) if isinstance(way, Carrying) else self._split(way, at, limit)
+            if latest != at:
+                return latest.to_json()
+            # What comes from now on is for the next query.
+            self._finished = self._available_now
+            return start
+
+    def partitions(self, start: Json, end: Json) -> Sequence[datasource.InputPartition]:
+        with explained():
+            first, last = Offset.parse(start), Offset.parse(end)
+            if first == last:
+                return []
+            # A batch that is run again is what it was, even if it would be read in another way now.
+            if last.parts:
+                return [datasource.InputPartition((False, part)) for part in last.split]
+            way = self._way()
+            if isinstance(way, Carrying):
+                return [datasource.InputPartition((True, way.part(first, last)))]
+            with closing(Carrying(_checked(self._options)[1])) as carrying:
+                return [datasource.InputPartition((True, carrying.part(first, last)))]
+
+    def read(self, partition: datasource.InputPartition) -> Iterator[Row]:
+        carried, part = cast("tuple[bool, bytes]", partition.value)
+        if carried:
+            yield from rows_of(part)
+            return
+        with on_executor(self._folder):
+            _, source = read_settings(self._options)
+            for each in drawn(source, part):
+                yield row_of(each.record, each.refused)
+
+    def commit(self, end: Json) -> None:
+        with explained():
+            if isinstance(self._ways, Carrying):
+                self._ways.commit(Offset.parse(end))
+
+    def stop(self) -> None:
+        if self._ways is not None:
+            self._ways.close()
+
+    def _way(self) -> Carrying | Splitting:
+        if self._ways is None:
+            check_schema(self._schema)
+            settings, source = _checked(self._options)
+            # One that wants to know what is done must be told positions, which only reading tells.
+            heard = not Calls("source", source).inherited("ack")
+            if isinstance(source, SplittableSource) and source.splits() and not settings.rows_per_batch and not heard:
+                self._ways = Splitting(source)
+            else:
+                self._ways = Carrying(source)
+        return self._ways
+
+    def _carried(self, way: Carrying, at: Offset, limit: ReadLimit) -> Offset:
+        # Without a limit too: what is left is read next, and must not all be held at once.
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else ROWS
+        size = _checked(self._options)[0].bytes_per_batch
+        return way.latest(at, rows, size, PATIENCE_SECONDS if self._available_now else WAIT_SECONDS)
+
+    def _split(self, way: Splitting, at: Offset, limit: ReadLimit) -> Offset:
+        settings, _ = _checked(self._options)
+        unlimited = isinstance(limit, ReadAllAvailable)
+        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else settings.bytes_per_batch
+        return way.latest(at, 2**63 if unlimited else size)
+
+
+def _checked(options: Mapping[str, str]) -> tuple[ReadSettings, Any]:
+    settings, source = read_settings(options)
+    if not source.resumable:
+        what = f"{settings.connector!r} cannot go on from a checkpoint, so a stream of it would lose records"
+        raise invalid(Problem("connector", what, "read it as a batch"))
+    return settings, source

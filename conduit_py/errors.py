@@ -229,6 +229,18 @@ class ContractBroken(FatalError):
         self.node = node
 
 
+class CannotDefer(FatalError):
+    """A processor deferred a record in a way that would not be sound; the message says why."""
+
+    code = "processor.cannot_defer"
+
+
+class DeferredFirst(FatalError):
+    """A processor deferred the first record of a transaction, which would go on for ever."""
+
+    code = "processor.deferred_first"
+
+
 class NackNotAllowed(FatalError):
     """The dead-letter policy does not take this nack: handler `stop`, or the window's threshold."""
 

@@ -99,6 +99,7 @@ class ExactlyOnce:
                 settler.sharing.on_met = self._finish_for
         for ledger in wiring.ledgers.values():
             ledger.on_quiet = self.gate.changed.set
+            ledger.may_hold = bool(wiring.deferrals)
         self._batch_sizes = {id: intake.batch_size for id, intake in wiring.intakes.items()}
         self._limit_batches()
 
@@ -164,12 +165,12 @@ class ExactlyOnce:
                 # While a culprit is looked for, its failure must not take the transaction before it along.
                 overlaps = not self.isolated
                 if overlaps:
-                    self.gate.open_next()
+                    self._open_next()
                 with self.gate.pace.step(), self._timing(sealed):
                     await self._commit(sealed)
                     await self._forget_old_keys()
                 if not overlaps:
-                    self.gate.open_next()
+                    self._open_next()
                     self.gate.release()
         except Fenced as error:
             raise self._taken_over(error) from error
@@ -196,9 +197,23 @@ class ExactlyOnce:
             await gate.changed.wait()
         return gate.records > 0
 
+    def _open_next(self) -> None:
+        """Begin the next transaction, with what was deferred to it."""
+        for deferral in self._wiring.deferrals.values():
+            deferral.open()
+        self.gate.open_next()
+
     @property
     def _quiet(self) -> bool:
-        return all(ledger.quiet for ledger in self._wiring.ledgers.values())
+        """Whether everything in the open transaction is settled, or held for the next one."""
+        ledgers = self._wiring.ledgers
+        held: dict[str, dict[int, int]] = {}
+        for deferral in self._wiring.deferrals.values():
+            for (source, first), votes in deferral.votes.items():
+                held.setdefault(source, {})[first] = votes
+        if not held:
+            return all(ledger.quiet for ledger in ledgers.values())
+        return all(ledger.quiet_but_for(held.get(source, {})) for source, ledger in ledgers.items())
 
     def _seal(self) -> Sealed:
         """Take everything that the transaction changes, in one step of the event loop."""
@@ -210,7 +225,7 @@ class ExactlyOnce:
         replayed = self._wiring.replay.take() if self._wiring.replay is not None else []
         self._wiring.office.check(letters)
         drained = {node: state.drain() for node, state in self._wiring.states.items()}
-        self._committing = self.gate.seal()
+        self._committing = self.gate.seal([batch for each in self._wiring.deferrals.values() for batch in each.held])
         return Sealed(
             self._committing,
             stretches,

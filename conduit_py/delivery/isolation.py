@@ -1,11 +1,20 @@
 """Isolation: how a record that fails its whole transaction is found, so that it fails alone."""
 
 from conduit_py.delivery.exactly_once import ExactlyOnce
-from conduit_py.errors import DeadLetterFailed, FatalError, Fenced, NackNotAllowed, NodeFailed, RunError, StopTimedOut
+from conduit_py.errors import (
+    CannotDefer,
+    DeadLetterFailed,
+    FatalError,
+    Fenced,
+    NackNotAllowed,
+    NodeFailed,
+    RunError,
+    StopTimedOut,
+)
 from conduit_py.graph.node import Graph
 
 PARTS = 16
-_NOT_ABOUT_A_RECORD = (Fenced, StopTimedOut, DeadLetterFailed)
+_NOT_ABOUT_A_RECORD = (Fenced, StopTimedOut, DeadLetterFailed, CannotDefer)
 
 
 class Isolation:

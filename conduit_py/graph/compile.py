@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import networkx as nx
 
 from conduit_py.errors import PipelineInvalid, Problem
+from conduit_py.graph.deferring import defer_problems
 from conduit_py.graph.fit_for_spark import unfit
 from conduit_py.graph.guarantees import delivery_problems
 from conduit_py.graph.node import Graph, Kind, Node
@@ -28,7 +29,10 @@ def compile_pipeline(pipeline: Pipeline) -> Graph:
     if problems:
         raise PipelineInvalid(pipeline.id, problems)
     order = list(nx.lexicographical_topological_sort(draft.digraph, key=list(draft.nodes).index))
-    return Graph(pipeline, draft.digraph, {id: draft.nodes[id] for id in order})
+    graph = Graph(pipeline, draft.digraph, {id: draft.nodes[id] for id in order})
+    if unsound := list(defer_problems(graph)):
+        raise PipelineInvalid(pipeline.id, unsound)
+    return graph
 
 
 class _Draft:

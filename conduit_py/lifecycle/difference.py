@@ -34,8 +34,8 @@ def difference(old: Graph, new: Graph) -> Difference:
         if not same(_node(old.nodes[id]), _node(node)):
             if node.kind != "processor":
                 return Difference(rest=f"the {node.kind} {id}")
-            if _stateful(old.nodes[id]) != _stateful(node):
-                return Difference(rest=f"whether {id} has a state")
+            if _kind_of(old.nodes[id]) != _kind_of(node):
+                return Difference(rest=f"whether {id} has a state, or defers")
             changed.add(id)
     words = old.pipeline.settings.description != new.pipeline.settings.description
     return Difference(frozenset(changed), words)
@@ -58,10 +58,10 @@ def _node(node: Node) -> dict[str, Any]:
     return _said(node.declared, "after", "named")
 
 
-def _stateful(node: Node) -> bool:
-    """Whether a processor remembers something, for which a run makes room when it begins."""
+def _kind_of(node: Node) -> tuple[bool, bool]:
+    """Whether a processor remembers something, and whether it defers, for which a run makes room when it begins."""
     plugin = node.declared.processor if isinstance(node.declared, Processor) else None
-    return plugin is not None and plugin.stateful
+    return (False, False) if plugin is None else (plugin.stateful, plugin.defers)
 
 
 def _said(declared: object, *leave_out: str) -> dict[str, Any]:

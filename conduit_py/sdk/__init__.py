@@ -4,6 +4,7 @@ from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
+from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.destination import AckMode, Answer, Destination, Level
 from conduit_py.sdk.options import Options
 from conduit_py.sdk.processor import Processor, Result, processor
@@ -19,6 +20,7 @@ __all__ = [
     "Answer",
     "Batch",
     "Data",
+    "Defer",
     "Destination",
     "EndOfSource",
     "FatalError",

@@ -7,7 +7,7 @@ import msgspec
 
 from conduit_py.batch import Batch
 from conduit_py.delivery_key import delivery_key
-from conduit_py.errors import RecordRefused
+from conduit_py.errors import DeferredFirst, RecordRefused
 from conduit_py.record import Record
 
 Seen: TypeAlias = Callable[[str, Sequence[bytes]], Awaitable[set[bytes]]]
@@ -54,6 +54,11 @@ class State:
         self._batch: Batch | None = None
         self._index = 0
         self._unit = _Unit()
+        self.first = True
+        """Whether the record being processed is the first that the processor has in the running transaction.
+
+        For a processor that takes batches, whether that is the first record of the batch.
+        """
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value last put under `key`."""
@@ -160,7 +165,20 @@ class State:
         """What was done since `advance` did not happen."""
         self._leave()
 
+    def defer(self) -> None:
+        """What was done since `advance` did not happen, nor did the record come, in this transaction.
+
+        Raises DeferredFirst when it was the first in it: it would be that in the next one too, for ever (GZ-T11).
+        """
+        if self.first:
+            raise DeferredFirst(
+                "the first record of a transaction was deferred: nothing is before it, so that would go on for ever",
+                suggestion="raise Defer only if state.first is false",
+            )
+        self._leave()
+
     def _leave(self) -> None:
+        self.first = False
         if self._unit.puts or self._unit.once or self._unit.letters:
             self._unit = _Unit()
 
@@ -170,6 +188,7 @@ class State:
         # Until they are durable, only this knows them.
         self._committing, self._known = self._known, set()
         self._changed, self._once, self._letters = {}, [], []
+        self.first = True
         return drained
 
 

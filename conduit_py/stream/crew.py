@@ -10,6 +10,7 @@ from conduit_py.batch import Batch
 from conduit_py.errors import RecordRefused, RunError
 from conduit_py.pipeline import Processor
 from conduit_py.record import Record
+from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.processor import Result
 from conduit_py.sdk.state import State
 from conduit_py.stream.lane import Lane
@@ -144,4 +145,4 @@ def _again(batch: Batch, indices: list[int], pristine: list[Record]) -> Batch:
 
 
 def _worth_retrying(result: Result) -> bool:
-    return isinstance(result, Exception) and not isinstance(result, RecordRefused)
+    return isinstance(result, Exception) and not isinstance(result, RecordRefused | Defer)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import trio
 
+from conduit_py.batch import Batch
 from conduit_py.record import Record
 from conduit_py.stream.signal import Pace, Signal
 from conduit_py.transaction import Transaction
@@ -91,14 +92,26 @@ class Gate:
         """Nothing more enters the open transaction."""
         self._closed = True
 
-    def seal(self) -> int:
-        """The closed transaction is complete: how many records it has."""
-        records, self.records, self.bytes = self.records, 0, 0
+    def defer(self) -> trio.Event:
+        """End the transaction as soon as what has entered is settled or held; set when the next one begins."""
+        self.full = True
+        self.changed.set()
+        return self._opened
+
+    def seal(self, held: Sequence[Batch] = ()) -> int:
+        """The closed transaction is complete: how many records it has. What is held is in the next one."""
+        carried = sum(len(set(batch.sequences)) for batch in held)
+        records, self.records = self.records - carried, carried
+        self.bytes = sum(estimated_bytes(batch.records) for batch in held)
+        if held:
+            last = held[-1]
+            self.last = (last.source, last.span.position(last.sequences[-1]))
         return records
 
     def open_next(self) -> None:
         """Let the next transaction begin, whose records are read and processed but not written yet."""
         self.full = self._closed = False
+        self.opened_at = trio.current_time()
         self._held, self._released = True, trio.Event()
         self._opened.set()
         self._opened = trio.Event()

@@ -7,6 +7,7 @@ from typing import Any
 from conduit_py.batch import Batch
 from conduit_py.errors import ContractBroken, RunError, TransientError
 from conduit_py.record import Record
+from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.processor import FunctionProcessor, Processor, Result
 from conduit_py.sdk.state import State
 from conduit_py.stream.border import border, lent
@@ -42,7 +43,8 @@ class Lane:
         is_function = isinstance(self._processor, FunctionProcessor)
         if not is_function:
             self._processor.state = state
-        self._call = in_units(self._call, state, is_async=self._async, given=is_function)
+        defers = self._processor.defers
+        self._call = in_units(self._call, state, is_async=self._async, given=is_function, defers=defers)
 
     def _blocks(self, processor: Processor[Any]) -> bool:
         if processor.blocking is not None:
@@ -121,6 +123,8 @@ class Lane:
                 results.append(await self._call(record))
             except RunError:
                 raise
+            except Defer as deferral:
+                return _without_those_behind(deferral, results, len(records))
             except Exception as error:  # a border: the processor is the user's
                 results.append(error)
         return results
@@ -155,6 +159,8 @@ def each_while_quick(call: Callable[[Record], Result], records: list[Record]) ->
         # waits for something is found out at once, not after a batch of waiting.
         done = len(results)
         results += each(call, records[done : 4 * done + 1])
+        if isinstance(results[-1], Defer):
+            results += [Defer()] * (len(records) - len(results))
     return results
 
 
@@ -172,5 +178,13 @@ def each(call: Callable[[Record], Result], records: list[Record]) -> list[Result
             results.append(RuntimeError("the processor raised StopIteration"))
         except RunError:
             raise
+        except Defer as deferral:
+            return _without_those_behind(deferral, results, len(records))
         except Exception as error:  # a border: the processor is the user's
             results.append(error)
+
+
+def _without_those_behind(deferral: Defer, results: list[Result], count: int) -> list[Result]:
+    """Whoever comes behind a record that is deferred is deferred with it, and not processed."""
+    behind: list[Result] = [Defer()] * (count - len(results) - 1)
+    return [*results, deferral, *behind]

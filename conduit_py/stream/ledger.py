@@ -1,7 +1,7 @@
 """Ledger: per source, who still has to say what about every message read and not yet settled."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from conduit_py.batch import Batch, Fate, Piece, Span
@@ -57,6 +57,8 @@ class Ledger:
         self.on_settled = on_settled
         self._on_released = on_released
         self.on_quiet: Callable[[], None] = lambda: None
+        self.may_hold = False
+        """Whether some messages may be held for the next transaction: then `on_quiet` is called for every vote."""
         # Not a plain dict: looking for the oldest entry there passes over every one that was released before it.
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._next_sequence = 0
@@ -87,6 +89,11 @@ class Ledger:
     def quiet(self) -> bool:
         """Whether everything that has set out is settled; when it becomes so, `on_quiet` is called."""
         return self._unsettled == 0
+
+    def quiet_but_for(self, held: Mapping[int, int]) -> bool:
+        """Whether nothing is outstanding but so many votes on these spans, each given by its first message."""
+        outstanding = (self._entries[first].outstanding == votes for first, votes in held.items())
+        return self._unsettled == len(held) and all(outstanding)
 
     def admit(self, count: int) -> None:
         """Count messages that have been read, before they set out."""
@@ -165,6 +172,8 @@ class Ledger:
             self._unsettled -= 1
             if self._unsettled == 0:
                 self.on_quiet()
+        if self.may_hold:
+            self.on_quiet()
         if entry.may_be_settled(self._voters) and entry is next(iter(self._entries.values())):
             self.on_settled()
 

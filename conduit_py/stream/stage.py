@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import compress
 from operator import is_not, not_
 from typing import NamedTuple
@@ -11,13 +12,15 @@ import trio
 
 from conduit_py.batch import Batch, Piece
 from conduit_py.dead_letter import DeadLetter, Failure, RefusedElsewhere
-from conduit_py.errors import ContractBroken, RunError
+from conduit_py.errors import CannotDefer, ContractBroken, RunError
 from conduit_py.pipeline import Processor
 from conduit_py.record import Record
+from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
 from conduit_py.sdk.state import State
 from conduit_py.stream.crew import Crew, GivenUp, close_all
+from conduit_py.stream.deferral import Deferral
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.outlet import Outlet
@@ -34,6 +37,21 @@ async def run_stages(stages: list["Stage"], batch: Batch, outlet: Outlet) -> Non
         batch = await stage.apply(batch)
     if batch.records:
         await outlet.send(batch)
+
+
+async def run_deferring(
+    inbox: trio.MemoryReceiveChannel[Batch], stages: list["Stage"], outlet: Outlet, deferral: Deferral
+) -> None:
+    """As `run_processors`, if the first of them may defer: what comes before the deferred record goes on at once."""
+    first, *others = stages
+    with inbox, outlet, suppress(trio.EndOfChannel):
+        while True:
+            batch = await deferral.receive(inbox)
+            while batch.records:
+                passed, batch = await first.apply_in_part(batch)
+                await run_stages(others, passed, outlet)
+                if batch.records:
+                    batch = await deferral.next_transaction(batch, inbox)
 
 
 async def run_processors(inbox: trio.MemoryReceiveChannel[Batch], stages: list["Stage"], outlet: Outlet) -> None:
@@ -118,10 +136,32 @@ class Stage:
         finally:
             self.turn.release()
 
+    async def apply_in_part(self, batch: Batch) -> tuple[Batch, Batch]:
+        """What leaves this node up to the first record that it defers, and the rest, as it came."""
+        results, given_up = await self._results(batch)
+        first = next((index for index, result in enumerate(results) if isinstance(result, Defer)), len(results))
+        if 0 < first < len(results) and batch.sequences[first - 1] == batch.sequences[first]:
+            raise self._cannot_defer(
+                "it deferred a piece of a record of which it had processed another: a record is in one transaction",
+                "let it come before the processor that splits, or defer the first piece of a record",
+            )
+        rest = batch.select(range(first, len(batch)))
+        for index, result in enumerate(results[first:]):
+            if isinstance(result, Defer) and result.record is not None:
+                rest.records[index] = result.record
+        passed = batch.select(range(first)) if rest.records else batch
+        return (self._outcome(passed, results[:first], given_up) if first else passed), rest
+
     async def _apply(self, batch: Batch) -> Batch:
+        return self._outcome(batch, *await self._results(batch))
+
+    async def _results(self, batch: Batch) -> tuple[list[Result], dict[int, GivenUp]]:
         crew = self._shifts[0].crew if len(self._shifts) == 1 else self._crew_for(batch)
         with self._meter.waiting("processor"):
-            results, given_up = await (self._seen(crew, batch) if self._point.taps else crew.results(batch))
+            return await (self._seen(crew, batch) if self._point.taps else crew.results(batch))
+
+    def _outcome(self, batch: Batch, results: list[Result], given_up: Mapping[int, GivenUp]) -> Batch:
+        """What leaves this node if these are the results for the batch; what ends here is told to the ledger."""
         self._meter.records += len(batch)
         self._meter.batches += 1
         self._meter.batch_sizes.observe(len(batch))
@@ -171,6 +211,17 @@ class Stage:
             letter = DeadLetter.about(batch, index, given_up.record, failure)
         self._ledgers[batch.span.source].nack(batch.span, letter, self._voters)
 
+    def undeclared_deferral(self) -> CannotDefer:
+        return self._cannot_defer(
+            "it raised Defer, but is not declared to",
+            'write @processor(state=True, defers=True), in a pipeline with delivery="exactly_once"',
+        )
+
+    def _cannot_defer(self, why: str, suggestion: str) -> CannotDefer:
+        error = CannotDefer(f"{self._node} cannot defer: {why}", suggestion=suggestion)
+        error.node = self._node
+        return error
+
     def wrong_result(self, result: object) -> ContractBroken:
         kind = type(result).__name__
         return ContractBroken(self._node, f"returned {kind}: return a Record, None or a list of Records, or raise")
@@ -203,6 +254,8 @@ class _Sorting:
         for result in self._results:
             if isinstance(result, RunError):
                 raise result
+            if isinstance(result, Defer):
+                raise self._stage.undeclared_deferral()
         filtered: list[int] = []
         sequences = self._batch.sequences
         for index, result in enumerate(self._results):

@@ -15,6 +15,7 @@ from conduit_py.batch import Batch, MessageId
 from conduit_py.encodable import encodable
 from conduit_py.errors import RunError, describe
 from conduit_py.record import Record, Structured
+from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
 from conduit_py.stream.exhibit import Exhibit, Redact, exhibit
@@ -195,7 +196,11 @@ class Look:
         self._seen += [(tap, _Seen(batch, index, tap.show(batch.records[index]))) for index in range(chosen)]
 
     def results(self, results: Sequence[Result]) -> None:
-        """What a processor made of each record of the batch, before anybody else has changed it."""
+        """What a processor made of each record of the batch, before anybody else has changed it.
+
+        Nothing yet of one that is deferred: it comes again.
+        """
+        self._seen = [each for each in self._seen if not isinstance(results[each[1].index], Defer)]
         self._give(lambda tap, seen: _made(tap, seen, results[seen.index]))
 
     def filtered(self, batch: Batch, indices: Sequence[int]) -> None:

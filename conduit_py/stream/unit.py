@@ -4,29 +4,40 @@ from collections.abc import Callable
 from typing import Any
 
 from conduit_py.batch import Batch
+from conduit_py.errors import CannotDefer
 from conduit_py.record import Record
+from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.state import State
 
 
-def in_units(call: Callable[..., Any], state: State, *, is_async: bool, given: bool) -> Callable[[Record | Batch], Any]:
+def in_units(
+    call: Callable[..., Any], state: State, *, is_async: bool, given: bool, defers: bool = False
+) -> Callable[[Record | Batch], Any]:
     """The call with its state: one that raises, or gives an error as its result, has not touched it.
 
-    `given` tells whether the call takes the state as its second argument.
+    `given` tells whether the call takes the state as its second argument. One that `defers` may have changed a
+    record before it did: the Defer that comes out of it has the record as it came.
     """
     more = (state,) if given else ()
 
     def once(subject: Record | Batch) -> Any:
         state.advance()
+        came = _copied(subject) if defers else []
         try:
-            return _kept(state, call(subject, *more))
+            return _kept(state, call(subject, *more), came)
+        except Defer:
+            return _deferred(state, subject, came)
         except BaseException:
             state.undo()
             raise
 
     async def once_async(subject: Record | Batch) -> Any:
         state.advance()
+        came = _copied(subject) if defers else []
         try:
-            return _kept(state, await call(subject, *more))
+            return _kept(state, await call(subject, *more), came)
+        except Defer:
+            return _deferred(state, subject, came)
         except BaseException:
             state.undo()
             raise
@@ -34,9 +45,41 @@ def in_units(call: Callable[..., Any], state: State, *, is_async: bool, given: b
     return once_async if is_async else once
 
 
-def _kept(state: State, result: Any) -> Any:
+def _copied(subject: Record | Batch) -> list[Record]:
+    return [subject.copy()] if isinstance(subject, Record) else [record.copy() for record in subject]
+
+
+def _kept(state: State, result: Any, came: list[Record]) -> Any:
+    if isinstance(result, Defer):
+        raise result
     if isinstance(result, Exception):
         state.undo()
+        return result
+    if came and isinstance(result, list | tuple) and any(isinstance(each, Defer) for each in result):
+        return _kept_in_part(state, list(result), came)
+    state.keep()
+    return result
+
+
+def _kept_in_part(state: State, results: list[Any], came: list[Record]) -> list[Any]:
+    """The results for a batch whose end is deferred. What was done to the state is about the records before that."""
+    first = next(index for index, result in enumerate(results) if isinstance(result, Defer))
+    if not all(isinstance(result, Defer) for result in results[first:]):
+        raise CannotDefer(
+            "a record was deferred, but not all behind it: the next transaction would have them in another order",
+            suggestion="give Defer() for the first record that is deferred and for all behind it",
+        )
+    if first == 0:
+        state.defer()
     else:
         state.keep()
-    return result
+    return results[:first] + [Defer(record) for record in came[first:]]
+
+
+def _deferred(state: State, subject: Record | Batch, came: list[Record]) -> Any:
+    state.defer()
+    if not came:
+        raise Defer
+    if isinstance(subject, Record):
+        raise Defer(came[0])
+    return list(map(Defer, came))

@@ -9,6 +9,7 @@ import trio
 
 from conduit_py.batch import Batch
 from conduit_py.graph.compile import DEAD_LETTERS
+from conduit_py.graph.deferring import deferring
 from conduit_py.graph.node import Graph, Node
 from conduit_py.pipeline import Destination, Processor, Source
 from conduit_py.sdk.destination import AckMode
@@ -20,6 +21,7 @@ from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.calls import Calls
 from conduit_py.stream.dead_letters import DeadLetterOffice
+from conduit_py.stream.deferral import Deferral
 from conduit_py.stream.dispatcher import Dispatcher
 from conduit_py.stream.gate import Gate
 from conduit_py.stream.intake import Intake
@@ -33,7 +35,7 @@ from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay
 from conduit_py.stream.settler import Settler
 from conduit_py.stream.sharing import Sharing
 from conduit_py.stream.signal import Signal
-from conduit_py.stream.stage import Stage, run_processors
+from conduit_py.stream.stage import Stage, run_deferring, run_processors
 from conduit_py.stream.tap import Taps
 from conduit_py.stream.writer import Writer
 
@@ -82,6 +84,8 @@ class Wiring:
             DEAD_LETTERS, graph.pipeline.id, letters, self.meters[DEAD_LETTERS], store.letters
         )
         self.replay: Replay | None = None
+        self.deferrals = {node: Deferral(gate, graph.votes(node)) for node in deferring(graph) if gate is not None}
+        """The processors that may defer records."""
         self._channels = self._make_channels()
         self._make_stages()
         for node in graph.nodes.values():
@@ -125,6 +129,8 @@ class Wiring:
     def _begins_task(self, node: Node) -> bool:
         if node.kind == "source":
             return False
+        if node.id in self.deferrals:
+            return True  # so that all its records come through one channel
         joined = len(node.inputs) > 1 or len(self._graph.nodes[node.inputs[0]].outputs) > 1
         return node.kind == "destination" or joined
 
@@ -199,7 +205,11 @@ class Wiring:
         inbox = self._channels[node.id][1]
         stages, outlet = self._chain(node)
         stages = [self.stages[node.id], *stages]
-        self.tasks.append(Task(node.id, lambda: run_processors(inbox, stages, outlet)))
+        deferral = self.deferrals.get(node.id)
+        if deferral is None:
+            self.tasks.append(Task(node.id, lambda: run_processors(inbox, stages, outlet)))
+        else:
+            self.tasks.append(Task(node.id, lambda: run_deferring(inbox, stages, outlet, deferral)))
 
     def _add_destination(self, node: Node) -> None:
         declared = node.declared

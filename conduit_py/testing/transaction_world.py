@@ -11,6 +11,7 @@ from conduit_py.batch import Batch
 from conduit_py.errors import RecordRefused
 from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Source
 from conduit_py.record import Record
+from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.options import Options
 from conduit_py.sdk.processor import processor
 from conduit_py.sdk.state import State
@@ -86,13 +87,15 @@ class TransactionWorld:
     """Two sources, a processor with state, and a destination of each level; and what it all comes to.
 
     Number `flaky` is refused by a processor in every other run, so that a run that takes over may decide about
-    it differently: it must be an output or a letter, once, and never both.
+    it differently: it must be an output or a letter, once, and never both. With `deferring` a processor has
+    transactions end before every even number, wherever that comes.
     """
 
     SOURCES = ("left", "right")
 
-    def __init__(self, *, with_home: bool, count: int = 3, flaky: int = 101) -> None:
+    def __init__(self, *, with_home: bool, count: int = 3, flaky: int = 101, deferring: bool = False) -> None:
         self.with_home = with_home
+        self.deferring = deferring
         self.count = count
         self.flaky = flaky
         self.store = WorldStore()
@@ -128,11 +131,11 @@ class TransactionWorld:
                 Source(name, Numbers(first=numbers[0], count=self.count, acked=acked, name=name))
                 for name, numbers in self.numbers.items()
             ],
-            processors=[moody, unrepeated, summed],
+            processors=[moody, *([parted] if self.deferring else []), unrepeated, summed],
             destinations=[Destination(name, kinds[name](vault=self.vaults[name])) for name in names],
             dead_letters=DeadLetters("journal"),
             delivery="exactly_once",
-            transaction=Transaction(max_records=2),
+            transaction=Transaction(max_records=6 if self.deferring else 2),
         )
 
     def refuses(self, number: int, run: int) -> bool:
@@ -183,11 +186,20 @@ class TransactionWorld:
         state.load({"sum": kept.get(b"summed\0sum", b"\0")}, claim.seen)
         if state.get("sum") != sum(expected):
             self.violations.append(f"the state is {state.get('sum')}, not {sum(expected)} (I6)")
+        if self.deferring:
+            state.load({"seen": kept.get(b"parted\0seen", b"\x90")}, claim.seen)
+            self._check_order(state.get("seen"), expected)
         pending = await self.store.outbox.lease("audit", "test", 60, 1000) or []
         sent = sorted(int(Record.from_json(each.body).payload["n"]) for each in pending)
         if sent != expected:
             self.violations.append(f"the outbox has {sent}, not {expected} (I6)")
         return self.violations
+
+    def _check_order(self, seen: list[int], expected: list[int]) -> None:
+        """A processor that defers has each record once, and those of a source in their order."""
+        by_source = sorted(seen, key=lambda number: number // 100)
+        if by_source != expected:
+            self.violations.append(f"the processor that defers has seen {seen}, not {expected}, in some order")
 
     def processed(self, letters: list[int]) -> list[int]:
         """The numbers that went through all processors, sorted, if these are left as letters."""
@@ -213,6 +225,14 @@ class TransactionWorld:
 async def unrepeated(batch: Batch, state: State) -> list[Record | None]:
     first = await state.once("numbers", [str(record.payload["n"]).encode() for record in batch])
     return [record if new else None for record, new in zip(batch, first, strict=True)]
+
+
+@processor(state=True, defers=True, name="parted")
+def parted(record: Record, state: State) -> Record:
+    state.put("seen", [*state.get("seen", []), record.payload["n"]])
+    if record.payload["n"] % 2 == 0 and not state.first:
+        raise Defer
+    return record
 
 
 @processor(state=True, name="summed")

@@ -60,6 +60,28 @@ def test_i3_i7_zombies_change_nothing(world: Callable[[], TransactionWorld]) -> 
     assert report.scenarios >= 500 // EVERY
 
 
+class TestDeferring:
+    """GZ-T8 under attack: a processor has most transactions end before a record that is already read."""
+
+    @pytest.mark.parametrize("with_home", [True, False])
+    def test_gz_t8_killed_once_while_records_are_deferred(self, with_home: bool) -> None:
+        report = Enumeration(lambda: TransactionWorld(with_home=with_home, deferring=True)).killed_once()
+
+        assert report.broken == {}
+        assert report.scenarios >= 50
+
+    @pytest.mark.parametrize("with_home", [True, False])
+    def test_gz_t8_killed_twice_and_haunted(self, with_home: bool) -> None:
+        def world() -> TransactionWorld:
+            return TransactionWorld(with_home=with_home, deferring=True)
+
+        killed, haunted = Enumeration(world, every=EVERY).killed_twice(), Enumeration(world, every=EVERY).haunted()
+
+        assert (killed.broken, haunted.broken) == ({}, {})
+        assert killed.scenarios >= 1300 // EVERY
+        assert haunted.scenarios >= 600 // EVERY
+
+
 class TestTheHarnessItself:
     """Without what the promise rests on, the harness must find violations, or it would prove nothing."""
 
@@ -85,6 +107,13 @@ class TestTheHarnessItself:
     @BOTH
     def test_acked_before_the_commit(self, world: Callable[[], TransactionWorld]) -> None:
         assert Enumeration(world, HastyAck, only_one=True).killed_once().broken
+
+    @BOTH
+    def test_positions_past_what_is_held(self, world: Callable[[], TransactionWorld]) -> None:
+        def deferring() -> TransactionWorld:
+            return TransactionWorld(with_home=world().with_home, deferring=True)
+
+        assert Enumeration(deferring, PastTheHeld, only_one=True).killed_once().broken
 
 
 class UnfencedStore(WorldStore):
@@ -128,6 +157,20 @@ class HastyAck(ExactlyOnce):
             if stretches:
                 await self._wiring.settlers[source]._ack([stretch.positions for stretch in stretches])
         await super()._commit(sealed)
+
+
+class PastTheHeld(ExactlyOnce):
+    """Takes what is held for the next transaction to be processed in this one: its positions are in the commit."""
+
+    def _seal(self) -> Sealed:
+        held = [batch.span for deferral in self._wiring.deferrals.values() for batch in deferral.held]
+        self.past = {span.source: span.positions[-1] for span in held}
+        return super()._seal()
+
+    def _changes(self, sealed: Sealed, intents: dict[str, bytes]) -> Changes:
+        changes = super()._changes(sealed, intents)
+        changes.positions |= self.past
+        return changes
 
 
 def with_participants(kind: type[Participants]) -> Callable[[Graph, Store], ExactlyOnce]:

@@ -17,6 +17,7 @@ from conduit_py.errors import EnvironmentUnfit
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.reloader import Reloader
 from conduit_py.lifecycle.watch import watch
+from conduit_py.spark.child_supervisor import ChildSupervisor
 from conduit_py.status import Stopper
 from conduit_py.store.opening import open_store
 
@@ -85,7 +86,7 @@ async def _serve(serving: Serving, config: "ServerConfig", definitions: Definiti
     from conduit_py.server.service import Service
 
     async with await open_store(serving.state) as store, trio.open_nursery() as nursery:
-        fleet = Fleet(store, nursery)
+        fleet = Fleet(store, nursery, on_spark=ChildSupervisor)
         reloader = Reloader(fleet, store, definitions, nursery, shown=shortened)
         service = Service(fleet, store, nursery, reloader=reloader)
         ending = Ending(fleet, service.closing, serving.stop_timeout)

@@ -71,12 +71,22 @@ class Fleet:
     A pipeline that fails, blocks or ignores a stop concerns only itself. What the system stopped (a
     shutdown, a crash) is started again by `boot`; what the user stopped, what is completed and what
     failed for good is not. During a shutdown nothing is started.
+
+    `on_spark` runs those that name that engine; without it there can be none.
     """
 
-    def __init__(self, store: Store, nursery: trio.Nursery, *, recovery: Recovery | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        nursery: trio.Nursery,
+        *,
+        recovery: Recovery | None = None,
+        on_spark: type[Supervisor] | None = None,
+    ) -> None:
         self._store = store
         self._nursery = nursery
         self._recovery = recovery or Recovery()
+        self._on_spark = on_spark
         self._members: dict[str, Member] = {}
         self._shutting_down = False
 
@@ -120,7 +130,9 @@ class Fleet:
         if member.running:
             raise PipelineBusy(f"pipeline {id!r} is running already")
         recovery = member.pipeline.settings.recovery or self._recovery
-        member.supervisor = Supervisor(member.pipeline, self._store, recovery=recovery, taps=member.taps)
+        engine = Supervisor if member.pipeline.spark is None else self._on_spark
+        assert engine is not None, "this fleet has no Spark"
+        member.supervisor = engine(member.pipeline, self._store, recovery=recovery, taps=member.taps)
         member.ended = trio.Event()
         self._nursery.start_soon(self._supervise, member, member.supervisor, name=f"pipeline {id}")
 

@@ -180,12 +180,12 @@ class Supervisor:
 
     async def _back_off(self, seconds: float) -> None:
         """Wait before the next run, and for what the last one left behind, or until a stop is asked for."""
-        assert self._run is not None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_stopped, nursery.cancel_scope)
             with trio.move_on_after(seconds):
                 await self._mended.wait()
-            await self._run.writes_ended()
+            if self._run is not None:
+                await self._run.writes_ended()
             nursery.cancel_scope.cancel()
 
     async def _cancel_when_stopped(self, scope: trio.CancelScope) -> None:
@@ -247,13 +247,8 @@ class Supervisor:
         earlier = {meter.node: meter for meter in self._earlier}
         totals = [meter.plus(earlier.get(meter.node)) for meter in self._run.meters]
         if not self._running:
-            # What a run left unsettled is no longer on its way: it will be read again.
             for total in totals:
-                total.in_flight = total.queued = 0
-                total.oldest_seconds = total.stalled_seconds = 0.0
-                total.lag = None
-                if total.tally is not None:
-                    total.tally.held = 0
+                total.rest()
         return totals
 
 

@@ -21,8 +21,8 @@ T = TypeVar("T")
 class ChildStore(Store):
     """Has the server do what is asked of the store, and returns when the server has: durable is durable there.
 
-    When the server is gone nothing can be made durable any more: every call raises StateFailed. A transaction
-    of several steps cannot travel, for the server must not wait for a child in the middle of one.
+    When the server is gone nothing can be made durable any more: calls raise StateFailed. A transaction of
+    several steps cannot travel, for the server must not wait for a child in the middle of one.
     """
 
     def __init__(self, link: ChildLink[ToChild]) -> None:
@@ -30,19 +30,13 @@ class ChildStore(Store):
         self._link = link
         self._number = 0
         self._waiting: dict[int, tuple[trio.Event, list[Answer]]] = {}
-        self._gone = self._closed = False
+        self._closed = False
 
     def answer(self, answer: Answer) -> None:
         """Give an answer to whoever waits for it; they may have been cancelled."""
         if answer.number in self._waiting:
             event, answers = self._waiting[answer.number]
             answers.append(answer)
-            event.set()
-
-    def lose(self) -> None:
-        """The server is gone."""
-        self._gone = True
-        for event, _ in self._waiting.values():
             event.set()
 
     async def transact(self, work: Callable[[Tables], T]) -> T:
@@ -82,10 +76,9 @@ class ChildStore(Store):
         number, event, answers = self._number, trio.Event(), list[Answer]()
         self._waiting[number] = event, answers
         try:
-            if not self._gone:
-                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                    await self._link.send(Call(number, name, _ENCODER.encode(arguments)))
-                    await event.wait()
+            with suppress(trio.BrokenResourceError):
+                await self._link.send(Call(number, name, _ENCODER.encode(arguments)))
+                await event.wait()
         finally:
             del self._waiting[number]
         if not answers:

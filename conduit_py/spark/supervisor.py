@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from conduit_connectors.spark.options import SparkOptions
+from conduit_connectors.spark.session import shared
 
 from conduit_py.graph.compile import DEAD_LETTERS, compile_pipeline
 from conduit_py.graph.node import Graph
@@ -48,6 +49,8 @@ class SparkSupervisor(Supervisor):
         """One look at the pipeline as the user wrote it down; processors count a task once it has come back."""
         seen = super().progress()
         meters = {meter.node: meter for meter in seen.nodes}
+        if shared.starting is not None:
+            seen = msgspec.structs.replace(seen, blocked_on=f"Spark, which is starting on {shared.starting}")
         if not meters:
             return seen
         nodes = [self._tally.seen_by(node.id, node.kind, meters.get(node.id)) for node in self._whole.nodes.values()]

@@ -65,6 +65,14 @@ class Meter(msgspec.Struct):
             setattr(total, name, getattr(self, name).plus(getattr(earlier, name) if earlier else None))
         return total
 
+    def rest(self) -> None:
+        """The run has ended: what it left unsettled is no longer on its way, and will be read again."""
+        self.in_flight = self.queued = 0
+        self.oldest_seconds = self.stalled_seconds = 0.0
+        self.lag = None
+        if self.tally is not None:
+            self.tally.held = 0
+
     @property
     def waiting_on(self) -> str | None:
         """What blocks the node at this moment: of several tasks of one node, the last that began to wait."""

@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -39,6 +40,7 @@ CONF = {
 _JAVA = f"-Xss8m -Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 _REMINDER_SECONDS = 5.0
 _CONNECT_SECONDS = 5.0
+_EXIT_SECONDS = 1.0
 
 
 class SharedSession:
@@ -53,6 +55,8 @@ class SharedSession:
         self._asked: SparkOptions | None = None
         self._holders = 0
         self._ours = False
+        self.starting: str | None = None
+        """Where Spark is about to start, as long as it is."""
 
     def acquire(self, options: SparkOptions) -> "SparkSession":
         """The session. Blocks for seconds while it starts; FatalError or TransientError when it cannot."""
@@ -61,7 +65,11 @@ class SharedSession:
                 _forget(self._session)
                 self._session = self._asked = None
             if self._session is None:
-                self._session, self._ours = _started(options)
+                self.starting = options.where
+                try:
+                    self._session, self._ours = _started(options)
+                finally:
+                    self.starting = None
                 self._asked = options
             else:
                 self._agree(options)
@@ -117,17 +125,36 @@ def _started(options: SparkOptions) -> "tuple[SparkSession, bool]":
 def _forget(session: "SparkSession") -> None:
     """Drop what PySpark remembers of a session that has ended by itself, so that another one can start."""
     from py4j.protocol import Py4JError
-    from pyspark import SparkContext
     from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
 
     _logger.warning("Spark has ended by itself; it will be started again when it is needed")
     try:
         session.stop()
     except (Py4JError, PySparkException, OSError):
-        # Its Java process is gone, with which PySpark would try to talk for ever.
-        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        _forget_java()
+
+
+def _forget_java() -> None:
+    """The Java process is gone, and PySpark would try to talk with it for ever."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def _java_ended() -> bool:
+    """Whether the Java process that this one had started is gone, or about to be."""
+    from pyspark import SparkContext
+
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _connected(options: SparkOptions) -> "SparkSession":
@@ -168,7 +195,11 @@ def _driving(options: SparkOptions) -> "SparkSession":
         builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, OSError) as error:
+        if _java_ended():
+            _forget_java()
+            what = f"Java ended while Spark was starting on {options.master}: {explain(error)}"
+            raise TransientError(what, suggestion="was it killed, or is the machine short of memory?") from error
         raise FatalError(
             f"Spark does not start on {options.master}: {explain(error)}", suggestion="correct `master` or `conf`"
         ) from error

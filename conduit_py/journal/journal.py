@@ -18,7 +18,8 @@ import trio
 from conduit_py.journal.fault import JournalFailed
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.frame import Frame
-from conduit_py.journal.log import Append, Commit, Log, Reader
+from conduit_py.journal.handfuls import Handfuls
+from conduit_py.journal.log import Append, Commit, Log
 from conduit_py.journal.memory_log import MemoryLog
 from conduit_py.journal.message_id import NO_ID, MessageId
 from conduit_py.journal.registers import Labels, Selector
@@ -30,7 +31,6 @@ T = TypeVar("T")
 
 POLL_SECONDS = (0.001, 0.05)
 """Between looks at files that another process may append to: at first, and at most."""
-_READ_MAX = 64
 
 
 class Journal:
@@ -96,12 +96,12 @@ class Journal:
 
         Close it when done, with `async with aclosing(journal.read())`.
         """
-        reader = await self.call(self.log.reader, offset)
+        reader = Handfuls(await self.call(self.log.reader, offset), end)
         pause = POLL_SECONDS[0]
         try:
-            while end is None or reader.offset < end:
+            while not reader.ended:
                 appended = self._appended
-                frames = await self.call(read_some, reader)
+                frames = await self.call(reader.read)
                 for frame in frames:
                     if end is not None and frame.begin >= end:
                         return
@@ -160,17 +160,6 @@ class Journal:
         self.groups += 1
         self._appended.set()
         self._appended = trio.Event()
-
-
-def read_some(reader: Reader) -> list[Frame]:
-    """A few frames at a time, so that a thread is asked once for them.
-
-    An error comes in the place of all of them: whoever reads on begins again behind the last frame he was given.
-    """
-    frames: list[Frame] = []
-    while len(frames) < _READ_MAX and (frame := reader.read()) is not None:
-        frames.append(frame)
-    return frames
 
 
 class _Thread:

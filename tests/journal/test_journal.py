@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from conduit_py.journal.fault import JournalFailed, RegisterMismatch
+from conduit_py.journal.fault import JournalDamaged, JournalFailed, RegisterMismatch
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.journal import Journal
 from conduit_py.journal.log import HEAD
@@ -44,6 +44,44 @@ async def test_invariant_i2_ids_grow_in_the_order_of_the_journal_whoever_appends
     clocks = [frame.id.clock async for frame in journal.read()]
     assert len(clocks) == 200
     assert clocks == sorted(set(clocks))
+
+
+@pytest.mark.parametrize("hit", [0, 1, 70, 99])
+async def test_what_stands_before_damage_is_given_then_the_damage_is_reported(tmp_path: Path, hit: int) -> None:
+    """Whoever reads many frames at a time must not lose sight of the good ones: 63 of them may stand before it."""
+    async with await Journal.open(tmp_path) as journal:
+        commits = [await journal.append([b"number %03d" % number]) for number in range(100)]
+        damage(tmp_path, b"number %03d" % hit)
+        found: list[bytes] = []
+
+        async def read() -> None:
+            async for frame in journal.read():
+                found.extend(frame.bodies)
+
+        with pytest.raises(JournalDamaged) as damaged:
+            await read()
+
+        assert found == [b"number %03d" % number for number in range(hit)]
+        assert (damaged.value.begin, damaged.value.end) == (commits[hit].begin, commits[hit].end)
+        assert await bodies(journal, 0, commits[hit].begin) == found
+        assert len(await bodies(journal, damaged.value.end)) == 99 - hit
+
+
+async def test_damage_within_the_end_is_reported_however_far_behind_it_reading_goes_on(tmp_path: Path) -> None:
+    async with await Journal.open(tmp_path) as journal:
+        commits = [await journal.append([b"number %03d" % number]) for number in range(10)]
+        damage(tmp_path, b"number 007")
+        for end in (commits[7].begin + 1, commits[7].end):
+            with pytest.raises(JournalDamaged):
+                await bodies(journal, 0, end)
+
+
+def damage(directory: Path, body: bytes) -> None:
+    """Change a bit of a body in the file that has it."""
+    (path,) = directory.glob("*.journal")
+    data = bytearray(path.read_bytes())
+    data[data.index(body)] ^= 1
+    path.write_bytes(data)
 
 
 async def test_appends_that_wait_together_share_a_write(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from conduit_py.delivery.steps.metadata import Keeping, at_read, at_write
 from conduit_py.delivery.steps.step import Message
 from conduit_py.journal.fault import JournalFailed, WrongOffset
 from conduit_py.journal.frame import Frame
-from conduit_py.journal.journal import POLL_SECONDS, Journal, read_some
-from conduit_py.journal.log import Reader
+from conduit_py.journal.handfuls import Handfuls
+from conduit_py.journal.journal import POLL_SECONDS, Journal
 
 
 class IndexTaken(Exception):
@@ -103,7 +103,7 @@ class Tailer:
         self._queue = queue
         self.index = index
         """From where it reads on."""
-        self._reader: Reader | None = None
+        self._reader: Handfuls | None = None
         self._ahead: deque[Read] = deque()
 
     @property
@@ -116,8 +116,8 @@ class Tailer:
         journal = self._queue.journal
         while not self._ahead:
             if self._reader is None:
-                self._reader = await journal.call(journal.log.reader, self.index)
-            frames = await journal.call(read_some, self._reader)
+                self._reader = Handfuls(await journal.call(journal.log.reader, self.index))
+            frames = await journal.call(self._reader.read)
             if not frames:
                 return None
             self._ahead += filter(None, map(self._queue.read_from, frames))

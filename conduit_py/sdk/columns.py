@@ -1,6 +1,6 @@
 """Columns: rows of fields as Arrow columns of one schema, and which rows do not fit it. Needs pyarrow."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -17,28 +17,36 @@ class Fitted(NamedTuple):
     """The rows that fit, whose indices are `kept`, and why the others do not."""
 
     batch: pa.RecordBatch
-    kept: list[int]
+    kept: Sequence[int]
     refused: dict[int, str]
 
 
-def fitted(rows: Mapping[int, Structured], schema: pa.Schema, *, more: bool = False) -> Fitted:
+def fitted(rows: Sequence[Structured], schema: pa.Schema, *, more: bool = False) -> Fitted:
     """The rows as columns of the schema. A row fits if Arrow takes its values without changing one.
 
     Fields that are missing are null. With `more` fields that the schema lacks are left out; without, a row that has
     one does not fit.
     """
-    kept = dict(rows)
+    values = columns(rows, schema.names)
     refused: dict[int, str] = {}
-    values = columns(list(rows.values()), schema.names)
-    if not _fit_plainly(rows.values(), values, schema, more):
-        _sort_out(kept, refused, {index: misfit(row, schema, more=more) for index, row in rows.items()})
-        values = columns(list(kept.values()), schema.names)
+    if not _fit_plainly(rows, values, schema, more):
+        refused = _reasons(misfit(row, schema, more=more) for row in rows)
     try:
-        batch = _batch(values, schema, len(kept))
+        return _without(refused, values, schema, len(rows))
     except ARROW_ERRORS:
-        _sort_out(kept, refused, {index: _unfit(row, schema) for index, row in kept.items()})
-        batch = _batch(columns(list(kept.values()), schema.names), schema, len(kept))
-    return Fitted(batch, list(kept), dict(sorted(refused.items())))
+        return _without(_reasons(_unfit(row, schema) for row in rows) | refused, values, schema, len(rows))
+
+
+def _without(refused: dict[int, str], values: dict[str, list[Any]], schema: pa.Schema, count: int) -> Fitted:
+    if not refused:
+        return Fitted(_batch(values, schema, count), range(count), refused)
+    kept = [index for index in range(count) if index not in refused]
+    left = {name: [column[index] for index in kept] for name, column in values.items()}
+    return Fitted(_batch(left, schema, len(kept)), kept, dict(sorted(refused.items())))
+
+
+def _reasons(found: Iterable[str | None]) -> dict[int, str]:
+    return {index: reason for index, reason in enumerate(found) if reason is not None}
 
 
 def columns(rows: Sequence[Structured], names: Iterable[str]) -> dict[str, list[Any]]:
@@ -70,13 +78,6 @@ def misfit(row: Structured, schema: pa.Schema, *, more: bool = False) -> str | N
     return None
 
 
-def _sort_out(kept: dict[int, Structured], refused: dict[int, str], reasons: Mapping[int, str | None]) -> None:
-    for index, reason in reasons.items():
-        if reason is not None:
-            refused[index] = reason
-            del kept[index]
-
-
 def _batch(values: Mapping[str, list[Any]], schema: pa.Schema, count: int) -> pa.RecordBatch:
     if not schema.names:
         # Without columns there is nothing else that would say how many rows there are.
@@ -96,7 +97,7 @@ def _unfit(row: Structured, schema: pa.Schema) -> str | None:
     return None
 
 
-def _fit_plainly(rows: Collection[Structured], values: Mapping[str, list[Any]], schema: pa.Schema, more: bool) -> bool:
+def _fit_plainly(rows: Sequence[Structured], values: Mapping[str, list[Any]], schema: pa.Schema, more: bool) -> bool:
     """Whether the types of their values alone show that all rows fit; if not, each row needs a look of its own."""
     if not more and not all(map(set(schema.names).issuperset, rows)):
         return False

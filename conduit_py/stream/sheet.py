@@ -1,46 +1,47 @@
 """Sheet: records as an Arrow table, and what the answer of a processor makes of them. Needs pyarrow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import chain, compress
 from typing import Any
 
 import pyarrow as pa
 
+from conduit_py.batch import Batch
 from conduit_py.errors import ContractBroken, RecordRefused
-from conduit_py.record import Record, Structured
+from conduit_py.record import Data, Record, Structured
 from conduit_py.sdk.columns import ARROW_ERRORS, Fitted, columns, fitted
 from conduit_py.sdk.processor import Result
 from conduit_py.sdk.rows import Rows
 
 
 class Sheet:
-    """Some records, by their index in a batch, and their fields as a table with a row for each of them.
+    """Some records of a batch, which are there at `indices`, and their fields as a table with a row for each.
 
     Records are changed only once all of an answer is understood, and only where it differs from the table: values
     that a processor leaves alone are not replaced by what Arrow makes of them.
     """
 
-    def __init__(self, records: Mapping[int, Record], rows: pa.RecordBatch) -> None:
-        self.indices = list(records)
+    def __init__(self, indices: Sequence[int], records: Sequence[Record], rows: pa.RecordBatch) -> None:
+        self.indices = indices
         self.table = pa.Table.from_batches([rows])
-        self._records = list(records.values())
+        self._records = records
 
     def results(self, node: str, answer: object) -> list[Result]:
         """The results for the records, in order. Raises one of ARROW_ERRORS for values that no record can hold."""
         said = _read(node, answer)
         results: list[Result] = list(self._records)
-        for row, kept in enumerate(self._said(node, said.keep, "keep", pa.types.is_boolean)):
-            results[row] = results[row] if kept else None
-        for row, reason in enumerate(self._said(node, said.refuse, "refuse", _is_text)):
-            results[row] = results[row] if reason is None else RecordRefused(reason)
+        if said.keep is not None:
+            keep = self._said(node, said.keep, "keep", pa.types.is_boolean)
+            results = [result if kept else None for result, kept in zip(results, keep, strict=True)]
+        if said.refuse is not None:
+            for row, reason in enumerate(self._said(node, said.refuse, "refuse", _is_text)):
+                results[row] = results[row] if reason is None else RecordRefused(reason)
         if said.table is not None:
             self._change(node, said.table, [isinstance(result, Record) for result in results])
         return results
 
     def _said(self, node: str, column: Any, name: str, fits: Any) -> list[Any]:
-        if column is None:
-            return []
         if not isinstance(column, pa.Array | pa.ChunkedArray) or not fits(column.type):
             given = column.type if hasattr(column, "type") else type(column).__name__
             kind = "booleans" if name == "keep" else "texts"
@@ -84,23 +85,29 @@ class Unlike(Exception):
     """Records that have no schema in common; of a single one it says why it has none."""
 
 
-def sheet(records: Mapping[int, Record], schema: pa.Schema | None) -> tuple[Sheet | None, dict[int, RecordRefused]]:
-    """The records that fit, if any, and why the others do not. Without a schema it is what the records make it.
+def sheet(batch: Batch, indices: Sequence[int], schema: pa.Schema | None) -> tuple[Sheet | None, dict[int, Result]]:
+    """The records at these indices that fit, if any, and why the others do not. Without a schema they have their own.
 
     Raises Unlike if there is none that all records fit that have fields.
     """
-    rows = {index: record.payload.after for index, record in records.items() if isinstance(record.payload.after, dict)}
-    refused = {index: _without_fields(record) for index, record in records.items() if index not in rows}
+    rows: list[Any] = [batch.records[index].payload.after for index in indices]
+    refused: dict[int, Result] = {}
+    if set(map(type, rows)) != {dict}:
+        told = zip(indices, rows, strict=True)
+        refused |= {index: _without_fields(row) for index, row in told if not isinstance(row, dict)}
+        rows = [row for row in rows if isinstance(row, dict)]
+        indices = [index for index in indices if index not in refused]
     if not rows:
         return None, refused
     made = fitted(rows, schema, more=True) if schema is not None else _fitted_by_their_own(rows)
-    refused |= {index: RecordRefused(reason) for index, reason in made.refused.items()}
-    kept = {index: records[index] for index in made.kept}
-    return (Sheet(kept, made.batch) if kept else None), refused
+    if made.refused:
+        refused |= {indices[row]: RecordRefused(reason) for row, reason in made.refused.items()}
+        indices = [indices[row] for row in made.kept]
+    return (Sheet(indices, [batch.records[index] for index in indices], made.batch) if indices else None), refused
 
 
-def _fitted_by_their_own(rows: dict[int, Structured]) -> Fitted:
-    made = fitted(rows, _schema_of(list(rows.values())))
+def _fitted_by_their_own(rows: list[Structured]) -> Fitted:
+    made = fitted(rows, _schema_of(rows))
     if made.refused:
         raise Unlike(next(iter(made.refused.values())))
     return made
@@ -122,8 +129,8 @@ def _has_zone(value: object) -> bool:
     return isinstance(value, datetime) and value.tzinfo is not None
 
 
-def _without_fields(record: Record) -> RecordRefused:
-    if record.payload.after is None:
+def _without_fields(data: Data) -> RecordRefused:
+    if data is None:
         hint = "let such records pass by with when=lambda record: record.payload.after is not None"
         return RecordRefused("payload.after is absent, so it has no fields to be columns", suggestion=hint)
     hint = 'decode it first, for example with the processor "json.decode"'

@@ -79,9 +79,8 @@ class Asking:
             self.results[index] = result
 
     def _laid_out(self, indices: Sequence[int]) -> Sheet | None:
-        records = {index: self._batch.records[index] for index in indices}
         try:
-            made, refused = sheet(records, self._schema)
+            made, refused = sheet(self._batch, indices, self._schema)
         except Unlike as error:
             hint = "name the columns that the processor needs, and their types: @processor(arrow=pa.schema(…))"
             self._failed(indices, RecordRefused(str(error), suggestion=hint))

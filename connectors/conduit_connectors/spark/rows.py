@@ -1,12 +1,12 @@
 """Records → Arrow: rows of one schema, and which records do not fit it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import pyarrow as pa
 
 from conduit_connectors.spark.schema import Drift, infer
-from conduit_py.sdk import Data, FatalError, Record, RecordRefused, encode_json
+from conduit_py.sdk import Data, FatalError, Record, RecordRefused, Structured, encode_json
 from conduit_py.sdk.columns import Fitted, fitted
 
 if TYPE_CHECKING:
@@ -60,27 +60,24 @@ class Fields:
         self._drift = drift
 
     def rows(self, records: Sequence[Record], source: str) -> Fitted:
-        refused: dict[int, str] = {}
-        fields: dict[int, dict[str, object]] = {}
-        for index, record in enumerate(records):
-            if isinstance(record.payload.after, dict):
-                fields[index] = record.payload.after
-            else:
-                refused[index] = _without_fields(record.payload.after)
-        if self.schema is None:
-            self.schema = infer(list(fields.values()))
-        if self.schema is None:
-            made = Fitted(
-                pa.RecordBatch.from_pylist([], pa.schema([])), [], dict.fromkeys(fields, "no type fits its fields")
-            )
-        else:
-            made = fitted(fields, self.schema, more=self._drift == "ignore")
+        fields = [index for index, record in enumerate(records) if isinstance(record.payload.after, dict)]
+        made = self._fitted([cast(Structured, records[index].payload.after) for index in fields])
         if made.refused and self._drift == "stop":
             raise FatalError(
                 f"a record does not fit the schema: {next(iter(made.refused.values()))}",
                 suggestion='declare it in `schema`, or let drift="refuse" dead-letter such records',
             )
-        return made._replace(refused=dict(sorted({**made.refused, **refused}.items())))
+        refused = {index: _without_fields(records[index].payload.after) for index in {*range(len(records))} - {*fields}}
+        refused |= {fields[row]: reason for row, reason in made.refused.items()}
+        return Fitted(made.batch, [fields[row] for row in made.kept], dict(sorted(refused.items())))
+
+    def _fitted(self, rows: list[Structured]) -> Fitted:
+        if self.schema is None:
+            self.schema = infer(rows)
+        if self.schema is None:
+            unknown = dict.fromkeys(range(len(rows)), "no type fits its fields")
+            return Fitted(pa.RecordBatch.from_pylist([], pa.schema([])), [], unknown)
+        return fitted(rows, self.schema, more=self._drift == "ignore")
 
 
 def frame_of(session: "SparkSession", rows: pa.RecordBatch) -> "DataFrame":

@@ -43,8 +43,9 @@ class Handfuls:
 
     def _lies_behind(self, fault: ConduitError) -> bool:
         """Whether this is about what comes after the end."""
-        placed = isinstance(fault, JournalDamaged | JournalGap)
-        return placed and self._end is not None and fault.begin >= self._end
+        if self._end is None or not isinstance(fault, JournalDamaged | JournalGap):
+            return False
+        return fault.begin >= self._end
 
     def close(self) -> None:
         self._reader.close()

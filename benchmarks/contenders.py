@@ -10,7 +10,7 @@ import trio
 
 from benchmarks import journal
 from benchmarks.workload import cents, dropped, raw
-from conduit_py import Batch, Destination, Payload, Pipeline, Record, Source, processor, sdk
+from conduit_py import Batch, Destination, Payload, Pipeline, Record, Rows, Source, processor, sdk
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
 from conduit_py.store.sqlite import SqliteStore
@@ -132,6 +132,21 @@ def conduit_batch_w1(records: int, folder: Path) -> int:
     return _conduit_w1(records, folder, [all_in_one])
 
 
+def conduit_arrow_w1(records: int, folder: Path) -> int:
+    """An Arrow processor in place of two of the three."""
+    # Imported here: the memory of the others is measured too.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    @processor(arrow=pa.schema([("id", pa.int64()), ("amount", pa.float64())]))
+    def columns(table: pa.Table) -> Rows:
+        whole = pc.cast(pc.round(pc.multiply(table["amount"], 100)), pa.int64())
+        tens = pc.multiply(pc.divide(table["id"], 10), 10)
+        return Rows(table.append_column("cents", whole), keep=pc.not_equal(table["id"], tens))
+
+    return _conduit_w1(records, folder, [parse, columns])
+
+
 def conduit_w1x2(records: int, folder: Path) -> int:
     """W1 into two destinations."""
     return _conduit_w1(records, folder, [parse, set_cents, drop], destinations=2)
@@ -242,6 +257,7 @@ WORKS: dict[str, dict[str, Callable[[int, Path], int]]] = {
         "loop again": loop_w1,
         "conduit-py": conduit_w1,
         "conduit-py, batch function": conduit_batch_w1,
+        "conduit-py, Arrow table": conduit_arrow_w1,
         "conduit-py, two destinations": conduit_w1x2,
         "bytewax": bytewax_w1,
     },

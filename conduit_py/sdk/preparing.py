@@ -28,6 +28,16 @@ class PreparingDestination(Destination[OptionsT]):
         """Whether it can do so with the options it has, in a pipeline of that kind."""
         return True
 
+    def equipment(self) -> bytes:
+        """What instances elsewhere have to know beyond the options. Asked of one that is not opened either.
+
+        It is asked on the driver, when that has its Spark, and may take its time.
+        """
+        return b""
+
+    def equip(self, equipment: bytes) -> None:
+        """Get to know it, before anything is prepared."""
+
     @abstractmethod
     def prepare(self, batch: Batch) -> Refusals | None:
         """Make records ready, after those of the calls before. Which of them are refused, and why, as of `write`."""

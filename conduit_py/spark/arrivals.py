@@ -7,14 +7,22 @@ from conduit_py.bundle import Bundle
 from conduit_py.dead_letter import RefusedElsewhere
 from conduit_py.pipeline import Processor
 from conduit_py.record import Payload, Record
+from conduit_py.sdk.preparing import PieceRefused
 from conduit_py.sdk.processor import FunctionProcessor, Result
 from conduit_py.spark import outcome
 from conduit_py.store.packing import unpack
 
 
-def arrivals(prefix: str) -> list[Processor]:
-    """What every outcome meets first: filtered records end here, and so do refused ones, each by its own letter."""
-    return [_by_batch(prefix, _sort), _by_batch(f"{prefix}-letters", _refuse)]
+def arrivals(prefix: str, *, stops: bool) -> list[Processor]:
+    """What every outcome meets first: filtered records end here, and so do refused ones, each by its own letter.
+
+    With `stops` a refused record ends the run, and all before it are to be delivered: bundles must not have any.
+    """
+
+    def sort(batch: Batch) -> list[Result]:
+        return [(_stopped(record) if stops else None) or _sorted(record) for record in batch]
+
+    return [_by_batch(prefix, sort), _by_batch(f"{prefix}-letters", _refuse)]
 
 
 def receipt(prefix: str, place: int) -> Processor:
@@ -35,8 +43,11 @@ def _by_batch(id: str, function: Callable[[Batch], list[Result]]) -> Processor:
     return Processor(id, FunctionProcessor(function, batch=True))
 
 
-def _sort(batch: Batch) -> list[Result]:
-    return [_sorted(record) for record in batch]
+def _stopped(record: Record) -> PieceRefused | None:
+    if not isinstance(record, Bundle) or not _encoded(record).startswith(outcome.PREPARED):
+        return None
+    refusals = outcome.prepared_of(_encoded(record)).refusals
+    return PieceRefused(f"a record is refused: {refusals[0].failures[0].error}") if refusals else None
 
 
 def _sorted(record: Record) -> Result:

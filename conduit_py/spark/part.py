@@ -23,13 +23,13 @@ class Carried(msgspec.Struct, frozen=True, array_like=True):
 class Part(msgspec.Struct, frozen=True, array_like=True):
     """What a task is given. `split` says where the source is to read, `carried` has what was read already.
 
-    With `prepared`, what comes of it is made ready for the destinations to take as it is.
+    With `equipment`, by the place of a destination, what comes of it is made ready for them to take as it is.
     """
 
     source: str
     split: bytes = b""
     carried: Carried | None = None
-    prepared: bool = False
+    equipment: dict[int, bytes] | None = None
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -39,9 +39,9 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.msgpack.decode(encoded, type=cls)
 
 
-def carry(source: str, records: list[Record], refused: Mapping[int, str], *, prepared: bool) -> Part:
+def carry(source: str, records: list[Record], refused: Mapping[int, str], equipment: dict[int, bytes] | None) -> Part:
     """These records as a part. What cannot be carried raises RecordRefused."""
-    return Part(source, carried=Carried(list(map(pack, records)), dict(refused)), prepared=prepared)
+    return Part(source, carried=Carried(list(map(pack, records)), dict(refused)), equipment=equipment)
 
 
 class PartSource(sdk.Source[sdk.Options]):

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import trio
@@ -30,6 +30,8 @@ CARRIED_MAX = 8192
 """Records in a task whose source only the driver can read."""
 JOB_CARRIED_MAX = 65_536
 """And in a job of those."""
+Equipment: TypeAlias = dict[int, bytes]
+"""What instances of destinations on executors are told first, by their place in the pipeline."""
 JOBS_AHEAD = 2
 """Jobs that run while the driver writes: with one alone, executors would be idle from its end to the next."""
 
@@ -41,8 +43,8 @@ class Remote(sdk.Source[Options]):
     other is read here and its records go along with the tasks. Positions, acks and hooks are the source's own, so
     that the rest of the run is as on one machine: what was not acked is read again, by whichever engine.
 
-    While `prepares` says so when it is opened, all records of a task have one outcome, with what destinations
-    are to take. How many of those are given out and not acked is bounded, for each is as large as its part.
+    If there is `equipment` when it is opened, all records of a task have one outcome, with what destinations are
+    to take. How many of those are given out and not acked is bounded, for each is as large as its part.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Remote(sdk.Source[Options]):
         spark: SparkOptions,
         tally: Tally,
         part_size: int,
-        prepares: Callable[[], bool],
+        equipment: Callable[[], Equipment | None],
     ) -> None:
         self._node = node
         self._source = source
@@ -61,8 +63,8 @@ class Remote(sdk.Source[Options]):
         self._spark = spark
         self._tally = tally
         self._part_size = part_size
-        self._prepares = prepares
-        self._prepared = False
+        self._find_equipment = equipment
+        self._equipment: Equipment | None = None
         self._splits = splits(source)
         self._executors = Executors(spark)
         self._calls = Calls(node, source)
@@ -100,7 +102,7 @@ class Remote(sdk.Source[Options]):
 
     def fresh(self) -> "Remote":
         source = self._source.fresh()
-        return Remote(self._node, source, self._plan, self._spark, self._tally, self._part_size, self._prepares)
+        return Remote(self._node, source, self._plan, self._spark, self._tally, self._part_size, self._find_equipment)
 
     async def on_created(self) -> None:
         await self._calls("on_created")
@@ -109,9 +111,9 @@ class Remote(sdk.Source[Options]):
         await self._calls("on_updated", before)
 
     async def open(self, position: bytes | None) -> None:
-        self._prepared = self._prepares()
         await self._calls("open", position)
         await trio.to_thread.run_sync(self._executors.start, abandon_on_cancel=True)
+        self._equipment = await trio.to_thread.run_sync(self._find_equipment, abandon_on_cancel=True)
         cores = self._executors.cores
         self._part_size = max(1, min(self._part_size, JOB_SIZE // cores))
         if not self._splits:
@@ -122,7 +124,7 @@ class Remote(sdk.Source[Options]):
         with trio.CancelScope() as self._waiting:
             # What is read sets out before more is read.
             await trio.lowlevel.checkpoint()
-            while self._prepared and self._given_out >= JOBS_AHEAD * self._executors.cores:
+            while self._equipment is not None and self._given_out >= JOBS_AHEAD * self._executors.cores:
                 self._acked = trio.Event()
                 await self._acked.wait()
             while not self._ready:
@@ -208,7 +210,7 @@ class Remote(sdk.Source[Options]):
         try:
             while len(parts) < self._executors.cores:
                 split = await self._calls("split", self._part_size)
-                parts.append(Part(self._node, split, prepared=self._prepared))
+                parts.append(Part(self._node, split, equipment=self._equipment))
         except (EndOfSource, NothingYet):
             if not parts:
                 raise
@@ -225,7 +227,7 @@ class Remote(sdk.Source[Options]):
     def _carry(self, drawn: list[Drawn]) -> Part:
         refused = {index: each.refused for index, each in enumerate(drawn) if each.refused is not None}
         try:
-            return carry(self._node, [each.record for each in drawn], refused, prepared=self._prepared)
+            return carry(self._node, [each.record for each in drawn], refused, self._equipment)
         except RecordRefused as error:
             raise FatalError(
                 f"{self._node} gave a record that cannot go to an executor: {error.message}",

@@ -13,10 +13,10 @@ from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline, Source
 from conduit_py.sdk.plugin import Connector
-from conduit_py.sdk.preparing import PieceRefused
+from conduit_py.sdk.preparing import PieceRefused, PreparingDestination
 from conduit_py.spark.arrivals import arrivals, receipt
 from conduit_py.spark.plan import plan, prepares
-from conduit_py.spark.remote import PART_SIZE, Remote
+from conduit_py.spark.remote import PART_SIZE, Equipment, Remote
 from conduit_py.spark.tally import Tally
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress
@@ -69,7 +69,7 @@ class SparkSupervisor(Supervisor):
         planned = plan(pipeline)
         driven = copy(pipeline)
         driven.sources = [self._remote(source, planned, options, part_size) for source in pipeline.sources]
-        driven.processors = arrivals(self._arrival)
+        driven.processors = arrivals(self._arrival, stops=pipeline.dead_letters.handler == "stop")
         driven.destinations = [copy(destination) for destination in pipeline.destinations]
         for place, destination in enumerate(driven.destinations):
             destination.connector = sharing(destination.connector, options)
@@ -85,10 +85,18 @@ class SparkSupervisor(Supervisor):
         remote = copy(source)
         remote.processors = []
         connector = sharing(source.connector, options)
-        remote.connector = Remote(
-            source.id, connector, planned, options, self._tally, part_size, lambda: self._prepares
-        )
+        remote.connector = Remote(source.id, connector, planned, options, self._tally, part_size, self._equipment)
         return remote
+
+    def _equipment(self) -> Equipment | None:
+        if not self._prepares:
+            return None
+        connectors = [each.connector for each in self._whole.pipeline.destinations]
+        return {
+            place: connector.fresh().equipment()
+            for place, connector in enumerate(connectors)
+            if isinstance(connector, PreparingDestination)
+        }
 
 
 def agreed(pipeline: Pipeline, spark: SparkOptions | None) -> SparkOptions:

@@ -53,7 +53,7 @@ async def run_part(pipeline: Pipeline, part: Part) -> Done:
         return Done([], [], {}, broken=Broken.of(ending.error))
     counts = {meter.node: [getattr(meter, name) for name in COUNTERS] for meter in run.meters}
     count = len(source.positions)
-    if not part.prepared:
+    if part.equipment is None:
         return Done(source.positions, results.outcomes(count), counts)
     return Done(source.positions[-1:], [results.prepared()] if count else [], counts, count)
 
@@ -124,7 +124,7 @@ class Preparation(sdk.Destination[sdk.Options]):
     def __init__(self, place: int, connector: PreparingDestination[Any], results: Results) -> None:
         super().__init__()
         self._place = place
-        self._connector = connector.fresh()
+        self._connector = connector
         self._results = results
         self._size = 0
 
@@ -159,7 +159,11 @@ def _between_own_ends(pipeline: Pipeline, part: Part, results: Results) -> tuple
 
 
 def _outgoing(place: int, connector: Any, part: Part, results: Results) -> "Outgoing | Preparation":
-    return Preparation(place, connector, results) if part.prepared else Outgoing(place, results)
+    if part.equipment is None:
+        return Outgoing(place, results)
+    instance = connector.fresh()
+    instance.equip(part.equipment[place])
+    return Preparation(place, instance, results)
 
 
 def _unplanned(error: Exception) -> FatalError:

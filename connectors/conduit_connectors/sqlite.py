@@ -99,7 +99,7 @@ class SqliteDatabase(Database):
         return sum(bool(unique) for _, _, unique, origin, _ in indexes if origin != "pk") + keys
 
     def quoted(self, name: str) -> str:
-        return self._column(name)
+        return self.column(name)
 
     def close(self) -> None:
         self._connection.close()

@@ -15,7 +15,8 @@ from conduit_connectors.spark.folder import Folder, LocalFolder, folder_of
 from conduit_connectors.spark.gather import GatherOptions, Piece, joined
 from conduit_connectors.spark.gathering import GatheringDestination
 from conduit_connectors.spark.manifest import Manifests, staged, visible
-from conduit_connectors.spark.rows import Fields, frame_of
+from conduit_connectors.spark.prepared import Prepared
+from conduit_connectors.spark.rows import Envelopes, Fields, frame_of
 from conduit_connectors.spark.schema import difference
 from conduit_py import sdk
 from conduit_py.sdk import Batch, FatalError
@@ -47,7 +48,11 @@ class Staged(msgspec.Struct, frozen=True):
     moves: list[tuple[str, str]]
 
 
-class Destination(GatheringDestination[FilesOptions], sdk.StagedDestination[FilesOptions]):
+class Destination(
+    GatheringDestination[FilesOptions],
+    sdk.StagedDestination[FilesOptions],
+    sdk.PreparingDestination[FilesOptions],
+):
     """Writes batches of files that become visible whole, with a manifest that says what is in them.
 
     Exactly-once in an exactly-once pipeline (staged, D3). In an at-least-once one too, as long as what comes
@@ -58,6 +63,7 @@ class Destination(GatheringDestination[FilesOptions], sdk.StagedDestination[File
     _stages: str | None = None
     """In an exactly-once pipeline: the folder of the stages of this run."""
     _schema_kept = False
+    _prepared: Prepared | None = None
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
@@ -80,6 +86,41 @@ class Destination(GatheringDestination[FilesOptions], sdk.StagedDestination[File
             if self._gathered.full:
                 self._stage_gathered()
         return refused
+
+    def prepares(self, *, exactly_once: bool) -> bool:
+        """Parquet files that Arrow writes as Spark does, of a schema that is known before the first record.
+
+        In an at-least-once pipeline what comes again is recognised record by record, which only its own process can.
+        """
+        options = self.options
+        plain = options.format == "parquet" and not options.options and not options.partition_by
+        return exactly_once and plain and (options.payload == "envelope" or options.columns is not None)
+
+    def equipment(self) -> bytes:
+        # Only a driver can read what the columns are declared as.
+        schema = self._declared_rows().schema
+        assert schema is not None, "declared"
+        return bytes(schema.serialize())
+
+    def equip(self, equipment: bytes) -> None:
+        schema = pa.ipc.read_schema(pa.py_buffer(equipment))
+        fields = self.options.payload == "fields"
+        self._prepared = Prepared(Fields(schema, self.options.drift) if fields else Envelopes())
+
+    def prepare(self, batch: Batch) -> dict[int, str]:
+        assert self._prepared is not None, "equipped"
+        return self._prepared.add(batch)
+
+    def prepared(self) -> bytes:
+        assert self._prepared is not None, "something was prepared"
+        return self._prepared.file()
+
+    def take(self, pieces: Sequence[bytes]) -> None:
+        assert self._maker.schema is not None, "declared"
+        stage = self._next_stage()
+        self._keep_schema(self._maker.schema)
+        for number, piece in enumerate(pieces):
+            self._folder.create(f"{stage}/part-{number:05d}.parquet", piece)
 
     def stage(self) -> bytes | None:
         self._stage_gathered()
@@ -139,21 +180,29 @@ class Destination(GatheringDestination[FilesOptions], sdk.StagedDestination[File
         pieces = self._gathered.take()
         if not pieces:
             return
-        piece, stage = joined(pieces), f"{self._stages}/{self._count:012d}"
+        piece, stage = joined(pieces), self._next_stage()
         what = f"a Spark job over {len(piece.messages)} records"
         try:
             with spark_errors(what), self._work.running() as session:
                 self._write_files(session, piece, stage)
         except BadRows as bad:
             raise FatalError(f"Spark does not write these records as {self.options.format}: {bad}") from bad
+
+    def _next_stage(self) -> str:
+        """A folder for files that become visible with the transaction."""
+        stage = f"{self._stages}/{self._count:012d}"
         self._moves.append((stage, f"batch={self._fence:012d}-{self._count:012d}"))
         self._count += 1
+        return stage
+
+    def _keep_schema(self, schema: pa.Schema) -> None:
+        if not self._schema_kept:
+            self._folder.create(_SCHEMA, schema.serialize().to_pybytes())
+            self._schema_kept = True
 
     def _write_files(self, session: "SparkSession", piece: Piece, name: str) -> None:
         """Write rows to a folder that readers do not see, durably."""
-        if not self._schema_kept:
-            self._folder.create(_SCHEMA, piece.rows.schema.serialize().to_pybytes())
-            self._schema_kept = True
+        self._keep_schema(piece.rows.schema)
         frame = frame_of(session, piece.rows)
         writer = frame.write.format(self.options.format).mode("overwrite").options(**self.options.options)
         # An empty marker file is not data, and would be moved about with it.

@@ -81,6 +81,9 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
         super()._close()
 
     def _row_maker(self, session: "SparkSession") -> RowMaker:
+        return self._declared_rows()
+
+    def _declared_rows(self) -> RowMaker:
         if self.options.payload == "envelope":
             return Envelopes()
         columns = self.options.columns

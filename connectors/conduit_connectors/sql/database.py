@@ -64,11 +64,9 @@ class Database(ABC):
         return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
 
     def create_table(self, row: Row) -> None:
-        columns = [
-            f"{self._column(name)} {self.types[kind]}" for name, kind in zip(row.columns, row.kinds, strict=True)
-        ]
+        columns = [f"{self.column(name)} {self.types[kind]}" for name, kind in zip(row.columns, row.kinds, strict=True)]
         if row.keys:
-            columns.append(f"PRIMARY KEY ({', '.join(map(self._column, row.keys))})")
+            columns.append(f"PRIMARY KEY ({', '.join(map(self.column, row.keys))})")
         self.run(f"CREATE TABLE IF NOT EXISTS {self.quoted(row.table)} ({', '.join(columns)})")
 
     def statement(self, row: Row) -> str:
@@ -76,18 +74,22 @@ class Database(ABC):
         table = self.quoted(row.table)
         if row.gone:
             return (
-                f"DELETE FROM {table} WHERE {' AND '.join(f'{self._column(key)} = {self.mark}' for key in row.columns)}"
+                f"DELETE FROM {table} WHERE {' AND '.join(f'{self.column(key)} = {self.mark}' for key in row.columns)}"
             )
-        columns = ", ".join(map(self._column, row.columns))
+        columns = ", ".join(map(self.column, row.columns))
         insert = f"INSERT INTO {table} ({columns}) VALUES ({', '.join([self.mark] * len(row.columns))})"
         if not row.keys:
             return insert
-        others = [name for name in row.columns if name not in row.keys]
-        changes = ", ".join(f"{self._column(name)} = excluded.{self._column(name)}" for name in others)
-        found = f"ON CONFLICT ({', '.join(map(self._column, row.keys))})"
-        return f"{insert} {found} " + (f"DO UPDATE SET {changes}" if others else "DO NOTHING")
+        return f"{insert} {self.replacing(row)}"
 
-    def _column(self, name: str) -> str:
+    def replacing(self, row: Row) -> str:
+        """What makes an insert of rows of this shape replace those that have the same key."""
+        others = [name for name in row.columns if name not in row.keys]
+        changes = ", ".join(f"{self.column(name)} = excluded.{self.column(name)}" for name in others)
+        found = f"ON CONFLICT ({', '.join(map(self.column, row.keys))})"
+        return f"{found} " + (f"DO UPDATE SET {changes}" if others else "DO NOTHING")
+
+    def column(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
 
 

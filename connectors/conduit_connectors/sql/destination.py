@@ -11,17 +11,18 @@ from conduit_connectors.sql.database import Database
 from conduit_connectors.sql.row import Row, Rows, TableOptions
 from conduit_connectors.sql.writing import Writing
 from conduit_py import sdk
-from conduit_py.sdk import Batch
+from conduit_py.sdk import Batch, FatalError, PieceRefused
 
 OptionsT = TypeVar("OptionsT", bound=TableOptions)
 
 
 class Stage(msgspec.Struct, frozen=True, array_like=True):
-    """An intent: rows to write, known again by the fence and number under which they were staged."""
+    """An intent: rows or pieces to write, known again by the fence and number under which they were staged."""
 
     fence: int
     number: int
     rows: list[Row]
+    pieces: list[bytes] = []
 
 
 class SqlDestination(sdk.TransactionalDestination[OptionsT]):
@@ -49,6 +50,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         self._checkpoint: CheckpointTable | None = None
         self._fence = 0
         self._staged: list[Row] | None = None
+        self._staged_pieces: list[bytes] = []
         self._stages = 0
         self._under_way = False
 
@@ -76,6 +78,30 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         self._start()
         return refused | self._writing.write(list(rows.items()))
 
+    def write_pieces(self, pieces: Sequence[bytes]) -> None:
+        """As `write`, for what a destination that prepares had made ready."""
+        if self._checkpoint is None:
+            with self._db.transaction():
+                self._show_pieces(pieces)
+            return
+        self._start()
+        if self._staged is None:
+            self._show_pieces(pieces)
+            return
+        try:
+            self._show_pieces([*self._staged_pieces, *pieces])
+        finally:
+            self._undo()
+        self._staged_pieces += pieces
+
+    def show_piece(self, database: Database, writing: Writing, piece: bytes) -> None:
+        """Write the rows of a piece within the transaction that is under way. Raises PieceRefused."""
+        raise NotImplementedError(f"{type(self).__qualname__} does not prepare")
+
+    def _show_pieces(self, pieces: Sequence[bytes]) -> None:
+        for piece in pieces:
+            self.show_piece(self._db, self._writing, piece)
+
     def commit(self, changes: bytes) -> None:
         assert self._checkpoint is not None, "claimed"
         self._start()
@@ -94,16 +120,16 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
             self._undo()
 
     def stage(self) -> bytes | None:
-        if not self._staged:
+        if not self._staged and not self._staged_pieces:
             return None
         self._stages += 1
-        stage = Stage(self._fence, self._stages, self._staged)
-        self._staged = []
+        stage = Stage(self._fence, self._stages, self._staged or [], self._staged_pieces)
+        self._staged, self._staged_pieces = [], []
         return msgspec.msgpack.encode(stage)
 
     def apply(self, intent: bytes) -> None:
         assert self._checkpoint is not None, "claimed"
-        _show(self._db, self._checkpoint, self._writing, intent)
+        self._show(self._db, self._checkpoint, self._writing, intent)
 
     def apply_for(self, owner: str, intent: bytes) -> bool:
         # With a connection of its own: it comes whenever another worker has died, also in the middle of a write.
@@ -112,7 +138,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
             checkpoint = CheckpointTable(database, self.options.table or "", self.bytes_type)
             if not checkpoint.knows(owner):
                 return False
-            _show(database, checkpoint, Writing(database, create=self.options.create), intent)
+            self._show(database, checkpoint, Writing(database, create=self.options.create), intent)
         finally:
             database.close()
         return True
@@ -121,6 +147,20 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         if self._database is not None:
             self._database.close()
             self._database = None
+
+    def _show(self, database: Database, checkpoint: CheckpointTable, writing: Writing, intent: bytes) -> None:
+        """Write what a stage has, unless it was shown before."""
+        stage = msgspec.msgpack.decode(intent, type=Stage)
+        with database.transaction():
+            if not checkpoint.applies(stage.fence, stage.number):
+                return
+            for index, why in writing.write(list(enumerate(stage.rows))).items():
+                raise _not_any_more(f"{stage.rows[index].table} refuses a row: {why}")
+            try:
+                for piece in stage.pieces:
+                    self.show_piece(database, writing, piece)
+            except PieceRefused as error:
+                raise _not_any_more(error.message) from error
 
     def _start(self) -> None:
         if not self._under_way:
@@ -139,15 +179,8 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         return self._database
 
 
-def _show(database: Database, checkpoint: CheckpointTable, writing: Writing, intent: bytes) -> None:
-    """Write the rows of a stage, unless it was shown before."""
-    stage = msgspec.msgpack.decode(intent, type=Stage)
-    with database.transaction():
-        if checkpoint.applies(stage.fence, stage.number):
-            refused = writing.write(list(enumerate(stage.rows)))
-            if refused:
-                index, why = next(iter(refused.items()))
-                raise sdk.FatalError(
-                    f"{stage.rows[index].table} does not take a row that it took before: {why}",
-                    suggestion="undo what changed the table meanwhile: the row is committed and belongs there",
-                )
+def _not_any_more(what: str) -> FatalError:
+    return FatalError(
+        f"{what}, though it took it before",
+        suggestion="undo what changed the table meanwhile: what is refused is committed and belongs there",
+    )

@@ -22,7 +22,7 @@ class Writing:
         """Carry the rows out in order; index → reason for those that were refused."""
         refused: dict[int, str] = {}
         for group in grouped(rows):
-            unknown = self._unknown(group[0][1])
+            unknown = self.unknown(group[0][1])
             if unknown:
                 reason = f"{group[0][1].table} has no column {', '.join(map(repr, unknown))}"
                 refused |= {index: reason for index, _ in group}
@@ -54,7 +54,7 @@ class Writing:
             self._database.run("RELEASE SAVEPOINT conduit_row")
         return refused
 
-    def _unknown(self, row: Row) -> list[str]:
+    def unknown(self, row: Row) -> list[str]:
         """The columns of a row that its table does not have; a table that is missing is created."""
         known = self._columns.get(row.table)
         if known is None or not known.issuperset(row.columns):

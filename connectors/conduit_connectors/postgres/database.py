@@ -1,38 +1,12 @@
-"""The PostgreSQL connector: rows into tables."""
+"""PostgresDatabase: a connection to PostgreSQL as the SQL destinations need it, and its fast way in."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import psycopg
-from pydantic import Field, SecretStr
 
 from conduit_connectors.sql.database import Database, NotThisRow
-from conduit_connectors.sql.destination import SqlDestination
-from conduit_connectors.sql.row import TableOptions
 from conduit_py.sdk import FatalError, TransientError
-
-
-class DestinationOptions(TableOptions):
-    """What a user may say to the PostgreSQL destination."""
-
-    url: SecretStr = Field(description="the database, as postgresql://user:password@host:port/name")
-
-
-class Destination(SqlDestination[DestinationOptions]):
-    """Writes records as rows: appended, or one row per key. Level D2.
-
-    Exactly-once in an exactly-once pipeline: the rows and the pipeline's checkpoint, in the table
-    `conduit_checkpoint`, are one transaction of this database. At-least-once in any other, effectively
-    once with `mode="upsert"`. The table may be named with its schema: `sales.orders`.
-
-    A row that the table refuses is refused by itself. Integers beyond 64 bits, decimals, dates, times and UUIDs
-    are handed over as text, which PostgreSQL reads as the type of the column; objects and lists as JSON.
-    """
-
-    bytes_type: ClassVar[str] = "BYTEA"
-
-    def connect(self) -> Database:
-        return PostgresDatabase(self.options.url.get_secret_value())
 
 
 class PostgresDatabase(Database):
@@ -79,12 +53,24 @@ class PostgresDatabase(Database):
         except psycopg.Error as error:
             raise _translated(error) from error
 
+    def copy(self, sql: str, text: bytes) -> None:
+        """Run a statement that takes its rows from this text."""
+        try:
+            with self._connection.cursor() as cursor, cursor.copy(sql.encode()) as copy:
+                copy.write(text)
+        except psycopg.Error as error:
+            raise _translated(error) from error
+
     def columns(self, table: str) -> list[str]:
+        return list(self.column_types(table))
+
+    def column_types(self, table: str) -> dict[str, str]:
+        """The columns of a table and the names of their types; none when there is no such table."""
         sql = (
-            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped "
-            "ORDER BY attnum"
+            "SELECT attname, atttypid::regtype::text FROM pg_attribute "
+            "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
         )
-        return [name for (name,) in self.rows(sql, (super().quoted(table),))]
+        return dict(self.rows(sql, (super().quoted(table),)))
 
     def unique_count(self, table: str) -> int:
         sql = "SELECT count(*) FROM pg_index WHERE indrelid = to_regclass(%s) AND (indisunique OR indisexclusion)"
@@ -94,9 +80,9 @@ class PostgresDatabase(Database):
     def quoted(self, name: str) -> str:
         return super().quoted(name).replace("%", "%%")
 
-    def _column(self, name: str) -> str:
+    def column(self, name: str) -> str:
         # In a statement with parameters a percent sign begins one.
-        return super()._column(name).replace("%", "%%")
+        return super().column(name).replace("%", "%%")
 
     def close(self) -> None:
         self._connection.close()

@@ -1,0 +1,60 @@
+"""The PostgreSQL destination: rows, one by one or in pieces that were made ready elsewhere."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+from pydantic import Field, SecretStr
+
+from conduit_connectors.postgres.copying import Copied, Copying, copy_in
+from conduit_connectors.postgres.database import PostgresDatabase
+from conduit_connectors.sql.database import Database, NotThisRow
+from conduit_connectors.sql.destination import SqlDestination
+from conduit_connectors.sql.row import Rows, TableOptions
+from conduit_connectors.sql.writing import Writing
+from conduit_py import sdk
+from conduit_py.sdk import Batch, PieceRefused
+
+
+class DestinationOptions(TableOptions):
+    """What a user may say to the PostgreSQL destination."""
+
+    url: SecretStr = Field(description="the database, as postgresql://user:password@host:port/name")
+
+
+class Destination(SqlDestination[DestinationOptions], sdk.PreparingDestination[DestinationOptions]):
+    """Writes records as rows: appended, or one row per key. Level D2.
+
+    Exactly-once in an exactly-once pipeline: the rows and the pipeline's checkpoint, in the table
+    `conduit_checkpoint`, are one transaction of this database. At-least-once in any other, effectively
+    once with `mode="upsert"`. The table may be named with its schema: `sales.orders`.
+
+    A row that the table refuses is refused by itself. Integers beyond 64 bits, decimals, dates, times and UUIDs
+    are handed over as text, which PostgreSQL reads as the type of the column; objects and lists as JSON.
+    """
+
+    bytes_type: ClassVar[str] = "BYTEA"
+    _copying: Copying | None = None
+
+    def connect(self) -> PostgresDatabase:
+        return PostgresDatabase(self.options.url.get_secret_value())
+
+    def prepare(self, batch: Batch) -> dict[int, str]:
+        if self._copying is None:
+            self._copying = Copying(Rows(self.options, int_max=self.int_max, finite=self.finite))
+        return self._copying.add(batch)
+
+    def prepared(self) -> bytes:
+        assert self._copying is not None, "something was prepared"
+        return msgspec.msgpack.encode(self._copying.groups())
+
+    def take(self, pieces: Sequence[bytes]) -> None:
+        self.write_pieces(pieces)
+
+    def show_piece(self, database: Database, writing: Writing, piece: bytes) -> None:
+        assert isinstance(database, PostgresDatabase)
+        for group in msgspec.msgpack.decode(piece, type=list[Copied]):
+            try:
+                copy_in(database, writing, group)
+            except NotThisRow as error:
+                raise PieceRefused(f"{group.shape.table} refuses one of {group.count} rows: {error}") from error

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pyarrow.parquet as pq
 import pytest
-from conduit_connectors import file, postgres, spark as spark_connector
+from conduit_connectors import file, postgres
+from conduit_connectors import spark as spark_connector
 from conduit_connectors.spark.options import SparkOptions
 
 from conduit_py import pipeline as p

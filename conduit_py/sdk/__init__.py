@@ -7,6 +7,7 @@ from conduit_py.record import Data, Operation, Payload, Record, Structured, deco
 from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.destination import AckMode, Answer, Destination, Level
 from conduit_py.sdk.options import Options
+from conduit_py.sdk.preparing import PieceRefused, PreparingDestination
 from conduit_py.sdk.processor import Processor, Result, processor
 from conduit_py.sdk.rows import Rows
 from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, Reading, Source
@@ -34,6 +35,8 @@ __all__ = [
     "Operation",
     "Options",
     "Payload",
+    "PieceRefused",
+    "PreparingDestination",
     "Processor",
     "Reading",
     "Record",

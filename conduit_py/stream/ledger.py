@@ -20,6 +20,16 @@ class Stretch(NamedTuple):
     def positions(self) -> Sequence[bytes]:
         return self.span.positions[self.start : self.stop]
 
+    @property
+    def records(self) -> int:
+        """How many records the messages stand for."""
+        return self.records_before(self.span.first + self.stop)
+
+    def records_before(self, sequence: int) -> int:
+        """How many records the messages before this one stand for."""
+        sizes, index = self.span.sizes, sequence - self.span.first
+        return index - self.start if sizes is None else sum(sizes[self.start : index])
+
 
 class Ledger:
     """The votes outstanding on the messages of one source.
@@ -120,12 +130,12 @@ class Ledger:
 
     def nack(self, span: Span, letter: DeadLetter, voters: int) -> None:
         """Cast a nack of each of `voters`. The first letter about a message is kept, later failures join it."""
-        sequence, piece = letter.message.sequence, letter.message.piece
+        sequence, which = letter.message.sequence, (letter.offset, letter.message.piece)
         letters = self._entry(span).nacks.setdefault(sequence, {})
-        if piece in letters:
-            letters[piece].join(letter)
+        if which in letters:
+            letters[which].join(letter)
         else:
-            letters[piece] = letter
+            letters[which] = letter
         self._vote(span, (sequence,), voters)
 
     def split(self, span: Span, sequence: int, extra: int, voters: int) -> None:
@@ -215,7 +225,8 @@ class _Entry:
         self.outstanding = outstanding
         self.voted = 0
         self.released = 0
-        self.nacks: dict[int, dict[Piece, DeadLetter]] = {}
+        self.nacks: dict[int, dict[tuple[int, Piece], DeadLetter]] = {}
+        """By message, a letter for each record that it stands for and each piece of that."""
         self._log: list[tuple[Sequence[int], int]] = []
         self._counts: list[int] | None = None
         self._settled = 0
@@ -260,5 +271,5 @@ class _Entry:
             for sequence in sorted(self.nacks):
                 if self.released <= sequence - first < stop:
                     letters = self.nacks[sequence]
-                    nacks.extend(letters[piece] for piece in sorted(letters))
+                    nacks.extend(letters[which] for which in sorted(letters))
         return Stretch(self.span, self.released, stop, nacks)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import trio
 
 from conduit_py.batch import Batch, Piece
+from conduit_py.bundle import RECORDS
 from conduit_py.dead_letter import DeadLetter, Failure, RefusedElsewhere
 from conduit_py.errors import CannotDefer, ContractBroken, RunError
 from conduit_py.pipeline import Processor
@@ -259,7 +260,7 @@ class _Sorting:
         filtered: list[int] = []
         sequences = self._batch.sequences
         for index, result in enumerate(self._results):
-            if type(result) is Record:
+            if isinstance(result, Record) and type(result) in RECORDS:
                 self._keep(index, result)
             elif result is None:
                 filtered.append(sequences[index])
@@ -284,8 +285,8 @@ class _Sorting:
             self._pieces.append(self._batch.piece(index))
 
     def _split(self, index: int, pieces: list[Record], filtered: list[int]) -> None:
-        if not all(type(piece) is Record for piece in pieces):
-            raise self._stage.wrong_result(next(piece for piece in pieces if type(piece) is not Record))
+        if not RECORDS.issuperset(map(type, pieces)):
+            raise self._stage.wrong_result(next(piece for piece in pieces if type(piece) not in RECORDS))
         sequence = self._batch.sequences[index]
         if not pieces:
             filtered.append(sequence)

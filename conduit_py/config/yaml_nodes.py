@@ -7,10 +7,11 @@ from conduit_py.config.condition import Condition
 from conduit_py.config.settings.middleware import refuse_avro
 from conduit_py.config.template.mistake import TemplateInvalid
 from conduit_py.config.template.template import Template
+from conduit_py.config.yaml_delivery import DEFAULT as DEFAULT_DELIVERY
 from conduit_py.config.yaml_plugin import ReadPlugin, placed, read_id, read_plugin
 from conduit_py.config.yaml_section import Section
 from conduit_py.errors import RecordRefused
-from conduit_py.pipeline import DeadLetters, Destination, Processor, Source, SourceSettings
+from conduit_py.pipeline import DeadLetters, Delivery, Destination, Processor, Source, SourceSettings
 from conduit_py.record import Payload, Record
 from conduit_py.sdk import registry
 from conduit_py.sdk.processor import FunctionProcessor
@@ -97,10 +98,12 @@ def read_processors(section: Section, version: str) -> list[Processor]:
     return [processor for processor in read if processor is not None]
 
 
-def read_dead_letters(section: Section | None) -> DeadLetters | None:
+def read_dead_letters(section: Section | None, delivery: Delivery) -> DeadLetters | None:
     """As Conduit has it: unless told otherwise, a log that the very first refused record does not reach."""
     if section is None:
-        return DeadLetters(_default_queue(), window_size=1, window_nack_threshold=0)
+        # To stop at the first is the same, without a log that could not keep what such a pipeline promises.
+        plain = delivery == DEFAULT_DELIVERY
+        return DeadLetters(_default_queue(), window_size=1, window_nack_threshold=0) if plain else DeadLetters("stop")
     handler = _queue(section)
     size, threshold = section.whole("window-size", 1), section.whole("window-nack-threshold", 0)
     if size and threshold >= size:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from conduit_py.config.loaded import Desired, LoadedPipeline
+from conduit_py.config.yaml_delivery import TRANSACTION_KEYS, read_delivery, read_transaction
 from conduit_py.config.yaml_nodes import QUEUE_KEYS, Connectors, read_dead_letters, read_processors
 from conduit_py.config.yaml_plugin import placed, read_id
 from conduit_py.config.yaml_section import Section
@@ -12,7 +13,9 @@ from conduit_py.graph.compile import compile_pipeline
 from conduit_py.pipeline import Pipeline, Processor
 from conduit_py.sdk.options import did_you_mean
 
-PIPELINE_KEYS: Final = ["id", "status", "name", "description", "connectors", "processors", "dead-letter-queue"]
+PIPELINE_KEYS: Final = [
+    "id", "status", "name", "description", "connectors", "processors", "dead-letter-queue", "delivery", "transaction",
+]  # fmt: skip
 NAME_LENGTH_MAX: Final = 128
 DESCRIPTION_LENGTH_MAX: Final = 8192
 
@@ -28,7 +31,9 @@ def read_pipeline(section: Section, version: str) -> LoadedPipeline | None:
     connectors = Connectors(section, version)
     _refuse_missing(section, connectors)
     processors = read_processors(section, version)
-    dead_letters = read_dead_letters(section.section("dead-letter-queue", QUEUE_KEYS))
+    delivery = read_delivery(section)
+    transaction = read_transaction(section.section("transaction", TRANSACTION_KEYS))
+    dead_letters = read_dead_letters(section.section("dead-letter-queue", QUEUE_KEYS), delivery)
     if len(findings.problems) > mistakes_before or id is None:
         return None
     pipeline = Pipeline(
@@ -38,6 +43,8 @@ def read_pipeline(section: Section, version: str) -> LoadedPipeline | None:
         processors=[_distinct(processor, connectors, id) for processor in processors],
         dead_letters=dead_letters,
         description=description,
+        delivery=delivery,
+        transaction=transaction,
     )
     placed(pipeline, section)
     if not _is_sound(pipeline, section):

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from conduit_py.errors import PipelineInvalid
 from conduit_py.spark import DataSource
-from conduit_py.spark.data_source import made
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +37,13 @@ def test_an_async_source_that_cannot_be_split_is_one_partition(registered: Spark
     assert keys == [str(n) for n in range(3000)]
 
 
-def test_wrong_options_are_all_told() -> None:
-    with pytest.raises(PipelineInvalid) as unknown:
-        made({"connector": "flie"})
-    with pytest.raises(PipelineInvalid) as wrong:
-        made({"connector": "file", "paht": "x"})
+def test_what_is_wrong_is_told_through_spark(tmp_path: Path, registered: SparkSession) -> None:
+    reading = registered.read.format("conduit").options(connector="file", path=str(tmp_path / "missing"))
 
-    assert [(each.path, each.message) for each in unknown.value.problems] == [
-        ("connector", "there is no source plugin 'flie'")
-    ]
-    assert {each.path for each in wrong.value.problems} == {"path", "paht"}
+    with pytest.raises(PySparkException, match=r"paht: there is no such option \(did you mean 'path'\?\)"):
+        registered.read.format("conduit").options(connector="file", paht="x").load()
+    with pytest.raises(PySparkException, match="leave the schema out, and take fields with from_json"):
+        reading.schema("n INT").load().count()
+    with pytest.raises(PySparkException, match=r"there is no file .*missing") as missing:
+        registered.read.format("conduit").options(connector="file", path=str(tmp_path / "missing")).load().count()
+    assert "What to do: create it, correct the path" in str(missing.value)

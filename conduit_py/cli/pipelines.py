@@ -155,7 +155,16 @@ def trouble(shown: dict[str, Any]) -> str:
     error = shown["error"]
     if error and shown["status"] in ("recovering", "degraded", "stopped"):
         return printable(f"{error['message']} [{error['code']}]")
-    return printable(f"waits for {blocked}") if blocked else ""
+    where = engine_of(shown)
+    return printable(", ".join([*([where] if where else []), *([f"waits for {blocked}"] if blocked else [])]))
+
+
+def engine_of(shown: dict[str, Any]) -> str:
+    """What a pipeline runs on, if that is not the server itself."""
+    if shown.get("engine", "trio") == "trio":
+        return ""
+    master = shown.get("spark_master")
+    return f"on Spark ({master})" if master else "on Spark"
 
 
 def _sentence(shown: dict[str, Any]) -> str:
@@ -167,7 +176,8 @@ def _sentence(shown: dict[str, Any]) -> str:
 def _facts(shown: dict[str, Any]) -> list[str]:
     letters, progress, error = shown["dead_letters"], shown["progress"], shown["error"]
     facts = [shown["description"]] if shown["description"] else []
-    facts.append(f"delivery {shown['delivery']}, dead letters to {letters['handler']}")
+    where = f", {engine_of(shown)}" if engine_of(shown) else ""
+    facts.append(f"delivery {shown['delivery']}, dead letters to {letters['handler']}{where}")
     facts += [
         f"{each['source']} → {each['destination']}: {each['promise']}: {each['why']}" for each in shown["guarantees"]
     ]

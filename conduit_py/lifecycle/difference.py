@@ -37,6 +37,8 @@ def difference(old: Graph, new: Graph) -> Difference:
             if _kind_of(old.nodes[id]) != _kind_of(node):
                 return Difference(rest=f"whether {id} has a state, or defers")
             changed.add(id)
+    if changed and new.pipeline.spark is not None:
+        return Difference(rest=f"{', '.join(sorted(changed))}, which runs on Spark,")
     words = old.pipeline.settings.description != new.pipeline.settings.description
     return Difference(frozenset(changed), words)
 

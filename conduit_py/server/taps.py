@@ -43,6 +43,12 @@ class TapsFull(FleetError):
     code = "tap.full"
 
 
+class TapImpossible(FleetError):
+    """The records of the pipeline do not pass through this server."""
+
+    code = "tap.impossible"
+
+
 class MessageView(View):
     """Who a message is, the same at every node, and where its source has it from."""
 
@@ -126,6 +132,9 @@ async def tap_node(
     if node not in member.graph.nodes:
         known = ", ".join(member.graph.nodes)
         raise PipelineUnknown(f"pipeline {id!r} has no node {node!r}", suggestion=f"nodes are {known}")
+    if member.pipeline.spark is not None:
+        what = f"pipeline {id!r} runs on Spark, whose executors hold its records: they cannot be looked at from here"
+        raise TapImpossible(what, suggestion='try it on the engine "trio" first')
     if taps.full:
         raise TapsFull(f"{TAPS_MAX} taps are open already, which is the most", suggestion="close one of them first")
     log.info("pipeline %s: %s is tapped, over HTTP", id, node)

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
+from conduit_py.engine import EngineName
 from conduit_py.errors import Problem
 from conduit_py.graph.guarantees import Promise, guarantees
 from conduit_py.graph.node import Node, connector_label
@@ -65,6 +66,8 @@ class PipelineView(View):
     stopped_by: Stopper | None
     error: ErrorView | None
     since: float = Field(description="since when it has this status, in seconds since 1970")
+    engine: EngineName = Field(description="what it runs on: this server, or the executors of a Spark")
+    spark_master: str | None = Field(description="the Spark that its definition names, if it does")
     progress: ProgressView | None
 
 
@@ -253,6 +256,8 @@ def _glance(member: Member, progress: Progress | None, redaction: Redaction) -> 
             at=error.at,
         ),
         "since": state.since,
+        "engine": "trio" if member.pipeline.spark is None else "spark",
+        "spark_master": member.pipeline.spark and member.pipeline.spark.master,
         "progress": progress and ProgressView(**{name: getattr(progress, name) for name in ProgressView.model_fields}),
     }
 

@@ -1,6 +1,7 @@
 /** FleetRow: a pipeline in one line. */
 import { memo } from "../memo.js";
 import { command, LABELS, possible } from "../commands.js";
+import { engineText } from "../engine.js";
 import { ago, count, iso, moment, rate as inWords } from "../format.js";
 import { html } from "../html.js";
 import { history } from "../live.js";
@@ -14,6 +15,7 @@ const SPARK_STEP = 3;
 
 export const FleetRow = memo(function FleetRow({ pipeline, rate, at, active }) {
   const { id, description, status, stopped_by, progress, since } = pipeline;
+  const onSpark = engineText(pipeline);
   const [main] = possible(status);
   const live = ["running", "recovering", "stopping"].includes(status);
   const onKeyDown = (event) => {
@@ -24,7 +26,7 @@ export const FleetRow = memo(function FleetRow({ pipeline, rate, at, active }) {
   return html`<div role="row" class="fleet-row" data-row=${id} data-status=${status} onKeyDown=${onKeyDown}>
     <span role="cell" class="cell-name">
       <a href=${href(["pipelines", id])} data-roving=${id} tabindex=${active ? 0 : -1} title=${description || id}>${id}</a>
-      ${description && html`<small>${description}</small>`}
+      ${(onSpark || description) && html`<small>${[onSpark, description].filter(Boolean).join(" · ")}</small>`}
     </span>
     <span role="cell" class="cell-status"><${Status} status=${status} by=${stopped_by} /></span>
     <span role="cell" class="cell-rate">

@@ -1,5 +1,6 @@
 /** PipelineHead: its name, its status, what one can do to it, and its tabs. */
 import { command, LABELS, possible } from "../commands.js";
+import { engineText } from "../engine.js";
 import { duration, iso, moment } from "../format.js";
 import { html } from "../html.js";
 import { href } from "../route.js";
@@ -10,7 +11,8 @@ import { Status } from "./status.js";
 const COMMANDS = ["start", "stop", "restart", "force"];
 
 export function PipelineHead({ pipeline, now, tab }) {
-  const { id, description, status, stopped_by, since, delivery } = pipeline;
+  const { id, description, status, stopped_by, since, delivery, progress } = pipeline;
+  const onSpark = engineText(pipeline);
   const open = possible(status);
   return html`<header class="pipeline-head">
     <div class="pipeline-title">
@@ -20,6 +22,8 @@ export function PipelineHead({ pipeline, now, tab }) {
         <${Status} status=${status} by=${stopped_by} />
         <time datetime=${iso(since)} title=${`since ${moment(since)}`}>for ${duration(Math.max(1, Math.floor(now - since)))}</time>
         <span>${delivery.replaceAll("_", " ")}</span>
+        ${onSpark && html`<span>${onSpark}</span>`}
+        ${onSpark && progress?.blocked_on && html`<span role="status">waits for ${progress.blocked_on}</span>`}
       </p>
       ${description && html`<p class="pipeline-description">${description}</p>`}
     </div>

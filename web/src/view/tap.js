@@ -14,6 +14,13 @@ const KEPT = 50;
 const RATES = [1, 5, 20];
 
 export function Tap({ pipeline, node }) {
+  if (pipeline.engine === "spark") {
+    return html`<section class="tap" aria-label="Record tap"><p class="tap-state">Records pass through the executors of Spark, so they cannot be seen here.</p></section>`;
+  }
+  return html`<${LiveTap} pipeline=${pipeline} node=${node} />`;
+}
+
+function LiveTap({ pipeline, node }) {
   const [on, setOn] = useState(false);
   const [perSecond, setPerSecond] = useState(RATES[1]);
   const { exhibits, missed, state, clear } = useTap(on, pipeline.id, node.id, perSecond);

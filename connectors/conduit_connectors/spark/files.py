@@ -132,11 +132,6 @@ class Destination(
             self._folder.move(name, to)
 
     def _prepare(self, session: "SparkSession") -> None:
-        if not hasattr(session, "_jsparkSession"):
-            raise FatalError(
-                "files with a manifest need a Spark driver in this process, and `remote` has none",
-                suggestion="give a `master`, or append with spark.Sink, at least once",
-            )
         try:
             self._folder: Folder = folder_of(session, self.options.path)
             self._manifests = Manifests(self._folder, self.options.remember)

@@ -4,6 +4,9 @@ import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from conduit_py.sdk import FatalError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +39,8 @@ class Folder(Protocol):
 
 def folder_of(session: "SparkSession", path: str) -> Folder:
     """The folder at a path or URL as Spark understands it."""
+    if not hasattr(session, "_jsparkSession"):
+        return _folder_beside_server(path)
     java: Any = session._jvm
     root = java.org.apache.hadoop.fs.Path(path)
     files = root.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
@@ -43,6 +48,17 @@ def folder_of(session: "SparkSession", path: str) -> Folder:
     if root.toUri().getScheme() == "file":
         return LocalFolder(Path(root.toUri().getPath()))
     return HadoopFolder(java, files, root)
+
+
+def _folder_beside_server(path: str) -> "LocalFolder":
+    """With Spark Connect the file systems of Java are out of reach; a folder that the server shares with us is not."""
+    address = urlsplit(path)
+    if address.scheme not in ("", "file"):
+        raise FatalError(
+            f"{path} cannot be reached through Spark Connect, only folders that its server shares with this machine",
+            suggestion="give such a folder, or a `master` in place of `remote`, or append with spark.Sink",
+        )
+    return LocalFolder(Path(path.removeprefix("file://") if address.scheme else path).absolute())
 
 
 class LocalFolder:
@@ -76,7 +92,7 @@ class LocalFolder:
             return False
         finally:
             half.unlink()
-        _sync(path.parent)
+        sync(path.parent)
         return True
 
     def move(self, name: str, to: str) -> None:
@@ -87,7 +103,7 @@ class LocalFolder:
         except FileNotFoundError:
             if not target.exists():
                 raise
-        _sync(target.parent)
+        sync(target.parent)
 
     def remove(self, name: str) -> None:
         path = self._root / name
@@ -99,8 +115,8 @@ class LocalFolder:
     def settle(self, name: str) -> None:
         for folder, _, files in os.walk(self._root / name):
             for file in files:
-                _sync(Path(folder) / file)
-            _sync(Path(folder))
+                sync(Path(folder) / file)
+            sync(Path(folder))
 
     def url(self, name: str) -> str:
         # Not `as_uri`, which escapes what Hadoop takes literally.
@@ -168,7 +184,8 @@ class HadoopFolder:
         return self._java.org.apache.hadoop.fs.Path(self._root, name) if name else self._root
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Return when a file, or the names in a folder, are durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -10,7 +10,8 @@ from conduit_connectors.spark.options import SparkOptions
 from conduit_py.sdk import FatalError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 
 class OriginOptions(SparkOptions):
@@ -21,6 +22,9 @@ class OriginOptions(SparkOptions):
     format: str | None = Field(default=None, description='or a format of Spark\'s, such as "parquet" or "jdbc"')
     options: dict[str, str] = Field(default={}, description="options of the format")
     path: str | None = Field(default=None, description="the files of the format, a path or a URL")
+    columns: str | None = Field(
+        default=None, description='the columns of the format, as in SQL: "id BIGINT, name STRING"; None: it says itself'
+    )
     function: Callable[..., Any] | None = Field(
         default=None, description="or a function that is given the session and returns a DataFrame"
     )
@@ -29,8 +33,8 @@ class OriginOptions(SparkOptions):
     def _one_origin(self) -> Self:
         if sum(value is not None for value in (self.query, self.table, self.format, self.function)) != 1:
             raise ValueError("give one of `query`, `table`, `format` and `function`")
-        if (self.path is not None or self.options) and self.format is None:
-            raise ValueError("`path` and `options` go with a `format`")
+        if (self.path is not None or self.options or self.columns is not None) and self.format is None:
+            raise ValueError("`path`, `columns` and `options` go with a `format`")
         return self
 
     @property
@@ -42,6 +46,21 @@ class OriginOptions(SparkOptions):
 
 def frame_at(session: "SparkSession", origin: OriginOptions) -> "DataFrame":
     """The rows as a DataFrame, of which Spark has looked at nothing but the schema."""
+    return _frame(session, session.read, origin)
+
+
+def stream_at(session: "SparkSession", origin: OriginOptions) -> "DataFrame":
+    """The rows that are there and those that will be, as a DataFrame without an end."""
+    frame = _frame(session, session.readStream, origin)
+    if not frame.isStreaming:
+        raise FatalError(
+            f"{origin.name} is no stream: it has all its rows now",
+            suggestion='give a `format`, or a function that returns session.readStream…, or use mode "snapshot"',
+        )
+    return frame
+
+
+def _frame(session: "SparkSession", reader: "DataFrameReader | DataStreamReader", origin: OriginOptions) -> "DataFrame":
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame
 
@@ -49,9 +68,9 @@ def frame_at(session: "SparkSession", origin: OriginOptions) -> "DataFrame":
         if origin.query is not None:
             return session.sql(origin.query)
         if origin.table is not None:
-            return session.table(origin.table)
+            return reader.table(origin.table)
         if origin.format is not None:
-            return session.read.format(origin.format).options(**origin.options).load(origin.path)
+            return _of_format(reader, origin)
         assert origin.function is not None
         frame = origin.function(session)
     except PySparkException as error:
@@ -63,3 +82,14 @@ def frame_at(session: "SparkSession", origin: OriginOptions) -> "DataFrame":
     if not isinstance(frame, DataFrame):
         raise FatalError(f"{origin.name} returned a {type(frame).__name__}, not a DataFrame")
     return frame
+
+
+def _of_format(reader: "DataFrameReader | DataStreamReader", origin: OriginOptions) -> "DataFrame":
+    assert origin.format is not None
+    options = origin.options
+    if origin.columns is not None:
+        reader = reader.schema(origin.columns)
+        if origin.format in ("json", "csv"):
+            # Left to itself Spark reads what does not fit a column as null.
+            options = {"mode": "FAILFAST"} | options
+    return reader.format(origin.format).options(**options).load(origin.path)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from conduit_connectors.spark.failures import explain, lost
 from conduit_connectors.spark.java import require_java
@@ -40,6 +41,7 @@ CONF = {
 _JAVA = f"-Xss8m -Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 _REMINDER_SECONDS = 5.0
 _CONNECT_SECONDS = 5.0
+_CONNECT_PORT = 15002
 _EXIT_SECONDS = 1.0
 
 
@@ -162,8 +164,11 @@ def _connected(options: SparkOptions) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     assert options.remote is not None
+    _require_server(options.remote)
     builder = SparkSession.builder.remote(options.remote)
-    for name, value in options.conf.items():
+    # The others are settings of the server's driver, which runs already.
+    ours = {name: value for name, value in CONF.items() if name.startswith("spark.sql.")}
+    for name, value in (ours | options.conf).items():
         builder = builder.config(name, value)
     try:
         return builder.getOrCreate()
@@ -174,6 +179,21 @@ def _connected(options: SparkOptions) -> "SparkSession":
     except PySparkException as error:
         raise TransientError(
             f"no Spark Connect server answers at {options.remote}: {explain(error)}",
+            suggestion="start one, or correct `remote`",
+        ) from error
+
+
+def _require_server(remote: str) -> None:
+    """Spark's client would try for ten minutes, in silence, to reach a server that is not there."""
+    host, _, port = urlsplit(remote).netloc.rpartition("@")[2].partition(":")
+    try:
+        with socket.create_connection((host, int(port or _CONNECT_PORT)), timeout=_CONNECT_SECONDS):
+            return
+    except ValueError:
+        raise FatalError(f"remote {remote!r} has no such port", suggestion='write it as "sc://host:15002"') from None
+    except OSError as error:
+        raise TransientError(
+            f"no Spark Connect server answers at {remote}: {error.strerror or error}",
             suggestion="start one, or correct `remote`",
         ) from error
 

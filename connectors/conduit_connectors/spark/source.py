@@ -10,9 +10,10 @@ from pydantic import Field, model_validator
 
 from conduit_connectors.spark.failures import BadRows, spark_errors
 from conduit_connectors.spark.ordered import OrderedRows
-from conduit_connectors.spark.origin import OriginOptions, frame_at
+from conduit_connectors.spark.origin import OriginOptions, frame_at, stream_at
 from conduit_connectors.spark.positions import Ordered, Staged, decode
 from conduit_connectors.spark.snapshot import Snapshot
+from conduit_connectors.spark.stream import Stream
 from conduit_connectors.spark.work import OnSpark
 from conduit_py import metadata, sdk
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Operation, Payload, Record, TransientError
@@ -24,22 +25,30 @@ if TYPE_CHECKING:
 class SourceOptions(OriginOptions):
     """What a user may say to the spark source."""
 
-    mode: Literal["snapshot", "keyed", "incremental"] = Field(
+    mode: Literal["snapshot", "keyed", "incremental", "stream"] = Field(
         default="snapshot",
         description='"snapshot": the rows of one query, kept on disk while they are read. "keyed": those of a table '
-        'in the order of its key. "incremental": the same, and what is added later',
+        'in the order of its key. "incremental": the same, and what is added later. "stream": what a streaming '
+        "query gives, batch by batch",
     )
     key: list[str] = Field(default=[], description="the columns that name a row; they become the key of the record")
     column: str | None = Field(default=None, description='"incremental": the column that grows with every new row')
     stage: Path | None = Field(
-        default=None, description='"snapshot": the folder to keep it in; executors must see it too'
+        default=None,
+        description='"snapshot", "stream": the folder to keep rows and the checkpoint in; executors must see it too',
     )
     chunk_rows: int = Field(default=100_000, ge=1, description='"keyed", "incremental": how many rows one query gives')
+    poll_seconds: float = Field(default=1.0, ge=0, description='"stream": how often Spark looks for more')
+    available_now: bool = Field(default=False, description='"stream": end when what was there at the start is read')
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.mode == "snapshot" and self.stage is None:
-            raise ValueError('mode "snapshot" needs `stage`, a folder that this machine and all executors share')
+        if self.mode in ("snapshot", "stream") and self.stage is None:
+            raise ValueError(f'mode "{self.mode}" needs `stage`, a folder that this machine and all executors share')
+        if self.mode == "stream" and self.remote is not None:
+            raise ValueError('mode "stream" needs a Spark driver in this process: give `master` in place of `remote`')
+        if self.mode != "stream" and self.available_now:
+            raise ValueError('`available_now` goes with mode "stream"')
         if self.mode == "keyed" and not self.key:
             raise ValueError('mode "keyed" needs `key`, the columns that name a row')
         if (self.mode == "incremental") != (self.column is not None):
@@ -50,24 +59,30 @@ class SourceOptions(OriginOptions):
 class Source(OnSpark[SourceOptions], sdk.Source[SourceOptions]):
     """One record per row, with its columns as `payload.after`, in a stable order; resumes at any row.
 
-    Modes "snapshot" and "keyed" end; "incremental" goes on for ever. At-least-once on its own, exactly-once
-    with a destination that can be. A snapshot is taken once and read from disk, whatever happens to its
-    tables meanwhile. In the other modes a row that is added or changed behind the last one read is not
-    seen: `column` must grow, also across transactions that commit out of order.
+    Modes "snapshot" and "keyed" end; "incremental" and "stream" go on for ever, unless `available_now`.
+    At-least-once on its own, exactly-once with a destination that can be. A snapshot is taken once and read from
+    disk, whatever happens to its tables meanwhile; so is each batch of a stream, and Spark commits it and goes on
+    to the next when all its rows are acked. In the other modes a row that is added or changed behind the last
+    one read is not seen: `column` must grow, also across transactions that commit out of order.
     """
+
+    _snapshot: Snapshot | None = None
+    _stream: Stream | None = None
 
     def open(self, position: bytes | None) -> None:
         at = decode(position) if position is not None else None
-        if at is not None and isinstance(at, Staged) != (self.options.mode == "snapshot"):
+        if at is not None and isinstance(at, Staged) != (self.options.mode in ("snapshot", "stream")):
             raise FatalError(
                 f"the position is not one of mode {self.options.mode!r}",
                 suggestion="give the source a new id to start afresh in another mode",
             )
         self._stopping = threading.Event()
-        self._snapshot: Snapshot | None = None
         if self.options.mode == "snapshot":
             assert at is None or isinstance(at, Staged)
             self._open_snapshot(at)
+        elif self.options.mode == "stream":
+            assert at is None or isinstance(at, Staged)
+            self._open_stream(at)
         else:
             assert at is None or isinstance(at, Ordered)
             self._open_ordered(at)
@@ -77,6 +92,8 @@ class Source(OnSpark[SourceOptions], sdk.Source[SourceOptions]):
             raise EndOfSource
         if self._snapshot is not None:
             rows, positions = self._snapshot.read(n)
+        elif self._stream is not None:
+            rows, positions = self._stream.read(n)
         else:
             rows, positions = self._read_ordered(n)
         if not rows:
@@ -84,18 +101,26 @@ class Source(OnSpark[SourceOptions], sdk.Source[SourceOptions]):
         return [self._record(row, position) for row, position in zip(rows, positions, strict=True)]
 
     def ack(self, positions: Sequence[bytes]) -> None:
-        if self._snapshot is not None:
+        staged = self._snapshot or self._stream
+        if staged is not None:
             at = decode(positions[-1])
             assert isinstance(at, Staged)
-            self._snapshot.acked(at)
+            staged.acked(at)
 
     def stop(self) -> None:
         self._stopping.set()
+        if self._stream is not None:
+            self._stream.stop()
         self._work.cancel()
 
     def on_deleted(self) -> None:
         if self.options.stage is not None:
             Snapshot(self.options.stage, self._identity()).forget()
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        super()._close()
 
     def _open_snapshot(self, at: Staged | None) -> None:
         assert self.options.stage is not None
@@ -105,6 +130,15 @@ class Source(OnSpark[SourceOptions], sdk.Source[SourceOptions]):
         elif not snapshot.is_taken():
             # Only to take it: reading what is on the disk needs no Spark.
             self._with_spark("taking a snapshot", lambda session: snapshot.take(frame_at(session, self.options)))
+
+    def _open_stream(self, at: Staged | None) -> None:
+        options = self.options
+        assert options.stage is not None
+        self._stream = stream = Stream(options.stage.absolute(), self._identity(), options.name, self._work)
+        stream.begin(at)
+        poll = f"{round(options.poll_seconds * 1000)} milliseconds"
+        trigger: dict[str, Any] = {"availableNow": True} if options.available_now else {"processingTime": poll}
+        self._with_spark("starting a stream", lambda session: stream.start(stream_at(session, options), trigger))
 
     def _open_ordered(self, at: Ordered | None) -> None:
         options = self.options
@@ -140,11 +174,12 @@ class Source(OnSpark[SourceOptions], sdk.Source[SourceOptions]):
         """What a snapshot is a snapshot of: another query has another one."""
         options = self.options
         function = f"{options.function.__module__}.{options.function.__qualname__}" if options.function else None
-        return json.dumps([options.query, options.table, options.format, options.path, options.options, function])
+        origin = [options.query, options.table, options.format, options.path, options.options, function]
+        return json.dumps(origin if options.mode == "snapshot" else [*origin, options.mode])
 
     def _record(self, row: dict[str, Any], position: bytes) -> Record:
         key = {name: row[name] for name in self.options.key} if self.options.key else None
-        snapshot = self.options.mode != "incremental"
+        snapshot = self.options.mode in ("snapshot", "keyed")
         return Record(
             position=position,
             operation=Operation.SNAPSHOT if snapshot else Operation.CREATE,

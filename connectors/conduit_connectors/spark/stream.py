@@ -1,0 +1,242 @@
+"""Stream: a streaming query of Spark's, whose batches are staged one at a time and let go when they are acked."""
+
+import fcntl
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import msgspec
+from py4j.protocol import Py4JError
+
+from conduit_connectors.spark.callback import Callback
+from conduit_connectors.spark.failures import BadRows, Cancelled, spark_errors
+from conduit_connectors.spark.folder import LocalFolder
+from conduit_connectors.spark.positions import Staged
+from conduit_connectors.spark.snapshot import folder_for
+from conduit_connectors.spark.stage import Segments, Stage
+from conduit_connectors.spark.work import Work
+from conduit_py.sdk import FatalError, TransientError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class Stream:
+    """The rows of a query that has no end, in batches. Spark goes on to the next when all of one are acked.
+
+    A batch is on disk before its first row is handed on, so its rows have the same order, and the same positions,
+    in every run, whether or not Spark runs the batch again. One generation of a stream is one
+    checkpoint of Spark's; a run from the beginning is a new generation.
+    """
+
+    def __init__(self, folder: Path, origin: str, name: str, work: Work) -> None:
+        self._name = name
+        self._work = work
+        folder = folder_for(folder, origin)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(folder, name)
+        self._stage = Stage(folder)
+        self._changed = threading.Condition()
+        self._failure: Exception | None = None
+        self._over = self._stopping = self._closing = False
+        self._query: StreamingQuery | None = None
+        self._watcher: threading.Thread | None = None
+
+    def begin(self, at: Staged | None) -> None:
+        """Go on after a row, or from the beginning. Called first, before the query is started."""
+        state = self._stage.segments
+        if at is None:
+            # With nothing acked, the batch that is staged is the beginning.
+            kept = state is not None and not state.done and state.before is None and self._is_checkpoint_of(state)
+            self._generation = _generation(state) if state is not None and kept else self._next_generation(state)
+            return
+        if state is None or _stream(at.snapshot) != _stream(state.snapshot) or not self._is_checkpoint_of(state):
+            raise FatalError(
+                f"the checkpoint and the stage of {at.snapshot} are no longer in {self._stage.folder}",
+                suggestion="restore that folder, or reset the position of the source to read everything again",
+            )
+        self._generation = _generation(state)
+        # The next batch may have been staged before any of its rows was acked.
+        if at != state.before:
+            if at.snapshot != state.snapshot:
+                raise FatalError(
+                    f"the rows that follow batch {_number(at.snapshot)} of {self._name} are no longer staged",
+                    suggestion="reset the position of the source to read everything again",
+                )
+            self._stage.seek(at)
+
+    def start(self, frame: "DataFrame", trigger: dict[str, Any]) -> None:
+        """Start the query, which runs until it fails, has no more to read, or `close`."""
+        self._callback = Callback(frame.sparkSession, self._batch)
+        writer = frame.writeStream.foreachBatch(self._callback).trigger(**trigger)
+        self._query = writer.option("checkpointLocation", f"file://{self._checkpoint}").start()
+        self._watcher = threading.Thread(target=self._watch, name="conduit-spark-stream", daemon=True)
+        self._watcher.start()
+
+    def read(self, n: int) -> tuple[list[dict[str, Any]], list[bytes]]:
+        """Wait for the next rows, at most `n`; none when there will be no more. Raises what made the query fail."""
+        with self._changed:
+            while not self._stopping:
+                rows, positions = self._stage.read(n)
+                if rows:
+                    return rows, positions
+                if self._failure is not None:
+                    raise self._failure
+                if self._over:
+                    break
+                self._changed.wait()
+            return [], []
+
+    def acked(self, position: Staged) -> None:
+        with self._changed:
+            self._stage.acked(position)
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Hand on no more rows, and begin no more batches; what was handed on may still be acked."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the query. A batch that was not acked to its end is not committed by Spark."""
+        with self._changed:
+            self._closing = self._stopping = True
+            self._changed.notify_all()
+        if self._query is not None:
+            # If Java is gone, the query is too.
+            with suppress(Py4JError, OSError):
+                self._query.stop()
+            self._callback.close()
+        if self._watcher is not None:
+            self._watcher.join()
+        self._lock.close()
+
+    def _batch(self, frame: "DataFrame", number: int) -> bool:
+        """Stage a batch and wait until it is acked; whether Spark may commit it. In a thread that Spark calls."""
+        try:
+            staged = _number(self._stage.segments.snapshot) if self._stage.segments is not None else -1
+            if number > staged:
+                # Spark may have committed a batch that was not acked, just before the last run was killed.
+                self._wait_until_acked()
+                self._take(frame, number)
+            elif number < staged:
+                raise FatalError(
+                    f"Spark runs batch {number} of {self._name} after batch {staged}: its checkpoint was put back",
+                    suggestion="reset the position of the source to read everything again",
+                )
+            self._wait_until_acked()
+        except Exception as error:  # a border: whatever it is, the reader reports it
+            with self._changed:
+                self._failure = self._failure or error
+                self._changed.notify_all()
+            return False
+        return True
+
+    def _take(self, frame: "DataFrame", number: int) -> None:
+        with _blamed(f"batch {number} of {self._name}"), self._work.running():
+            rows = self._stage.write(frame)
+        if not sum(rows):
+            return
+        # What Spark remembers of the batch, which must outlive a loss of power if the stage does.
+        LocalFolder(self._checkpoint).settle("")
+        before = self._stage.segments
+        last = before.last if before is not None and before.rows else None
+        segments = Segments(self._named(number), rows, query=_query_id(self._checkpoint), before=last)
+        with self._changed:
+            self._stage.keep(segments)
+            self._changed.notify_all()
+
+    def _wait_until_acked(self) -> None:
+        with self._changed:
+            while self._stage.segments is not None and not self._stage.segments.done:
+                if self._closing:
+                    raise Cancelled
+                self._changed.wait()
+
+    def _watch(self) -> None:
+        """See how the query ends, which may happen outside of any batch."""
+        assert self._query is not None
+        failure: Exception | None = None
+        try:
+            with _blamed(f"the stream of {self._name}"):
+                self._query.awaitTermination()
+        except (FatalError, TransientError) as error:
+            failure = error
+        with self._changed:
+            self._over = True
+            # A batch that failed has said why in better words.
+            self._failure = self._failure or failure
+            self._changed.notify_all()
+
+    def _next_generation(self, state: Segments | None) -> int:
+        """Start with nothing, under a number that no position of an earlier generation has."""
+        self._generation = _generation(state) + 1 if state is not None else 0
+        for path in self._stage.folder.glob("checkpoint-*"):
+            shutil.rmtree(path)
+        self._stage.keep(Segments(self._named(-1), [], done=True))
+        return self._generation
+
+    def _is_checkpoint_of(self, state: Segments) -> bool:
+        folder = self._stage.folder / f"checkpoint-{_generation(state)}"
+        return state.query is not None and state.query == _query_id(folder)
+
+    def _named(self, batch: int) -> str:
+        return f"{self._stage.folder.name}.{self._generation}.{batch}"
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self._stage.folder / f"checkpoint-{self._generation}"
+
+
+class _Metadata(msgspec.Struct):
+    """What Spark notes of a query in its checkpoint."""
+
+    id: str
+
+
+def _query_id(checkpoint: Path) -> str | None:
+    try:
+        return msgspec.json.decode((checkpoint / "metadata").read_bytes(), type=_Metadata).id
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _locked(folder: Path, name: str) -> TextIO:
+    """Spark would end the query of the one when the other starts, and both would write to the same stage."""
+    lock = (folder / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise TransientError(
+            f"another source reads the stream of {name} with the same stage, {folder}",
+            suggestion="give each source a `stage` of its own, or stop the other run",
+        ) from None
+    return lock
+
+
+@contextmanager
+def _blamed(what: str) -> Iterator[None]:
+    """Say whose fault it is; of rows that cannot be read, Spark has no more to tell."""
+    try:
+        with spark_errors(what):
+            yield
+    except BadRows as bad:
+        raise FatalError(f"{what} cannot be read: {bad}", suggestion="correct the data, or what is read of it") from bad
+
+
+def _stream(snapshot: str) -> str:
+    return snapshot.rpartition(".")[0]
+
+
+def _generation(state: Segments) -> int:
+    return int(_stream(state.snapshot).rpartition(".")[2])
+
+
+def _number(snapshot: str) -> int:
+    return int(snapshot.rpartition(".")[2])

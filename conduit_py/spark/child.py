@@ -84,10 +84,12 @@ def _supervisor(begin: Begin, store: ChildStore) -> Supervisor:
     sys.path[:] = begin.path
     from pyspark import cloudpickle
 
-    from conduit_py.spark.engine import supervised
-
     pipeline = cloudpickle.loads(begin.pipeline)
     pipeline.settings = pipeline.settings.model_copy(update={"recovery": recovery_in(begin)})
+    if pipeline.spark is None:
+        return Supervisor(pipeline, store)
+    from conduit_py.spark.engine import supervised
+
     return supervised(pipeline, store)
 
 

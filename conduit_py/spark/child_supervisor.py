@@ -82,8 +82,10 @@ class ChildSupervisor(Supervisor):
     def progress(self) -> Progress:
         """What its process last said, with what those before it did that were lost."""
         heard = self._heard or Progress(self.pipeline.id, "", 0.0, 0, 0, 0, 0, 0, None, [])
+        seen = _together(self._before, heard)
         return msgspec.structs.replace(
-            _together(self._before, heard),
+            seen,
+            recoveries=seen.recoveries + self._recoveries,
             status=self.state.status.value,
             elapsed_seconds=self._elapsed_seconds(),
             blocked_on=self._blocked_on(heard) if self.child is not None else None,

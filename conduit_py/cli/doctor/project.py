@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from conduit_py.cli.check import require_engines
 from conduit_py.cli.complaint import shortened
 from conduit_py.cli.doctor.finding import Finding, fail, ok, warn
 from conduit_py.config.folder import load_folder
@@ -31,6 +32,10 @@ def check_pipelines(path: Path | None) -> Iterator[Finding]:
         yield fail("pipelines", shortened(str(bare)), problem.suggestion and shortened(problem.suggestion))
     for warning in loaded.warnings:
         yield warn("pipelines", shortened(str(warning)))
+    try:
+        require_engines([each.pipeline for each in loaded.pipelines])
+    except EnvironmentUnfit as unfit:
+        yield fail("spark", unfit.message, unfit.suggestion)
     if sound or not problems:
         yield ok("pipelines", f"{sound} in {shortened(str(path))} {'is' if sound == 1 else 'are'} sound")
 

@@ -1,6 +1,6 @@
 """The second engine: the same pipeline, with its input read and its processors run by the executors of a Spark.
 
-`conduit_py.spark.DataSource` is the other way round: sources as a format of Spark's. It is imported on first use,
+`conduit_py.spark.DataSource` is the other way round: connectors as a format of Spark's. It is imported on first use,
 because it needs pyspark.
 """
 

@@ -30,9 +30,13 @@ class Queue(sdk.Source[sdk.Options]):
         self.there = there
         self.acked: list[int] = []
         self.opened: list[int] = []
+        self.created = 0
 
     def fresh(self) -> "Queue":
         return self
+
+    def on_created(self) -> None:
+        self.created += 1
 
     def open(self, position: bytes | None) -> None:
         self._next = 0 if position is None else int(position) + 1
@@ -116,6 +120,7 @@ def test_a_batch_of_a_former_run_is_read_again_up_to_the_same_record() -> None:
         assert numbers(way.part(second, third)) == list(range(60, 65))
     # Once for each run: the batch was read again and reading went on from there.
     assert source.opened == [0, 30]
+    assert source.created == 1
 
 
 @pytest.mark.parametrize("there", [0, 20, 30])

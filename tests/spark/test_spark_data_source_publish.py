@@ -69,6 +69,15 @@ def test_a_batch_that_is_published_again_is_there_once(kind: str, tmp_path: Path
     assert shown(kind, tmp_path) == [1, 2, 3, 4]
 
 
+def test_a_database_knows_the_batches_that_are_in_it(postgres: str) -> None:
+    for batch, numbers in ((0, (1, 2)), (1, (3,)), (1, (3,)), (2, (4,))):
+        trio.run(publish_batch, postgres_at(postgres), "query", batch, "", [parcel(*numbers)])
+    trio.run(publish_batch, postgres_at(postgres), "another query", 0, "", [parcel(5)])
+
+    with psycopg.connect(postgres) as connection:
+        assert connection.execute("SELECT n FROM numbers ORDER BY n").fetchall() == [(n,) for n in range(1, 6)]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_parcels_follow_one_another_in_the_order_of_the_partitions(kind: str, tmp_path: Path) -> None:
     trio.run(publish_once, place(kind, tmp_path), "me", [parcel(1, 2), parcel(partition=1), parcel(3, partition=2)])

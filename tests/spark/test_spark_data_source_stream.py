@@ -123,7 +123,8 @@ def driver(folder: Path, how: str, spark_options: Options) -> "subprocess.Popen[
     (plugin / "elsewhere-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1\n")
     (plugin / "elsewhere-1.dist-info" / "entry_points.txt").write_text(ELSEWHERE)
     (plugin / "elsewhere.py").write_text("from conduit_connectors.stdio import Source\n")
-    conf = [f"{name}={value}" for name, value in spark_options["conf"].items() if name != "spark.jars"]
+    # One executor is enough.
+    conf = [f"{name}={value}" for name, value in (spark_options["conf"] | {"spark.cores.max": "1"}).items()]
     command = [sys.executable, "-c", DRIVER, spark_options["master"], str(folder), how, *conf]
     with (folder / f"{how}.log").open("wb") as log:
         return subprocess.Popen(

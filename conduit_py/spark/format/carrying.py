@@ -81,7 +81,8 @@ class Carrying:
         if self._feed is None or self._at != start:
             self.close()
             self._unacked.clear()
-            self._feed = Feed(self._source.fresh(), "open", position_after(self._source, start))
+            position = position_after(self._source, start)
+            self._feed = Feed(self._source.fresh(), "open", position, created=position is None)
             self._at = start
         return self._feed
 

@@ -19,11 +19,11 @@ AHEAD_MAX = 4096
 class Feed(OpenSource):
     """What was read and not taken when it is closed is read again by whoever opens the source next."""
 
-    def __init__(self, source: sdk.Source[Any], opening: str, where: bytes | None) -> None:
+    def __init__(self, source: sdk.Source[Any], opening: str, where: bytes | None, *, created: bool = False) -> None:
         self._acks = Calls("source-ack", source)
         self.hears_acks = not self._acks.inherited("ack")
         """Whether the source wants to know what is done."""
-        super().__init__(source, opening, where)
+        super().__init__(source, opening, where, created=created)
 
     def take(self, n: int, seconds: float = math.inf) -> list[Drawn]:
         """At most `n` records; none when there is nothing now, be it that none came for so many seconds.

@@ -14,10 +14,11 @@ CLOSE_SECONDS = 5.0
 class OpenSource:
     """Open from the moment it is made until `close`. Whoever makes it is its only user."""
 
-    def __init__(self, source: sdk.Source[Any], opening: str, where: bytes | None) -> None:
-        """`opening` is `open`, with a position, or `open_part`, with a part."""
+    def __init__(self, source: sdk.Source[Any], opening: str, where: bytes | None, *, created: bool = False) -> None:
+        """`opening` is `open`, with a position, or `open_part`, with a part. `created` says that it is the first."""
         self._source = source
         self._opening = (opening, where)
+        self._created = created
         self._calls = Calls("source", source)
         self._opened = threading.Event()
         self._error: BaseException | None = None
@@ -47,6 +48,8 @@ class OpenSource:
         self._token = trio.lowlevel.current_trio_token()
         self._closing = trio.Event()
         try:
+            if self._created:
+                await self._calls("on_created")
             await self._calls(*self._opening)
             await self._begin()
             self._opened.set()

@@ -47,6 +47,7 @@ class Splitting:
     def _open_at(self, start: Offset) -> OpenSource:
         if self._open is None or self._at != start:
             self.close()
-            self._open = OpenSource(self._source.fresh(), "open", position_after(self._source, start))
+            position = position_after(self._source, start)
+            self._open = OpenSource(self._source.fresh(), "open", position, created=position is None)
             self._at = start
         return self._open

@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install java demo demo-page demo-spark page test check format bench bench-fleet exactly-once clean
+.PHONY: help install java demo demo-page demo-spark page test check format bench bench-fleet bench-spark exactly-once spark-soak clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
@@ -15,6 +15,8 @@ help:
 	@echo "make exactly-once  attack exactly-once delivery in full, which takes about half an hour"
 	@echo "make page      build the web page from web/ into conduit_py/server/page, which is committed (needs node 20)"
 	@echo "make bench-fleet  200 pipelines in one server for 10 minutes: memory, latency, drain"
+	@echo "make bench-spark  what Spark costs and gives, each figure beside its goal"
+	@echo "make spark-soak  kill executors, workers and drivers while 2 000 000 records go exactly once through a cluster"
 	@echo "make install   create .venv with the command at .venv/bin/conduit-py"
 	@echo "make format    put the code into house style"
 	@echo "make clean     remove what the others made"
@@ -69,10 +71,17 @@ bench: install
 bench-fleet: install
 	@$(BIN)/python -m benchmarks.fleet $(ARGS)
 
+bench-spark: install java
+	@$(BIN)/python -m benchmarks.spark $(ARGS)
+
 # Every pair of moments to be killed at, and real processes on a real disk: about half an hour.
 exactly-once: install
 	CONDUIT_ENUMERATE=all $(BIN)/pytest --timeout=7200 tests/delivery/test_crash_enumeration.py
 	CONDUIT_XO_RECORDS=300000 CONDUIT_XO_KILLS=110 $(BIN)/pytest -s tests/delivery/test_exactly_once_processes.py
+
+# On a master and two workers of its own; less with ARGS="CONDUIT_SOAK_RECORDS=200000 CONDUIT_SOAK_LIVES=2".
+spark-soak: install java
+	env CONDUIT_SOAK_RECORDS=2000000 CONDUIT_SOAK_LIVES=12 $(ARGS) $(BIN)/pytest -s tests/spark/test_spark_soak.py
 
 format: install
 	$(BIN)/ruff check --fix .

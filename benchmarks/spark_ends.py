@@ -1,0 +1,174 @@
+"""The spark connectors against what they are made of: Spark's own calls with the same rows, in the same session."""
+
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import trio
+from conduit_connectors import spark
+from conduit_connectors.spark.options import SparkOptions
+from pyspark.sql import SparkSession
+
+from benchmarks.spark_measure import Line, Meter, ratio, rounds
+from conduit_py import Destination, Pipeline, Record, Source, sdk
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.record import Payload
+from conduit_py.status import Status
+from conduit_py.store.opening import open_store
+
+BATCH = 50_000
+COLUMNS = "id BIGINT, user STRING, ts STRING, amount DOUBLE, note STRING"
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("user", pa.string()), ("ts", pa.string()), ("amount", pa.float64()), ("note", pa.string())]
+)
+
+
+class GivenOptions(sdk.Options):
+    """The records to give."""
+
+    rows: Any
+
+
+class Given(sdk.Source[GivenOptions]):
+    """Rows that are there already, as records; the position is the number."""
+
+    blocking = False
+
+    def open(self, position: bytes | None) -> None:
+        self._next = 0
+
+    def read(self, n: int) -> list[Record]:
+        start, rows = self._next, self.options.rows[self._next : self._next + n]
+        if not rows:
+            raise sdk.EndOfSource
+        self._next += len(rows)
+        return [Record(position=b"%d" % (start + i), payload=Payload(after=row)) for i, row in enumerate(rows)]
+
+
+def row(number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "user": f"user-{number % 1000}",
+        "ts": f"2026-11-16T05:11:39.{number % 1_000_000:06d}Z",
+        "amount": number % 500 + 0.25,
+        "note": "x" * 64,
+    }
+
+
+def destination_lines(session: SparkSession, options: SparkOptions, folder: Path, count: int, turns: int) -> list[Line]:
+    """Into parquet: rows → Arrow → createDataFrame → write, by hand and by the destination."""
+    rows, meter = [row(number) for number in range(count)], Meter()
+    chunks = [rows[start : start + BATCH] for start in range(0, count, BATCH)]
+    tables = [pa.Table.from_pylist(chunk, schema=SCHEMA) for chunk in chunks]
+    raw, out = folder / "raw", folder / "lake"
+
+    def by_hand(tables: Sequence[pa.Table]) -> None:
+        shutil.rmtree(raw, ignore_errors=True)
+        for table in tables:
+            session.createDataFrame(table).write.mode("append").parquet(str(raw))
+
+    def from_rows() -> None:
+        by_hand([pa.Table.from_pylist(chunk, schema=SCHEMA) for chunk in chunks])
+
+    taken = rounds(
+        {
+            "tables": lambda: meter.used(partial(by_hand, tables)),
+            "tables again": lambda: meter.used(partial(by_hand, tables)),
+            "rows": lambda: meter.used(from_rows),
+            "destination": lambda: meter.used(partial(write, rows, out, options)),
+        },
+        turns,
+        warm_up=2,
+    )
+    assert counted(raw) == counted(out) == count, "both have written every row"
+    return [
+        Line("Arrow tables by hand again ÷ by hand", ratio(taken, "seconds", "tables", "tables again")),
+        Line(
+            "spark.Destination (records in) ÷ createDataFrame(pa.Table).write, tables ready",
+            ratio(taken, "seconds", "tables", "destination"),
+            least=0.9,
+        ),
+        Line(
+            "spark.Destination (records in) ÷ the same, tables made of the rows",
+            ratio(taken, "seconds", "rows", "destination"),
+            least=0.9,
+        ),
+    ]
+
+
+def write(rows: list[dict[str, Any]], out: Path, options: SparkOptions) -> None:
+    """Through a whole pipeline of one machine, with its state, manifests and syncs."""
+    shutil.rmtree(out, ignore_errors=True)
+    state = out.with_suffix(".state")
+    shutil.rmtree(state, ignore_errors=True)
+    settings = {"master": options.master, "conf": options.conf, "rows_max": BATCH}
+    pipeline = Pipeline(
+        "lake",
+        sources=[Source("rows", Given(rows=rows), window=4 * BATCH, batch_size=4096)],
+        destinations=[Destination("lake", spark.Destination(path=str(out), columns=COLUMNS, **settings))],
+    )
+
+    async def to_end() -> None:
+        async with await open_store(state) as store:
+            ended = await Supervisor(pipeline, store).run()
+            assert ended.status is Status.COMPLETED, ended.error
+
+    trio.run(to_end)
+
+
+def source_lines(session: SparkSession, options: SparkOptions, folder: Path, count: int, turns: int) -> list[Line]:
+    """Out of parquet: a snapshot that is staged and read as records, against `toArrow`."""
+    table, meter, stage = folder / "table", Meter(), folder / "stage"
+    pq.write_to_dataset(pa.Table.from_pylist([row(number) for number in range(count)], schema=SCHEMA), table)
+
+    def arrow() -> pa.Table:
+        return session.read.parquet(str(table)).toArrow()
+
+    def snapshot() -> None:
+        shutil.rmtree(stage, ignore_errors=True)
+        assert read(table, stage, options) == count
+
+    taken = rounds(
+        {
+            "arrow": lambda: meter.used(arrow),
+            "arrow again": lambda: meter.used(arrow),
+            "rows": lambda: meter.used(lambda: arrow().to_pylist()),
+            "source": lambda: meter.used(snapshot),
+        },
+        turns,
+        warm_up=2,
+    )
+    return [
+        Line("toArrow again ÷ toArrow", ratio(taken, "seconds", "arrow", "arrow again")),
+        Line(
+            "spark.Source snapshot (records out) ÷ toArrow().to_pylist() (rows out)",
+            ratio(taken, "seconds", "rows", "source"),
+            least=0.8,
+        ),
+        Line("spark.Source snapshot (records out) ÷ toArrow() (Arrow out)", ratio(taken, "seconds", "arrow", "source")),
+    ]
+
+
+def read(table: Path, stage: Path, options: SparkOptions) -> int:
+    """How many records a snapshot of the table has, all of them read."""
+    source = spark.Source(
+        format="parquet", path=str(table), stage=stage, master=options.master, conf=options.conf
+    ).fresh()
+    source.open(None)
+    count = 0
+    try:
+        while True:
+            count += len(source.read(4096))
+    except sdk.EndOfSource:
+        return count
+    finally:
+        trio.run(source.teardown)
+
+
+def counted(folder: Path) -> int:
+    files = [path for path in folder.rglob("*.parquet") if "_conduit" not in path.parts]
+    return sum(pq.read_metadata(path).num_rows for path in files)

@@ -1,0 +1,52 @@
+"""The engine as a contender: a file through a processor into a file, by the executors of a session that is warm."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import trio
+from conduit_connectors import file
+from conduit_connectors.spark.options import SparkOptions
+
+from benchmarks.spark_work import change
+from benchmarks.workload import dropped
+from conduit_py import Destination, Pipeline, Record, Source, processor
+from conduit_py.spark.supervisor import SparkSupervisor
+from conduit_py.status import Status
+from conduit_py.store.opening import open_store
+
+Delivery = Literal["at_least_once", "exactly_once"]
+
+
+@processor
+def changed(record: Record) -> Record | None:
+    order: Any = record.payload.after
+    if dropped(order):
+        return None
+    change(order)
+    return record
+
+
+def copying(source: Path, out: Path, delivery: Delivery) -> Pipeline:
+    return Pipeline(
+        "orders",
+        sources=[Source("in", file.Source(path=source, format="json"))],
+        processors=[changed],
+        destinations=[Destination("out", file.Destination(path=out, format="json"))],
+        delivery=delivery,
+    )
+
+
+def run(source: Path, out: Path, delivery: Delivery, spark: SparkOptions) -> None:
+    """From nothing to everything written and synced, with the state in a folder of its own."""
+    out.unlink(missing_ok=True)
+    state = out.with_suffix(".state")
+    shutil.rmtree(state, ignore_errors=True)
+    trio.run(partial(to_end, copying(source, out, delivery), state, spark))
+
+
+async def to_end(pipeline: Pipeline, state: Path, spark: SparkOptions) -> None:
+    async with await open_store(state) as store:
+        ended = await SparkSupervisor(pipeline, store, spark=spark).run()
+        assert ended.status is Status.COMPLETED, ended.error

@@ -1,0 +1,137 @@
+"""Measuring on Spark: what a call costs in all processes of a session, and ratios of contenders that take turns."""
+
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from conduit_py.testing.process_tree import Process, processes
+
+Measure = Literal["seconds", "cpu_seconds"]
+
+
+Role = Literal["driver", "Java", "workers"]
+ROLES: tuple[Role, ...] = ("driver", "Java", "workers")
+
+
+class Used(msgspec.Struct, frozen=True):
+    """What one contender took in one round."""
+
+    seconds: float
+    cpu_seconds: float
+    by_role: dict[Role, float] = {}
+    """The CPU of the driver's Python, of all Java, and of all Python workers."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of the result: what was measured, in all rounds, and the goal, if there is one."""
+
+    name: str
+    values: list[float]
+    unit: str = "x"
+    most: float | None = None
+    least: float | None = None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def goal(self) -> str:
+        return f"≤ {self.most:g}" if self.most is not None else f"≥ {self.least:g}" if self.least is not None else ""
+
+    @property
+    def met(self) -> bool:
+        return (self.most is None or self.median <= self.most) and (self.least is None or self.median >= self.least)
+
+
+class Meter:
+    """Counts the CPU of this process and all below it, and of other roots, such as the workers of a cluster."""
+
+    def __init__(self, *roots: int) -> None:
+        self._roots = (os.getpid(), *roots)
+
+    def used(self, call: Callable[[], object]) -> Used:
+        started, before = time.perf_counter(), self._cpu()
+        call()
+        seconds, after = time.perf_counter() - started, self._cpu()
+        by_role = {role: after[role] - before[role] for role in ROLES}
+        return Used(seconds, sum(by_role.values()), by_role)
+
+    def _cpu(self) -> dict[Role, float]:
+        seconds = dict.fromkeys(ROLES, 0.0)
+        for each in processes(*self._roots):
+            seconds[role_of(each)] += each.cpu_seconds
+        return seconds
+
+
+def role_of(process: Process) -> Role:
+    """What a process is for, of those of a session that this one drives."""
+    if process.pid == os.getpid():
+        return "driver"
+    return "Java" if "java" in process.command.split(" ")[0] else "workers"
+
+
+def in_own_process(name: str, source: Path, out: Path) -> Used:
+    """What a loop took, in a process in which nothing else is."""
+    command = [sys.executable, "-m", "benchmarks.spark_work", name, str(source), str(out)]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return msgspec.json.decode(ran.stdout, type=Used)
+
+
+Round = Mapping[str, Used]
+
+
+def rounds(contenders: Mapping[str, Callable[[], Used]], count: int, warm_up: int) -> Sequence[Round]:
+    """Let all take turns, some rounds of which are not counted: Java gets faster for a while."""
+    taken = [{name: contender() for name, contender in contenders.items()} for _ in range(warm_up + count)]
+    return taken[warm_up:]
+
+
+def ratio(of: Sequence[Round], measure: Measure, above: str, below: str) -> list[float]:
+    """In each round what one took in relation to what the other took."""
+    return [getattr(each[above], measure) / getattr(each[below], measure) for each in of]
+
+
+def absolute(of: Sequence[Round], records: int) -> list[Line]:
+    """What each took for a record, which means something on this machine only."""
+    return [
+        Line(f"{name}: CPU a record{_shares(of, name)}", [1e6 * each[name].cpu_seconds / records for each in of], "µs")
+        for name in of[0]
+    ]
+
+
+def _shares(of: Sequence[Round], name: str) -> str:
+    """Where most of it went, if to more than one."""
+    shares = {
+        role: statistics.median(each[name].by_role[role] / each[name].cpu_seconds for each in of)
+        for role in of[0][name].by_role
+    }
+    said = ", ".join(f"{role} {100 * share:.0f} %" for role, share in shares.items())
+    return f" ({said})" if said else ""
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """Of the bytes of these files, one after another."""
+    known = hashlib.sha256()
+    for path in paths:
+        known.update(path.read_bytes())
+    return known.hexdigest()
+
+
+def say(what: str) -> None:
+    """Tell a person who waits."""
+    print(what, file=sys.stderr, flush=True)
+
+
+def report(lines: Sequence[Line]) -> None:
+    """Hand lines to the process that has started this one."""
+    print(json.dumps(msgspec.to_builtins(lines)), flush=True)

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
-from conduit_py.batch import Batch
+from conduit_py.batch import Batch, Piece
 from conduit_py.bundle import Bundle
 from conduit_py.dead_letter import RefusedElsewhere
+from conduit_py.pieces import Pieces
 from conduit_py.pipeline import Processor
 from conduit_py.record import Payload, Record
 from conduit_py.sdk.preparing import PieceRefused
@@ -29,7 +30,7 @@ def receipt(prefix: str, place: int) -> Processor:
     """What gives a destination the records that are for it, by its place in the pipeline."""
 
     def take(batch: Batch) -> list[Result]:
-        return [_for_destination(place, record) for record in batch]
+        return [_for_destination(place, record, batch.piece(index)) for index, record in enumerate(batch)]
 
     return _by_batch(prefix, take)
 
@@ -74,16 +75,15 @@ def _refused(record: Record) -> RefusedElsewhere | None:
     return RefusedElsewhere(records, refusal.failures, refusal.position, refusal.piece, offset)
 
 
-def _for_destination(place: int, record: Record) -> Result:
+def _for_destination(place: int, record: Record, name: Piece) -> Result:
+    """What a destination gets of this outcome: the records that are for it, known by what they were split from."""
     if isinstance(record, Bundle):
         piece = outcome.prepared_of(_encoded(record)).pieces.get(place)
         return None if piece is None else bundle(piece.data, record.position, piece.size)
-    mine = [
-        unpack(delivery.record)
-        for delivery in outcome.deliveries_of(_encoded(record))
-        if place in delivery.destinations
-    ]
-    return mine[0] if len(mine) == 1 else mine
+    mine = [each for each in outcome.deliveries_of(_encoded(record)) if place in each.destinations]
+    if len(mine) == 1 and mine[0].piece == name:
+        return unpack(mine[0].record)
+    return Pieces([unpack(each.record) for each in mine], [each.piece for each in mine])
 
 
 def _encoded(record: Record) -> bytes:

@@ -18,10 +18,11 @@ PREPARED = b"p"
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
-    """A packed record and the destinations it is for, by their place in the pipeline."""
+    """A packed record, the destinations it is for, by their place in the pipeline, and which piece it is."""
 
     destinations: list[int]
     record: bytes
+    piece: tuple[int, ...] = ()
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):

@@ -66,12 +66,12 @@ class Results:
         self._letters: dict[int, list[DeadLetter]] = defaultdict(list)
         self._pieces: dict[int, Piece] = {}
 
-    def deliver(self, destination: int, sequence: int, record: Record) -> None:
+    def deliver(self, destination: int, sequence: int, piece: tuple[int, ...], record: Record) -> None:
         """Keep a record for a destination. One that cannot be carried raises RecordRefused."""
         known = self._deliveries[sequence]
         # Destinations that share a record share it here too: it is packed and sent once.
         if id(record) not in known:
-            known[id(record)] = record, Delivery([], pack(record))
+            known[id(record)] = record, Delivery([], pack(record), piece)
         known[id(record)][1].destinations.append(destination)
 
     async def refuse(self, letter: DeadLetter) -> None:
@@ -110,7 +110,7 @@ class Outgoing(sdk.Destination[sdk.Options]):
         refused: dict[int, str | Exception] = {}
         for index, (sequence, record) in enumerate(zip(batch.sequences, batch.records, strict=True)):
             try:
-                self._results.deliver(self._place, sequence, record)
+                self._results.deliver(self._place, sequence, batch.piece(index), record)
             except RecordRefused as error:
                 refused[index] = error
         return refused or None

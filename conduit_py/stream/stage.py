@@ -14,6 +14,7 @@ from conduit_py.batch import Batch, Piece
 from conduit_py.bundle import RECORDS
 from conduit_py.dead_letter import DeadLetter, Failure, RefusedElsewhere
 from conduit_py.errors import CannotDefer, ContractBroken, RunError
+from conduit_py.pieces import Pieces
 from conduit_py.pipeline import Processor
 from conduit_py.record import Record
 from conduit_py.sdk.defer import Defer
@@ -291,15 +292,17 @@ class _Sorting:
         if not pieces:
             filtered.append(sequence)
             return
-        if len(pieces) == 1:
+        names = pieces.names if isinstance(pieces, Pieces) else None
+        if len(pieces) == 1 and names is None:
             self._keep(index, pieces[0])
             return
-        self._stage.split(self._batch, sequence, len(pieces) - 1)
+        if len(pieces) > 1:
+            self._stage.split(self._batch, sequence, len(pieces) - 1)
         if self._pieces is None:
             self._pieces = [()] * len(self._records)
         parent = self._batch.piece(index)
         seen: set[int] = set()
         for number, piece in enumerate(pieces):
             self._keep(index, piece.copy() if id(piece) in seen else piece)
-            self._pieces[-1] = (*parent, number)
+            self._pieces[-1] = (*parent, number) if names is None else names[number]
             seen.add(id(piece))

@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conduit_connectors.spark.options import SparkOptions
 from conduit_connectors.spark.session import shared
+from engine_world import PART_SIZE, WAYS, Supervise, World
+
+from conduit_py import pipeline as p
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.spark.supervisor import SparkSupervisor
+from conduit_py.store.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +58,33 @@ def spark(spark_options: dict[str, Any]) -> Iterator["SparkSession"]:
     session = shared.acquire(SparkOptions(**spark_options))
     yield session
     shared.release()
+
+
+@pytest.fixture(scope="session")
+def on_spark(spark: "SparkSession", spark_options: dict[str, Any]) -> Supervise:
+    """Runs pipelines on the session of all tests, in small parts."""
+
+    def supervised(pipeline: p.Pipeline, store: Store) -> Supervisor:
+        return SparkSupervisor(pipeline, store, spark=SparkOptions(**spark_options), part_size=PART_SIZE)
+
+    return supervised
+
+
+@pytest.fixture(params=WAYS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """Each way to run a pipeline: what a test says of it is promised of all of them."""
+    supervise = Supervisor if request.param == "trio" else request.getfixturevalue("on_spark")
+    return World(request.param, tmp_path, supervise)
+
+
+@pytest.fixture
+def worlds(tmp_path: Path, on_spark: Supervise) -> list[World]:
+    """All ways side by side, each with a folder of its own: for what must be the same in every one of them."""
+    made = []
+    for way in WAYS:
+        (tmp_path / way).mkdir()
+        made.append(World(way, tmp_path / way, Supervisor if way == "trio" else on_spark))
+    return made
 
 
 def _postgres_driver(config: pytest.Config) -> Path:

@@ -1,0 +1,112 @@
+"""World: one way to run a pipeline, on one machine or on Spark, between files that look the same for all of them."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from conduit_connectors import file
+
+from conduit_py import pipeline as p
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.record import Record
+from conduit_py.sdk.processor import processor
+from conduit_py.status import PipelineState
+from conduit_py.store.memory import MemoryStore
+from conduit_py.store.store import Store
+
+Supervise = Callable[[p.Pipeline, Store], Supervisor]
+
+WAYS = ("trio", "spark", "spark-prepared")
+"""One machine; Spark with a driver that writes record by record; Spark whose executors make ready what is written."""
+PART_SIZE = 2000
+"""Bytes of input: small enough that a file of a test has several parts, and a transaction several bundles."""
+
+
+class OneByOne(file.Destination):
+    """The file destination, if it could not be prepared elsewhere: so are most destinations."""
+
+    def prepares(self, *, exactly_once: bool) -> bool:
+        return False
+
+
+class World:
+    """A folder with the input and the output of pipelines that all run the same way."""
+
+    def __init__(self, way: str, folder: Path, supervise: Supervise) -> None:
+        self.way = way
+        self.folder = folder
+        self._supervise = supervise
+
+    @property
+    def on_spark(self) -> bool:
+        return self.way != "trio"
+
+    @property
+    def prepares(self) -> bool:
+        return self.way == "spark-prepared"
+
+    def supervisor(self, pipeline: p.Pipeline, store: Store | None = None) -> Supervisor:
+        return self._supervise(pipeline, store or MemoryStore())
+
+    async def run(self, pipeline: p.Pipeline, store: Store | None = None) -> PipelineState:
+        return await self.supervisor(pipeline, store).run()
+
+    def pipeline(self, *processors: Any, **more: Any) -> p.Pipeline:
+        """From the file `in` through these to the file `out`, with dead letters in a file, unless told otherwise."""
+        ends = {"sources": [self.source()], "destinations": [self.destination()], "dead_letters": self.dead_letters()}
+        return p.Pipeline("numbers", processors=processors, **(ends | more))
+
+    def source(self, id: str = "in", **more: Any) -> p.Source:
+        return p.Source(id, file.Source(path=self.path(id), format="json"), **more)
+
+    def destination(self, id: str = "out", kind: type[file.Destination] | None = None, **more: Any) -> p.Destination:
+        """A file, written in the way of this world; of a kind that a test has made of `self.kind`."""
+        return p.Destination(id, (kind or self.kind)(path=self.path(id), format="json"), **more)
+
+    @property
+    def kind(self) -> type[file.Destination]:
+        return OneByOne if self.way == "spark" else file.Destination
+
+    def dead_letters(self, **more: Any) -> p.DeadLetters:
+        return p.DeadLetters(file.Destination(path=self.path("dead"), format="json"), **more)
+
+    def path(self, id: str) -> Path:
+        return self.folder / f"{id}.jsonl"
+
+    def write(self, numbers: Iterable[int], id: str = "in") -> None:
+        with self.path(id).open("a") as lines:
+            lines.writelines(json.dumps({"n": n}) + "\n" for n in numbers)
+
+    def rows(self, id: str = "out") -> list[Any]:
+        path = self.path(id)
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def numbers(self, id: str = "out") -> list[int]:
+        return [row["n"] for row in self.rows(id)]
+
+    def refused(self) -> list[int]:
+        """The numbers of the records in dead letters."""
+        return [letter["record"]["payload"]["after"]["n"] for letter in self.rows("dead")]
+
+
+@processor
+def sorted_out(record: Record) -> Record | list[Record] | None:
+    """Every third record is filtered, every fifth split, every seventh refused."""
+    n = record.payload["n"]
+    if n % 7 == 6:
+        raise ValueError(f"{n} is no good")
+    record.payload["double"] = 2 * n
+    if n % 3 == 2:
+        return None
+    return [record, record.copy()] if n % 5 == 4 else record
+
+
+def kept(numbers: Sequence[int]) -> list[int]:
+    """What `sorted_out` leaves of these."""
+    return [n for n in numbers if n % 7 != 6 and n % 3 != 2 for _ in range(2 if n % 5 == 4 else 1)]
+
+
+def no_good(numbers: Sequence[int]) -> list[int]:
+    """What `sorted_out` refuses of these."""
+    return [n for n in numbers if n % 7 == 6]

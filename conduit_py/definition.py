@@ -6,7 +6,7 @@ from typing import Any, Literal
 from conduit_py import sdk
 from conduit_py.errors import Problem
 from conduit_py.sdk import registry
-from conduit_py.sdk.options import Place
+from conduit_py.sdk.options import Place, at
 from conduit_py.sdk.plugin import Plugin
 from conduit_py.sdk.processor import FunctionProcessor, table_problems
 
@@ -38,6 +38,27 @@ def connector_in(
         what = f"must be a {kind} connector, not {said(connector)}"
         return None, [Problem("connector", what, f"connectors derive from conduit_py.sdk.{base.__name__}", *spot)]
     return connector, problems_of(connector, "connector", spot)
+
+
+def targets_in(outbox: object, place: Place | None) -> tuple[dict[str, sdk.Destination[Any]], list[Problem]]:
+    """The targets of an outbox, each with its connector; and what is wrong with them."""
+    if outbox is None:
+        return {}, []
+    spot = place or (None, None)
+    if not isinstance(outbox, Mapping):
+        hint = 'write outbox={"a-target": a destination connector}'
+        return {}, [Problem("outbox", f"must be a mapping, not {said(outbox)}", hint, *spot)]
+    targets: dict[str, sdk.Destination[Any]] = {}
+    problems: list[Problem] = []
+    for target, given in outbox.items():
+        if not isinstance(target, str) or not target:
+            problems.append(Problem("outbox", f"a target must have a name, not {target!r}", None, *spot))
+            continue
+        connector, amiss = connector_in("destination", sdk.Destination, given, None, place)
+        problems += [at(problem, f"outbox.{target}") for problem in amiss]
+        if connector is not None:
+            targets[target] = connector
+    return targets, problems
 
 
 def problems_of(plugin: Plugin[Any], path: str, spot: tuple[str | None, int | None]) -> list[Problem]:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, m
 
 from conduit_py import sdk
 from conduit_py.backoff import Recovery, Retry
-from conduit_py.definition import connector_in, listed, problems_of, processor_in, said
+from conduit_py.definition import connector_in, listed, problems_of, processor_in, said, targets_in
 from conduit_py.engine import Engine, Spark, checked, spark_in
 from conduit_py.errors import Problem
 from conduit_py.retention import Retention
@@ -223,6 +223,7 @@ class Pipeline:
 
     Unless `after` says otherwise, every source feeds the first processor, each processor the next, and
     the last one every destination. `engine` is "trio", this machine, or "spark", or `Spark(…)` to say which.
+    `outbox` has a connector for every target to which processors of an exactly-once pipeline publish.
     """
 
     def __init__(
@@ -238,6 +239,7 @@ class Pipeline:
         stop_seconds: float = 30.0,
         recovery: Recovery | None = None,
         transaction: Transaction | None = None,
+        outbox: Mapping[str, sdk.Destination[Any]] | None = None,
         engine: Engine = "trio",
     ) -> None:
         self.place = place_of_call()
@@ -254,6 +256,8 @@ class Pipeline:
         self.processors = [as_processor(item) for item in self._listed("processors", processors)]
         self.destinations = self._of_type(Destination, "destinations", destinations)
         self.dead_letters = dead_letters if isinstance(dead_letters, DeadLetters) else DeadLetters()
+        self.outbox, amiss = targets_in(outbox, self.place)
+        self.problems += amiss
         if dead_letters is not None and not isinstance(dead_letters, DeadLetters):
             hint = f"write DeadLetters({dead_letters!r})" if isinstance(dead_letters, str) else "write DeadLetters(…)"
             what = f"must be DeadLetters, not {said(dead_letters)}"

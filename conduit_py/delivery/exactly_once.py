@@ -16,6 +16,7 @@ from conduit_py.delivery.checkpoint import (
     encode_letters,
     encode_settled,
 )
+from conduit_py.delivery.courier import Courier
 from conduit_py.delivery.participants import Participants
 from conduit_py.errors import Fenced, RunError
 from conduit_py.graph.compile import DEAD_LETTERS
@@ -27,7 +28,7 @@ from conduit_py.store.store import Store
 from conduit_py.stream.dead_letters import DeadLetterOffice, Refused, printable
 from conduit_py.stream.gate import Gate
 from conduit_py.stream.ledger import Stretch
-from conduit_py.stream.wiring import Wiring
+from conduit_py.stream.wiring import Task, Wiring
 from conduit_py.transaction import Transaction
 
 log = logging.getLogger("conduit_py")
@@ -79,6 +80,7 @@ class ExactlyOnce:
         self._wiring: Wiring
         self._participants: Participants
         self._claim: Claim
+        self._courier: Courier | None = None
 
     @property
     def uncommitted(self) -> int:
@@ -100,6 +102,9 @@ class ExactlyOnce:
         for ledger in wiring.ledgers.values():
             ledger.on_quiet = self.gate.changed.set
             ledger.may_hold = bool(wiring.deferrals)
+        if wiring.outbox_calls:
+            self._courier = Courier(self._store.outbox, wiring.outbox_calls)
+            wiring.backgrounds.append(Task("outbox", self._courier.run))
         self._batch_sizes = {id: intake.batch_size for id, intake in wiring.intakes.items()}
         self._limit_batches()
 
@@ -172,6 +177,8 @@ class ExactlyOnce:
                 if not overlaps:
                     self._open_next()
                     self.gate.release()
+            if self._courier is not None:
+                await self._courier.finish()
         except Fenced as error:
             raise self._taken_over(error) from error
 
@@ -248,6 +255,8 @@ class ExactlyOnce:
             changes.trails |= await self._wiring.settlers[source].trails(stretches)
         await participants.commit(self._claim, changes)
         self._positions |= sealed.positions
+        if self._courier is not None and sealed.outbox:
+            self._courier.published()
         reach("transaction.after_commit")
         await participants.apply(intents)
         if not office.in_transaction:

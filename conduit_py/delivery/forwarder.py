@@ -5,6 +5,7 @@ import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,13 +16,20 @@ from conduit_py.backoff import Backoff
 from conduit_py.delivery.outbox import Outbox
 from conduit_py.errors import StateFailed, describe
 from conduit_py.store.tables import Pending
+from conduit_py.stream.signal import Signal
 
 log = logging.getLogger("conduit_py")
 
 Send: TypeAlias = Callable[[Pending], Awaitable[None] | None]
 """Hands one message to its target; returns when it has arrived, raises when it has not."""
 
+Flush: TypeAlias = Callable[[str], Awaitable[None]]
+"""Returns when all that was handed to a target has arrived."""
+
 DELAYS = Backoff(delay_seconds=0.1, delay_max_seconds=60.0)
+REMOVE_SECONDS = 5.0
+RELEASE_SECONDS = 2.0
+"""How long a store may hold up a forwarder that is told to end."""
 
 
 @dataclass
@@ -53,8 +61,12 @@ class Forwarder:
         batch_size: int = 100,
         delays: Backoff = DELAYS,
         rng: random.Random | None = None,
+        flush: Flush | None = None,
     ) -> None:
-        """A sync `send` is called in a thread. With `targets` others are left to other forwarders."""
+        """A sync `send` is called in a thread. With `targets` others are left to other forwarders.
+
+        With `flush` messages have arrived not when `send` returns but when that does, which is called for several.
+        """
         self._outbox = outbox
         self._send = send
         self._targets = targets
@@ -63,19 +75,27 @@ class Forwarder:
         self._batch_size = batch_size
         self._delays = delays
         self._rng = rng or random.Random()
+        self._flush = flush
+        self.wake = Signal()
+        """Set it to have `run` look for messages at once."""
         self.holder = uuid.uuid4().hex
         """By which name it holds its leases."""
         self.troubles: dict[str, Trouble] = {}
         """The targets that do not take their messages at present."""
 
-    async def run(self) -> None:
-        """Forward for ever, looking for new messages every `period_seconds`. Cancel it to end it."""
+    async def run(self, turn: AbstractAsyncContextManager[object] | None = None) -> None:
+        """Forward for ever, looking for new messages every `period_seconds`. Cancel it to end it.
+
+        It drains only in its `turn`, if whoever runs it drains too.
+        """
         while True:
             try:
-                await self.drain()
+                async with turn or nullcontext():
+                    await self.drain()
             except StateFailed as error:
                 log.warning("the outbox cannot be read and is tried again: %s", error.message)
-            await trio.sleep(self._period_seconds)
+            with trio.move_on_after(self._period_seconds):
+                await self.wake.wait()
 
     def run_blocking(self) -> None:
         """`run` from a thread without an event loop."""
@@ -109,23 +129,36 @@ class Forwarder:
             await self._outbox.release(target, self.holder)
         except StateFailed as error:
             self._note(target, error)
+        # Nothing but a cancellation comes here, alone or as a group of them.
+        except BaseException:
+            await self._let_go(target)
+            raise
+
+    async def _let_go(self, target: str) -> None:
+        """Told to end: another may have the target at once, and need not wait until the lease ends by itself."""
+        with trio.move_on_after(RELEASE_SECONDS, shield=True), suppress(StateFailed):
+            await self._outbox.release(target, self.holder)
 
     async def _remove(self, target: str, sent: list[int]) -> bool:
         """Remove what arrived, also when the forwarder is told to end: else it would be sent again."""
         killpoint.reach("forwarder.sent")
-        with trio.CancelScope(shield=True):
+        ours = True
+        with trio.move_on_after(REMOVE_SECONDS, shield=True) as scope:
             ours = await self._outbox.forwarded(target, self.holder, sent) if sent else True
         killpoint.reach("forwarder.removed")
-        return ours
+        return ours and not scope.cancelled_caught
 
     async def _send_all(self, target: str, pending: list[Pending], sent: list[int]) -> None:
         """Send in order up to the first that does not arrive, noting the numbers of those that did."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_lease, target, nursery.cancel_scope)
+            handed: list[int] = []
             for each in pending:
                 if not await self._arrives(each):
                     break
-                sent.append(each.number)
+                (sent if self._flush is None else handed).append(each.number)
+            if handed and await self._flushed(target):
+                sent += handed
             nursery.cancel_scope.cancel()
 
     async def _keep_lease(self, target: str, sending: trio.CancelScope) -> None:
@@ -148,6 +181,16 @@ class Forwarder:
             self._note(message.target, error)
             return False
         self.troubles.pop(message.target, None)
+        return True
+
+    async def _flushed(self, target: str) -> bool:
+        assert self._flush is not None
+        try:
+            await self._flush(target)
+        # The same border: what was handed over has not arrived.
+        except Exception as error:
+            self._note(target, error)
+            return False
         return True
 
     async def _call(self, message: Pending) -> None:

@@ -32,14 +32,23 @@ class Guarantee(msgspec.Struct, frozen=True):
 
 
 def guarantees(graph: Graph) -> list[Guarantee]:
-    """One for every destination that a source reaches, in the order of the graph."""
+    """One for every destination that a source reaches, in the order of the graph, then one for every outbox target."""
     pairs = [
         (source, destination)
         for source in graph.sources
         for destination in graph.destinations
         if nx.has_path(graph.digraph, source.id, destination.id)
     ]
-    return [Guarantee(source.id, at.id, *_promised(graph, source, at)) for source, at in pairs]
+    promised = [Guarantee(source.id, at.id, *_promised(graph, source, at)) for source, at in pairs]
+    return promised + [Guarantee("outbox", target, *_sent(target, graph)) for target in graph.pipeline.outbox]
+
+
+def _sent(target: str, graph: Graph) -> tuple[Promise, str]:
+    """What holds for the records that processors publish to a target of the outbox."""
+    committed = "what is published is committed with the records, and sent after that, in order"
+    if graph.pipeline.outbox[target].level is Level.D1:
+        return "effectively once", f"{committed}; {target} knows a record that arrives again by its delivery key"
+    return "at least once", f"{committed}, again if a crash leaves it unknown whether it arrived"
 
 
 def _promised(graph: Graph, source: Node, at: Node) -> tuple[Promise, str]:
@@ -80,8 +89,10 @@ def delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:
     """Everything in a pipeline that does not go with the delivery it asks for, each by name."""
     if pipeline.delivery == "exactly_once":
         yield from _not_exactly_once(pipeline)
-    elif pipeline.settings.transaction is not None:
-        yield _problem(pipeline, "transaction", "has a meaning only in an exactly-once pipeline", f"remove it, {_XO}")
+    else:
+        for name, said in (("transaction", pipeline.settings.transaction), ("outbox", pipeline.outbox or None)):
+            if said is not None:
+                yield _problem(pipeline, name, "has a meaning only in an exactly-once pipeline", f"remove it, {_XO}")
     handler = pipeline.dead_letters.handler
     if pipeline.delivery == "at_most_once" and handler not in ("stop", "drop"):
         yield _problem(pipeline, "dead_letters", "at_most_once drops refused records", 'use DeadLetters("drop")')

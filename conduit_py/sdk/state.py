@@ -7,8 +7,9 @@ import msgspec
 
 from conduit_py.batch import Batch
 from conduit_py.delivery_key import delivery_key
-from conduit_py.errors import DeferredFirst, RecordRefused
+from conduit_py.errors import DeferredFirst, FatalError, RecordRefused
 from conduit_py.record import Record
+from conduit_py.sdk.options import did_you_mean
 
 Seen: TypeAlias = Callable[[str, Sequence[bytes]], Awaitable[set[bytes]]]
 """Which of the keys are durably recorded in a scope."""
@@ -54,6 +55,8 @@ class State:
         self._batch: Batch | None = None
         self._index = 0
         self._unit = _Unit()
+        self.targets: frozenset[str] | None = None
+        """Where the pipeline forwards to what is published; None if that is left to somebody else."""
         self.first = True
         """Whether the record being processed is the first that the processor has in the running transaction.
 
@@ -120,8 +123,14 @@ class State:
     def publish(self, target: str, record: Record) -> None:
         """Have `record` sent to `target`, a target of the outbox, once the transaction is committed.
 
-        In order per target, under a key made of the delivery key of the record being processed.
+        In order per target, under a key made of the delivery key of the record being processed. A pipeline
+        with an `outbox` has no other targets: one that it does not have ends the run.
         """
+        if self.targets is not None and target not in self.targets:
+            known = sorted(self.targets)
+            hint = did_you_mean(target, known) or f"targets are {', '.join(known)}"
+            what = f"there is no target {target!r} in the outbox of the pipeline"
+            raise FatalError(what, suggestion=f"{hint}; others must be added to outbox={{…}}")
         number = len(self._unit.letters)
         key = delivery_key((self.delivery_key, target.encode(), number.to_bytes(8, "big")))
         self._unit.letters.append(Letter(target, key, record.to_json()))

@@ -132,7 +132,7 @@ class Run:
         One that took effect after the next run had written the same records, and newer ones, would bring
         back the past (invariant 1).
         """
-        for node, calls in self._wiring.destination_calls.items():
+        for node, calls in [*self._wiring.destination_calls.items(), *self._wiring.outbox_calls.items()]:
             if calls.busy:
                 log.warning("%s: a call of the last run has not returned yet; nothing starts before it does", node)
             await calls.ended()
@@ -155,6 +155,10 @@ class Run:
             await tell_changed(store, pipeline, node, "destination", calls)
             self._closers.append((node, partial(calls, "teardown")))
             with border(node, "open"):
+                await calls("open")
+        for target, calls in wiring.outbox_calls.items():
+            self._closers.append((f"outbox:{target}", partial(calls, "teardown")))
+            with border(f"outbox:{target}", "open"):
                 await calls("open")
         self._closers.append((DEAD_LETTERS, wiring.office.close))
         await wiring.office.open()

@@ -71,6 +71,9 @@ class Wiring:
         self.destination_calls: dict[str, Calls] = {}
         self.answer_calls: dict[str, Calls] = {}
         self.lag_calls: dict[str, Calls] = {}
+        self.outbox_calls = {
+            target: Calls(f"outbox:{target}", connector.fresh()) for target, connector in graph.pipeline.outbox.items()
+        }
         self.lag_watches: list[LagWatch] = []
         self.stages: dict[str, Stage] = {}
         self.states: dict[str, State] = {}
@@ -102,7 +105,10 @@ class Wiring:
 
     @property
     def all_calls(self) -> list[Calls]:
-        kinds = (self.source_calls, self.ack_calls, self.destination_calls, self.answer_calls, self.lag_calls)
+        kinds = (
+            self.source_calls, self.ack_calls, self.destination_calls, self.answer_calls, self.lag_calls,
+            self.outbox_calls,
+        )  # fmt: skip
         return [calls for each in kinds for calls in each.values()]
 
     def look(self) -> None:
@@ -139,7 +145,8 @@ class Wiring:
             if isinstance(node.declared, Processor):
                 voters = self._graph.votes(node.id)
                 if self._gate is not None:
-                    self.states[node.id] = State()
+                    self.states[node.id] = state = State()
+                    state.targets = frozenset(self.outbox_calls) or None
                 self.stages[node.id] = Stage(
                     node.id, node.declared, voters, self.ledgers, self.meters[node.id], self._rng,
                     self._taps.point(node.id), self.states.get(node.id),

@@ -82,6 +82,17 @@ class TestDeferring:
         assert haunted.scenarios >= 600 // EVERY
 
 
+@BOTH
+def test_me_17_killed_once_while_the_pipeline_forwards_what_it_publishes(world: Callable[[], TransactionWorld]) -> None:
+    def forwarding() -> TransactionWorld:
+        return TransactionWorld(with_home=world().with_home, forwarding=True)
+
+    report = Enumeration(forwarding).killed_once()
+
+    assert report.broken == {}
+    assert report.scenarios >= 60
+
+
 class TestTheHarnessItself:
     """Without what the promise rests on, the harness must find violations, or it would prove nothing."""
 

@@ -1,0 +1,118 @@
+"""Courier: forwards what the processors of a pipeline publish, for as long as the pipeline runs."""
+
+import logging
+from collections.abc import Mapping
+
+import trio
+
+from conduit_py.batch import Batch, Span
+from conduit_py.delivery.forwarder import Forwarder
+from conduit_py.delivery.outbox import Outbox
+from conduit_py.errors import RecordRefused, StateFailed
+from conduit_py.record import Record
+from conduit_py.sdk.destination import AckMode, Destination
+from conduit_py.store.tables import Pending
+from conduit_py.stream.answers import check_refusals, next_answers, not_awaited
+from conduit_py.stream.border import border
+from conduit_py.stream.calls import Calls
+
+log = logging.getLogger("conduit_py")
+
+LEASE_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+
+
+class Courier:
+    """A forwarder whose targets are connectors, opened and torn down by the run.
+
+    It sends what is committed, in order per target: while the pipeline runs, and once more when everything of
+    it is committed. What has not arrived then, or when a run is cut short, waits in the store for the next one.
+    """
+
+    def __init__(self, outbox: Outbox, calls: Mapping[str, Calls]) -> None:
+        self._outbox = outbox
+        self._calls = calls
+        self._forwarder = Forwarder(
+            outbox, self._send, targets=frozenset(calls), lease_seconds=LEASE_SECONDS, flush=self._flush
+        )
+        # One who drains at a time: to the outbox, both would be the same holder.
+        self._turn = trio.Lock()
+
+    def published(self) -> None:
+        """There is something new to send."""
+        self._forwarder.wake.set()
+
+    async def run(self) -> None:
+        """Forward until cancelled."""
+        await self._forwarder.run(turn=self._turn)
+
+    async def finish(self) -> None:
+        """Forward everything that is committed, except to targets in trouble.
+
+        What a process that was killed had leased is waited for, as long as such a lease can last.
+        """
+        until: float | None = None
+        while await self._left_after_draining():
+            until = until or trio.current_time() + LEASE_SECONDS
+            if trio.current_time() > until:
+                return
+            await trio.sleep(LOOK_SECONDS)
+
+    async def _left_after_draining(self) -> bool:
+        """Forward what waits; whether there is more, which another has leased."""
+        try:
+            async with self._turn:
+                await self._forwarder.drain()
+            waiting = set(await self._outbox.targets()) & set(self._calls) - set(self._forwarder.troubles)
+        except StateFailed as error:
+            log.warning("the outbox cannot be read: %s; what is in it waits for the next run", error.message)
+            return False
+        return bool(waiting)
+
+    async def _send(self, message: Pending) -> None:
+        calls = self._calls[message.target]
+        node, batch = node_of(message.target), _Letter(message)
+        with border(node, "write"):
+            refused = check_refusals(node, await calls("write", batch), 1)
+        if not refused and _acks(calls) is AckMode.LATER:
+            refused = await self._answered(node, calls, batch)
+        if refused:
+            raise RecordRefused(f"{node} refuses a record: {refused[0]}")
+
+    async def _answered(self, node: str, calls: Calls, batch: Batch) -> dict[int, str]:
+        await calls("flush")
+        while True:
+            for answer in await next_answers(node, calls):
+                if answer.message != batch.id(0):
+                    raise not_awaited(node, answer.message)
+                return {} if answer.refused is None else {0: answer.refused}
+
+    async def _flush(self, target: str) -> None:
+        with border(node_of(target), "flush"):
+            await self._calls[target]("flush")
+
+
+def node_of(target: str) -> str:
+    """How a target of the outbox is called where nodes are named."""
+    return f"outbox:{target}"
+
+
+def _acks(calls: Calls) -> AckMode:
+    assert isinstance(calls.plugin, Destination)
+    return calls.plugin.acks
+
+
+class _Letter(Batch):
+    """A published record. Its delivery key is that of the message: the same on every attempt."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, message: Pending) -> None:
+        record = Record.from_json(message.body)
+        position = record.position = record.position or b"%d" % message.number
+        span = Span(message.owner, node_of(message.target), message.number, [position])
+        super().__init__(span, [record], [message.number])
+        self._key = message.key
+
+    def delivery_key(self, index: int) -> bytes:
+        return self._key

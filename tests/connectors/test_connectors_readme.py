@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conduit_connectors import (
+    delta,
     file,
     generator,
     journal,
@@ -43,6 +44,7 @@ def test_the_connector_of_the_example_passes_the_acceptance_suite(tmp_path: Path
 @pytest.mark.parametrize(
     "connector",
     [
+        delta.Destination,
         file.Source,
         file.Destination,
         generator.Source,

@@ -174,7 +174,7 @@ def _connected(options: SparkOptions) -> "SparkSession":
         return builder.getOrCreate()
     except ImportError as error:
         raise FatalError(
-            f"Spark Connect needs more than is installed: {error}", suggestion="pip install 'pyspark[connect]'"
+            f"Spark Connect needs more than is installed: {error}", suggestion="pip install 'conduit-py[spark-connect]'"
         ) from error
     except PySparkException as error:
         raise TransientError(

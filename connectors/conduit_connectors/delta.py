@@ -1,0 +1,216 @@
+"""The Delta connector: rows appended to a Delta Lake table, without Spark and without Java."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar, Literal
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from pydantic import Field, SecretStr
+
+from conduit_py import sdk
+from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
+from conduit_py.sdk.columns import fitted
+
+
+class DestinationOptions(sdk.Options):
+    """What a user may say to the Delta destination."""
+
+    path: str = Field(min_length=1, description='the table: a folder, or a URL such as "s3://bucket/orders"')
+    columns: dict[str, str] | None = Field(
+        default=None,
+        min_length=1,
+        description='to create a table that is missing: its columns in Delta\'s types, {"id": "long", "at": "date"}',
+    )
+    partition_by: list[str] = Field(default=[], description="columns by which a table that is created is partitioned")
+    drift: Literal["refuse", "ignore"] = Field(
+        default="refuse", description='a record with fields that the table lacks: "refuse" it, or "ignore" those fields'
+    )
+    storage: dict[str, SecretStr] = Field(
+        default={}, description="options of the object store, such as its region and keys"
+    )
+    rows_max: int = Field(default=100_000, ge=1, description="how many rows a file gets at most")
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """What an exactly-once transaction makes visible: files, under a number that grows with each of an application."""
+
+    application: str
+    version: int
+    files: list[str]
+
+
+class Destination(sdk.StagedDestination[DestinationOptions]):
+    """Appends the fields of `payload.after` as rows, in the types of the table.
+
+    Exactly-once in an exactly-once pipeline (staged, D3): each transaction is one commit of the table, which
+    carries its number as Delta's transaction id of the pipeline, and is not made twice. At-least-once in any
+    other. A record that the table's types would change, or that has no structured payload, is refused.
+    """
+
+    acks: ClassVar[AckMode] = AckMode.FLUSH
+
+    _application: str | None = None
+    """In an exactly-once pipeline: by which name the table knows it."""
+
+    def open(self) -> None:
+        self._storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
+        with _errors(self.options.path):
+            self._table = self._opened()
+            self._schema = pa.schema(self._table.schema())
+            self._files = pafs.PyFileSystem(DeltaStorageHandler(self._table.table_uri, self._storage))
+        self._rows: list[pa.RecordBatch] = []
+        self._staged: list[str] = []
+
+    def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
+        for intent in intents:
+            self.apply(intent)
+        # The name of a pipeline may have characters in it that file systems do not take.
+        folder = f"_conduit/{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}"
+        with _errors(self.options.path):
+            for file in self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
+                if int(file.base_name.partition("-")[0]) <= fence:
+                    self._files.delete_file(file.path)
+        self._application = f"conduit-py/{owner}"
+        # A zombie's stages have a lower fence in their name: never committed, they are never applied.
+        self._folder, self._fence, self._count = folder, fence, 0
+
+    def write(self, batch: Batch) -> dict[int, str]:
+        records = {i: r.payload.after for i, r in enumerate(batch.records) if isinstance(r.payload.after, dict)}
+        made = fitted(list(records.values()), self._schema, more=self._lenient)
+        if made.kept:
+            self._rows.append(made.batch)
+        if self._application is not None and sum(rows.num_rows for rows in self._rows) >= self.options.rows_max:
+            self._stage_rows()
+        indices = list(records)
+        refused = dict.fromkeys({*range(len(batch))} - records.keys(), _NO_FIELDS)
+        return refused | {indices[row]: reason for row, reason in made.refused.items()}
+
+    def flush(self) -> None:
+        rows, self._rows = self._rows, []
+        if rows:
+            self._append(pa.Table.from_batches(rows), None)
+
+    def stage(self) -> bytes | None:
+        self._stage_rows()
+        files, self._staged = self._staged, []
+        if not files:
+            return None
+        assert self._application is not None
+        self._count += 1
+        return msgspec.json.encode(Stage(self._application, self._fence << 32 | self._count, files))
+
+    def apply(self, intent: bytes) -> None:
+        stage = msgspec.json.decode(intent, type=Stage)
+        with _errors(self.options.path):
+            self._table.update_incremental()
+            if (self._table.transaction_version(stage.application) or -1) < stage.version:
+                tables = [pq.read_table(name, filesystem=self._files, schema=self._schema) for name in stage.files]
+                self._append(pa.concat_tables(tables), Transaction(stage.application, stage.version))
+            for name in stage.files:
+                if self._files.get_file_info(name).type != pafs.FileType.NotFound:
+                    self._files.delete_file(name)
+
+    def teardown(self) -> None:
+        """There is nothing to release: every file is closed when it is written."""
+
+    @property
+    def _lenient(self) -> bool:
+        return self.options.drift == "ignore"
+
+    def _opened(self) -> DeltaTable:
+        options = self.options
+        try:
+            return DeltaTable(options.path, storage_options=self._storage)
+        except TableNotFoundError:
+            if options.columns is None:
+                raise FatalError(
+                    f"there is no Delta table at {options.path}",
+                    suggestion='correct `path`, or give `columns` to create it: {"id": "long", "name": "string"}',
+                ) from None
+        schema = _declared(options.columns)
+        # Another process may create it at the same time.
+        return DeltaTable.create(
+            options.path, schema, "ignore", partition_by=options.partition_by, storage_options=self._storage
+        )
+
+    def _stage_rows(self) -> None:
+        """Write what is gathered where no reader of the table looks: names that begin with an underscore."""
+        rows, self._rows = self._rows, []
+        if not rows:
+            return
+        name = f"{self._folder}/{self._fence:012d}-{self._count:09d}-{len(self._staged):06d}.parquet"
+        with _errors(self.options.path):
+            pq.write_table(pa.Table.from_batches(rows), name, filesystem=self._files)
+            self._settle([name])
+        self._staged.append(name)
+
+    def _append(self, rows: pa.Table, transaction: Transaction | None) -> None:
+        properties = CommitProperties(app_transactions=[transaction]) if transaction is not None else None
+        with _errors(self.options.path):
+            write_deltalake(self._table, rows, mode="append", commit_properties=properties)
+            log = f"_delta_log/{self._table.version():020d}.json"
+            self._settle([*_added(self._files.open_input_file(log).read()), log])
+
+    def _settle(self, names: Sequence[str]) -> None:
+        """Object stores make a file durable when it is closed; folders of this machine must be told to."""
+        root = urlsplit(self._table.table_uri)
+        if root.scheme not in ("", "file"):
+            return
+        paths = [Path(unquote(root.path)) / name for name in names]
+        for path in [*paths, *{path.parent for path in paths}]:
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
+_NO_FIELDS = "payload.after is no structured data, so it has no fields to write"
+
+
+class _Add(msgspec.Struct):
+    path: str
+
+
+class _Action(msgspec.Struct):
+    add: _Add | None = None
+
+
+def _added(commit: bytes) -> list[str]:
+    """The files that a commit of the table's log adds."""
+    actions = (msgspec.json.decode(line, type=_Action) for line in commit.splitlines())
+    return [unquote(action.add.path) for action in actions if action.add is not None]
+
+
+def _declared(columns: dict[str, str]) -> Schema:
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()]
+    try:
+        return Schema.from_json(msgspec.json.encode({"type": "struct", "fields": fields}).decode())
+    except (DeltaError, ValueError) as error:
+        raise FatalError(
+            f"`columns` cannot be understood: {error}",
+            suggestion='types are "string", "long", "integer", "double", "boolean", "date", "timestamp", '
+            '"decimal(10,2)", "binary"',
+        ) from error
+
+
+@contextmanager
+def _errors(path: str) -> Iterator[None]:
+    """Say of what the store or the table does not do whose fault it is."""
+    try:
+        yield
+    except (CommitFailedError, OSError) as error:
+        advice = "check the store, and who may write there"
+        raise TransientError(f"the Delta table {path}: {error}", suggestion=advice) from error
+    except (DeltaError, pa.ArrowException) as error:
+        raise FatalError(f"the Delta table {path}: {error}", suggestion="check the table and its columns") from error

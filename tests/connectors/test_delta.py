@@ -1,0 +1,178 @@
+"""The Delta destination passes the acceptance suite, and each record is in the table once, whenever it is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from conduit_connectors.delta import Destination
+from deltalake import DeltaTable, write_deltalake
+
+from conduit_py.batch import Batch
+from conduit_py.errors import FatalError, TransientError
+from conduit_py.record import Record
+from conduit_py.testing import destination_acceptance
+from conduit_py.testing.driver import batch_of
+
+
+def stored(path: Path) -> list[Any]:
+    """What any reader of Delta tables sees."""
+    rows: list[Any] = DeltaTable(path).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(str(path)) else []
+    return sorted(rows, key=lambda row: row["n"])
+
+
+def a_table(tmp_path: Path) -> tuple[Destination, Callable[[], list[Any]]]:
+    path = tmp_path / "a table"
+    return Destination(path=str(path), columns={"n": "long", "from": "string"}), lambda: stored(path)
+
+
+TestDelta = destination_acceptance(a_table, refused=Record.of({"n": 1.5}))
+
+
+def opened(path: Path, **options: Any) -> Destination:
+    destination = Destination(path=str(path), **options)
+    assert destination.problems == []
+    destination = destination.fresh()
+    destination.open()
+    return destination
+
+
+def batch(*payloads: Any) -> Batch:
+    return batch_of([Record.of(payload, position=b"%d" % at) for at, payload in enumerate(payloads)])
+
+
+def test_values_arrive_in_the_types_of_the_table(tmp_path: Path) -> None:
+    columns = {"n": "integer", "d": "decimal(10,2)", "t": "timestamp", "day": "date", "b": "binary", "x": "double"}
+    row = {
+        "n": 1,
+        "d": Decimal("1.50"),
+        "t": datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+        "day": date(2026, 1, 2),
+        "b": b"\x00\xff",
+        "x": 0.5,
+    }
+    destination = opened(tmp_path, columns=columns, partition_by=["day"])
+    refused = destination.write(batch(row, {"n": 2}, {"n": 2**31}, b"raw", None, {"n": 3, "more": 1}))
+    destination.flush()
+
+    assert sorted(refused) == [2, 3, 4, 5]
+    assert "does not fit the column's type int32" in refused[2]
+    assert stored(tmp_path) == [row, dict.fromkeys(row) | {"n": 2}]
+    assert DeltaTable(tmp_path).metadata().partition_columns == ["day"]
+
+
+def test_a_table_of_somebody_else_is_appended_to(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"n": pa.array([1], pa.int32()), "text": ["a"]}))
+    destination = opened(tmp_path, drift="ignore")
+    refused = destination.write(batch({"n": 2, "text": "b", "more": 1}))
+    write_deltalake(tmp_path, pa.table({"n": pa.array([3], pa.int32()), "text": ["c"]}), mode="append")
+    destination.flush()
+
+    assert refused == {}
+    assert stored(tmp_path) == [{"n": n, "text": text} for n, text in ((1, "a"), (2, "b"), (3, "c"))]
+
+
+def test_a_transaction_is_one_commit_however_many_files_it_staged(tmp_path: Path) -> None:
+    destination = opened(tmp_path, columns={"n": "long"}, rows_max=2)
+    destination.begin("p:1", 3, [])
+    for n in range(0, 6, 2):
+        destination.write(batch({"n": n}, {"n": n + 1}))
+    intent = destination.stage()
+    before = (stored(tmp_path), len(list(tmp_path.glob("_conduit/*/*.parquet"))))
+    assert intent is not None
+    destination.apply(intent)
+    # Another one that goes on with the work knows the commit by its number, though the files are gone.
+    opened(tmp_path).begin("p:1", 4, [intent])
+
+    assert before == ([], 3)
+    assert [row["n"] for row in stored(tmp_path)] == [0, 1, 2, 3, 4, 5]
+    assert DeltaTable(tmp_path).version() == 1
+    assert list(tmp_path.glob("_conduit/*/*.parquet")) == []
+
+
+def test_a_zombie_that_applies_the_same_intent_adds_nothing(tmp_path: Path) -> None:
+    zombie = opened(tmp_path, columns={"n": "long"})
+    zombie.begin("p", 1, [])
+    zombie.write(batch({"n": 1}))
+    intent = zombie.stage()
+    assert intent is not None
+    [file] = tmp_path.glob("_conduit/*/*.parquet")
+    kept = file.read_bytes()
+    opened(tmp_path).begin("p", 2, [intent])
+    file.write_bytes(kept)
+    zombie.apply(intent)
+
+    assert stored(tmp_path) == [{"n": 1}]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "there is no Delta table at"),
+        ({"columns": {"n": "number"}}, "`columns` cannot be understood"),
+        ({"columns": {"n": "long"}, "partition_by": ["x"]}, "x"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_told(tmp_path: Path, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(FatalError, match=why):
+        opened(tmp_path / "table", **options)
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises((FatalError, TransientError), match="file/table"):
+        opened(tmp_path / "file" / "table", columns={"n": "long"})
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from conduit_connectors import delta, file
+from conduit_py import Destination, Pipeline, Source, Transaction
+
+folder = Path(os.environ["FOLDER"])
+
+class Killed(delta.Destination):
+    times = 0
+
+    def apply(self, intent):
+        before = os.environ["KILL"]
+        Killed.times += 1
+        if before == "before commit" and self.times == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().apply(intent)
+        if before == "before ack" and self.times == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+pipeline = Pipeline(
+    "killed",
+    sources=[Source("in", file.Source(path=folder / "in.jsonl", format="json"), batch_size=20)],
+    destinations=[Destination("table", Killed(path=str(folder / "table"), columns={"n": "long"}))],
+    delivery="exactly_once",
+    transaction=Transaction(max_records=40),
+)
+"""
+
+
+@pytest.mark.parametrize("kill", ["before commit", "before ack"])
+def test_every_record_is_there_once_when_the_process_is_killed(tmp_path: Path, kill: str) -> None:
+    """Before or after the second commit of the table, while its transaction is already committed in the state."""
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(200)))
+    (tmp_path / "killed.py").write_text(KILLED)
+    command = [sys.executable, "-m", "conduit_py.cli.main", "run", "killed.py", "--state", str(tmp_path / "state")]
+
+    def run(kill: str) -> int:
+        environment = os.environ | {"FOLDER": str(tmp_path), "KILL": kill}
+        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+        assert ran.returncode in (0, -signal.SIGKILL), ran.stderr
+        return ran.returncode
+
+    assert [run(kill), run("never")] == [-signal.SIGKILL, 0]
+    assert [row["n"] for row in stored(tmp_path / "table")] == list(range(200))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from conduit_py.errors import Problem
-from conduit_py.pipeline import Pipeline, Processor
+from conduit_py.pipeline import Pipeline
 from conduit_py.sdk.shared_source import SharedSource
 
 
@@ -13,10 +13,6 @@ def unfit(pipeline: Pipeline) -> Iterator[Problem]:
         if isinstance(source.connector, SharedSource):
             what = "shares its work with other processes by leases, which the tasks of Spark do not keep"
             yield Problem(f"sources.{source.id}", what, _ELSE, *(source.place or (None, None)))
-        yield from _stateful(f"sources.{source.id}.processors", source.processors)
-    yield from _stateful("processors", pipeline.processors)
-    for destination in pipeline.destinations:
-        yield from _stateful(f"destinations.{destination.id}.processors", destination.processors)
     if pipeline.dead_letters.handler == "journal":
         what = "letters that are kept here would be sent again through processors, which run elsewhere on Spark"
         place = pipeline.dead_letters.place or pipeline.place or (None, None)
@@ -24,10 +20,3 @@ def unfit(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 _ELSE = 'or run it on the engine "trio"'
-
-
-def _stateful(prefix: str, processors: list[Processor]) -> Iterator[Problem]:
-    for processor in processors:
-        if processor.processor is not None and processor.processor.stateful:
-            what = "keeps state, and on Spark every task would have one of its own"
-            yield Problem(f"{prefix}.{processor.id}", what, _ELSE, *(processor.place or (None, None)))

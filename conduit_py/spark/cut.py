@@ -1,7 +1,7 @@
 """Cut: which processors of a pipeline executors run and which the driver, and the two halves as pipelines.
 
-A processor that keeps state needs every record, in order, and its state in the commit: only the driver has those. So it
-runs there, and with it everything behind it; what comes before it runs on executors. Nodes keep their ids in both
+A processor that keeps state needs every record, in order, and its state in the commit; one that defers records needs the
+transactions. Only the driver has those. So it runs there, and with it everything behind it; what comes before it runs on executors. Nodes keep their ids in both
 halves, and by them their state, their letters and their counts, whatever engine runs them.
 """
 
@@ -135,15 +135,16 @@ def _driver(graph: Graph) -> list[str]:
     found: list[str] = []
     for node in graph.nodes.values():
         if isinstance(node.declared, Processor) and (
-            _stateful(node.declared) or any(id in found for id in node.inputs)
+            _needs_all(node.declared) or any(id in found for id in node.inputs)
         ):
             found.append(node.id)
     return found
 
 
-def _stateful(declared: Processor) -> bool:
+def _needs_all(declared: Processor) -> bool:
+    """Whether it must be where all records are, in order, and where transactions begin."""
     plugin: sdk.Processor[Any] | None = declared.processor
-    return plugin is not None and plugin.stateful
+    return plugin is not None and (plugin.stateful or plugin.defers)
 
 
 def _bare(source: Source) -> Source:

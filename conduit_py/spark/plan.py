@@ -3,16 +3,16 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from conduit_py.errors import PipelineInvalid, Problem, describe
 from conduit_py.graph.fit_for_spark import unfit
-from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor
+from conduit_py.pipeline import Destination, Pipeline, Processor
 from conduit_py.sdk.preparing import PreparingDestination
 from conduit_py.sdk.splittable import SplittableSource
+from conduit_py.spark.cut import Cut
 
 
 class Plan(NamedTuple):
@@ -22,26 +22,29 @@ class Plan(NamedTuple):
     folder: str
 
 
-def prepares(pipeline: Pipeline) -> bool:
-    """Whether executors can make everything ready that its destinations write: all of them must allow it."""
+def prepares(cut: Cut) -> bool:
+    """Whether executors can make everything ready that is written: no record is needed here, and all allow it."""
+    pipeline = cut.graph.pipeline
     exactly_once = pipeline.delivery == "exactly_once"
-    return all(
+    return not cut.driver and all(
         isinstance(each.connector, PreparingDestination) and each.connector.prepares(exactly_once=exactly_once)
         for each in pipeline.destinations
     )
 
 
-def plan(pipeline: Pipeline) -> bytes:
-    """The pipeline without what stays here, pickled: the user's code by value, for no executor has their file.
+def plan(cut: Cut) -> bytes:
+    """What executors run, pickled: the user's code by value, for no executor has their file.
 
     What cannot run on Spark, or cannot be sent there, raises PipelineInvalid.
     """
     cloudpickle = _cloudpickle()
+    pipeline = cut.graph.pipeline
     problems = list(unfit(pipeline))
     if problems:
         raise PipelineInvalid(pipeline.id, problems)
+    executed = _without_ends(cut)
     with by_value(users_modules(pipeline)):
-        for processor in _processors(pipeline):
+        for processor in executed.processors:
             try:
                 cloudpickle.dumps(processor)
             except Exception as error:  # a border: what the user's objects do when they are pickled
@@ -51,7 +54,7 @@ def plan(pipeline: Pipeline) -> bytes:
                 problems.append(Problem(f"processors.{processor.id}", what, hint, *place))
         if problems:
             raise PipelineInvalid(pipeline.id, problems)
-        pickled: bytes = cloudpickle.dumps(Plan(_without_ends(pipeline), str(Path.cwd())))
+        pickled: bytes = cloudpickle.dumps(Plan(executed, str(Path.cwd())))
         return pickled
 
 
@@ -60,17 +63,14 @@ def splits(connector: object) -> bool:
     return isinstance(connector, SplittableSource) and connector.splits()
 
 
-def _without_ends(pipeline: Pipeline) -> Pipeline:
+def _without_ends(cut: Cut) -> Pipeline:
     """What stays on the driver may well be something that only the driver can have."""
-    inner = copy(pipeline)
-    inner.dead_letters = DeadLetters()
-    inner.sources = [copy(source) for source in pipeline.sources]
-    for source in inner.sources:
+    executed = cut.executed()
+    for source in executed.sources:
         source.connector = source.connector if splits(source.connector) else None
-    inner.destinations = [copy(destination) for destination in pipeline.destinations]
-    for destination in [] if prepares(pipeline) else inner.destinations:
+    for destination in [] if prepares(cut) else executed.destinations:
         destination.connector = None
-    return inner
+    return executed
 
 
 def _processors(pipeline: Pipeline) -> Iterator[Processor]:

@@ -2,6 +2,7 @@
 
 import logging
 from copy import copy
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -9,12 +10,12 @@ from conduit_connectors.spark.options import SparkOptions
 from conduit_connectors.spark.session import shared
 
 from conduit_py.graph.compile import DEAD_LETTERS, compile_pipeline
-from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.pipeline import Pipeline, Source
+from conduit_py.pipeline import Pipeline
 from conduit_py.sdk.plugin import Connector
 from conduit_py.sdk.preparing import PieceRefused, PreparingDestination
 from conduit_py.spark.arrivals import arrivals, receipt
+from conduit_py.spark.cut import Cut
 from conduit_py.spark.plan import plan, prepares
 from conduit_py.spark.remote import PART_SIZE, Equipment, Remote
 from conduit_py.spark.tally import Tally
@@ -29,9 +30,10 @@ class SparkSupervisor(Supervisor):
     """Runs a pipeline between the executors of Spark, which read and process, and the driver, which writes.
 
     What the driver runs is a pipeline as on one machine, with the same ids, positions, delivery, dead letters and
-    stop. Only its sources give outcomes in place of records, and its processors do no more than to take those
-    apart. So every promise about records holds as it does there. Where all destinations can take what executors
-    have made ready, the driver has little to do for a record; if they refuse to, it writes records by itself.
+    stop. Only its sources give outcomes in place of records, which are taken apart first; processors that keep
+    state, and all behind them, run here as they do there. So every promise about records holds. Where all
+    destinations can take what executors have made ready, the driver has little to do for a record; if they refuse
+    to, it writes records by itself.
     """
 
     def __init__(
@@ -40,10 +42,9 @@ class SparkSupervisor(Supervisor):
         """Raises PipelineInvalid with everything in the pipeline that cannot run on Spark."""
         self._whole = compile_pipeline(pipeline)
         self._tally = Tally()
-        self._prepares = prepares(pipeline)
-        self._arrival = _unused(self._whole, "executors")
-        options = agreed(pipeline, spark)
-        super().__init__(self._driven(pipeline, options, part_size), store)
+        self._cut = Cut(self._whole)
+        self._prepares = prepares(self._cut)
+        super().__init__(self._driven(agreed(pipeline, spark), part_size), store)
 
     def progress(self) -> Progress:
         """One look at the pipeline as the user wrote it down; processors count a task once it has come back."""
@@ -64,29 +65,19 @@ class SparkSupervisor(Supervisor):
         log.warning("%s: the driver now writes record by record, because %s", self.pipeline.id, ending.error)
         return True
 
-    def _driven(self, pipeline: Pipeline, options: SparkOptions, part_size: int) -> Pipeline:
+    def _driven(self, options: SparkOptions, part_size: int) -> Pipeline:
         """The pipeline that the driver runs."""
-        planned = plan(pipeline)
-        driven = copy(pipeline)
-        driven.sources = [self._remote(source, planned, options, part_size) for source in pipeline.sources]
-        driven.processors = arrivals(self._arrival, stops=pipeline.dead_letters.handler == "stop")
-        driven.destinations = [copy(destination) for destination in pipeline.destinations]
-        for place, destination in enumerate(driven.destinations):
+        planned, handler = plan(self._cut), self._whole.pipeline.dead_letters.handler
+        driven = self._cut.driven(partial(arrivals, stops=handler == "stop"), receipt)
+        for source in driven.sources:
+            connector = sharing(source.connector, options)
+            source.connector = Remote(source.id, connector, planned, options, self._tally, part_size, self._equipment)
+        for destination in driven.destinations:
             destination.connector = sharing(destination.connector, options)
-            destination.processors = [receipt("receipt", place)]
-            # Whether a record is for it was asked where the record was made.
-            destination.when = destination.after = None
-        if isinstance(pipeline.dead_letters.handler, Connector):
-            driven.dead_letters = copy(pipeline.dead_letters)
-            driven.dead_letters.handler = sharing(pipeline.dead_letters.handler, options)
+        if isinstance(handler, Connector):
+            driven.dead_letters = copy(driven.dead_letters)
+            driven.dead_letters.handler = sharing(handler, options)
         return driven
-
-    def _remote(self, source: Source, planned: bytes, options: SparkOptions, part_size: int) -> Source:
-        remote = copy(source)
-        remote.processors = []
-        connector = sharing(source.connector, options)
-        remote.connector = Remote(source.id, connector, planned, options, self._tally, part_size, self._equipment)
-        return remote
 
     def _equipment(self) -> Equipment | None:
         if not self._prepares:
@@ -125,9 +116,3 @@ def _persistent(master: str) -> str:
     """On a cluster a task is tried four times; on one machine only once, unless it is asked for."""
     inside = master.removeprefix("local[").removesuffix("]")
     return f"local[{inside},4]" if master == f"local[{inside}]" and "," not in inside else master
-
-
-def _unused(graph: Graph, id: str) -> str:
-    while id in graph.nodes or f"{id}-letters" in graph.nodes:
-        id += "-"
-    return id

@@ -20,9 +20,9 @@ class Tally:
             self._counts[node] = [each + another for each, another in zip(before, more, strict=True)]
 
     def seen_by(self, node: str, kind: NodeKind, driver: Meter | None) -> Meter:
-        """What a node did in all. Processors work on executors alone; other nodes count there what they sort out."""
-        meter = Meter(node, "processor") if kind == "processor" or driver is None else copy(driver)
+        """What a node did in all. If it is on the driver too, it is an end, and executors count what it sorts out."""
+        meter = Meter(node, kind) if driver is None else copy(driver)
         for name, count in zip(COUNTERS, self._counts.get(node, ()), strict=False):
-            if kind == "processor" or name in SORTED_OUT:
+            if driver is None or name in SORTED_OUT:
                 setattr(meter, name, getattr(meter, name) + count)
         return meter

@@ -21,8 +21,6 @@ from conduit_py import pipeline as p
 from conduit_py.config.python_file import load_pipelines
 from conduit_py.errors import PipelineInvalid
 from conduit_py.record import Record
-from conduit_py.sdk.processor import processor
-from conduit_py.sdk.state import State
 from conduit_py.spark.supervisor import SparkSupervisor
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
@@ -58,22 +56,15 @@ def problems(pipeline: p.Pipeline) -> list[tuple[str, str]]:
 
 
 def test_what_cannot_run_on_spark_is_refused_with_its_node_and_the_reason(tmp_path: Path) -> None:
-    @processor(state=True)
-    def counts(record: Record, state: State) -> Record:
-        return record
-
     pipeline = p.Pipeline(
         "unfit",
         sources=[p.Source("work", QueueSource(path=tmp_path / "queue.db"))],
-        processors=[counts],
         destinations=[p.Destination("out", file.Destination(path=tmp_path / "out"))],
         dead_letters=p.DeadLetters("journal"),
-        delivery="exactly_once",
     )
 
     assert problems(pipeline) == [
         ("sources.work", "shares its work with other processes by leases, which the tasks of Spark do not keep"),
-        ("processors.counts", "keeps state, and on Spark every task would have one of its own"),
         (
             "dead_letters.handler",
             "letters that are kept here would be sent again through processors, which run elsewhere on Spark",

@@ -1,8 +1,9 @@
 """Cut: which processors of a pipeline executors run and which the driver, and the two halves as pipelines.
 
-A processor that keeps state needs every record, in order, and its state in the commit; one that defers records needs the
-transactions. Only the driver has those. So it runs there, and with it everything behind it; what comes before it runs on executors. Nodes keep their ids in both
-halves, and by them their state, their letters and their counts, whatever engine runs them.
+A processor that keeps state needs every record, in order, and its state in the commit; one that defers records needs
+the transactions. Only the driver has those. So it runs there, and with it everything behind it; what comes before it
+runs on executors. Nodes keep their ids in both halves, and by them their state, their letters and their counts,
+whatever engine runs them.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,0 +1,133 @@
+"""GZ-T10, as far as there is something like it here: what recovery needs is stored with every commit, and stays small.
+
+Gazette stores hints between transactions, so that a player of the recovery log need not read all of it. We play
+nothing back: checkpoint, positions and state are rows that the next commit replaces. So a start reads as much after
+a thousand transactions as after ten, though outbox and seen keys have grown.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from trio.testing import MockClock
+
+from conduit_py import Batch, Destination, Pipeline, Record, Source, State, Transaction, processor
+from conduit_py.status import Status
+from conduit_py.store.memory import MemoryStore
+from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite_tables import SqliteTables
+from conduit_py.store.store import Kind, Store
+from conduit_py.store.tables import Tables
+from conduit_py.testing import run_to_end
+from conduit_py.testing.transaction_world import Numbers
+from conduit_py.testing.vault import StagedVault, Vault
+
+T = TypeVar("T")
+
+
+@processor(state=True, batch=True)
+async def busy(batch: Batch, state: State) -> list[Record]:
+    """Changes everything that a transaction commits: state, seen keys and outbox."""
+    await state.once("numbers", [b"%d" % record.payload["n"] for record in batch])
+    state.put("sum", state.get("sum", 0) + sum(record.payload["n"] for record in batch))
+    state.publish("audit", batch[0].copy())
+    return list(batch)
+
+
+def pipeline(vault: Vault, transactions: int) -> Pipeline:
+    return Pipeline(
+        "p",
+        sources=[Source("s", Numbers(first=0, count=transactions, acked=lambda name, numbers: None, name="s"))],
+        processors=[busy],
+        destinations=[Destination("d", StagedVault(vault=vault))],
+        delivery="exactly_once",
+        transaction=Transaction(max_records=1),
+    )
+
+
+async def committed(store: Store) -> int:
+    claimed = await store.claimed("p")
+    assert claimed is not None
+    return claimed.committed
+
+
+class CountingStore(MemoryStore):
+    """Counts the bytes of what it is asked for, as they would be written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    async def transact(self, work: Callable[[Tables], T]) -> T:
+        return self._counted(await super().transact(work))
+
+    async def look(self, work: Callable[[Tables], T]) -> T:
+        return self._counted(await super().look(work))
+
+    async def _load(self, pipeline: str, kind: Kind) -> list[tuple[str, bytes]]:
+        return self._counted(await super()._load(pipeline, kind))
+
+    def _counted(self, found: T) -> T:
+        self.bytes += len(repr(found))
+        return found
+
+
+async def test_gz_t10_a_start_reads_as_many_bytes_after_a_thousand_transactions_as_after_ten(
+    autojump_clock: MockClock,
+) -> None:
+    read: dict[int, int] = {}
+    for transactions in (10, 1000):
+        store, vault = CountingStore(), Vault()
+        await run_to_end(pipeline(vault, transactions), store)
+        assert await committed(store) == transactions
+        store.bytes = 0
+        again = await run_to_end(pipeline(vault, transactions), store)
+        read[transactions] = store.bytes
+        assert (again.status, again.progress.read) == (Status.COMPLETED, 0)
+
+    # Numbers have more digits; a row for each transaction would be tens of thousands of bytes.
+    assert 0 < read[1000] < read[10] + 100
+
+
+async def test_gz_t10_sqlite_works_as_little_at_a_start_after_a_thousand_transactions_as_after_ten(
+    tmp_path: Path,
+) -> None:
+    after_end: dict[int, int] = {}
+    after_kill: dict[int, int] = {}
+    for transactions in (10, 1000):
+        vault, directory = Vault(), tmp_path / str(transactions)
+        async with await SqliteStore.open(directory) as store:
+            # What is shown here does not depend on it, and a thousand times it takes long.
+            await store.look(lambda tables: connection(tables).execute("PRAGMA synchronous=OFF"))
+            await run_to_end(pipeline(vault, transactions), store)
+            assert await committed(store) == transactions
+        async with await SqliteStore.open(directory) as store:
+            after_end[transactions] = await counted(store, pipeline(vault, transactions))
+            # As if the process had died before it could show what it committed last.
+            vault.applied, vault.staged = (0, 0), {(1, transactions): [vault.visible.pop()]}
+            after_kill[transactions] = await counted(store, pipeline(vault, transactions))
+        assert vault.visible == list(range(transactions))
+
+    assert 0 < after_end[1000] <= 1.1 * after_end[10]
+    assert 0 < after_kill[1000] <= 1.1 * after_kill[10]
+
+
+async def counted(store: SqliteStore, declared: Pipeline) -> int:
+    """How many steps the machine of SQLite takes for a run that has nothing to read: a row it looks at is several."""
+    taken = [0]
+
+    def step() -> int:
+        taken[0] += 1
+        return 0
+
+    await store.look(lambda tables: connection(tables).set_progress_handler(step, 1))
+    outcome = await run_to_end(declared, store)
+    await store.look(lambda tables: connection(tables).set_progress_handler(None, 1))
+    assert (outcome.status, outcome.progress.read) == (Status.COMPLETED, 0)
+    return taken[0]
+
+
+def connection(tables: Tables) -> sqlite3.Connection:
+    assert isinstance(tables, SqliteTables)
+    return tables._connection

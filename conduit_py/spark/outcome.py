@@ -74,7 +74,7 @@ class Broken(msgspec.Struct, frozen=True, array_like=True):
 class Done(msgspec.Struct, frozen=True, array_like=True):
     """What a task did: an outcome for each record it read, in order, and what its nodes counted.
 
-    Where destinations take pieces there is one outcome for all, at the position of the last.
+    Where destinations take pieces there is one outcome for all, at the last position, which may be the only one.
     """
 
     positions: list[bytes]

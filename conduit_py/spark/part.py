@@ -24,12 +24,14 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     """What a task is given. `split` says where the source is to read, `carried` has what was read already.
 
     With `equipment`, by the place of a destination, what comes of it is made ready for them to take as it is.
+    `each` asks for the positions of all records also then, because the source wants to be told of every one.
     """
 
     source: str
     split: bytes = b""
     carried: Carried | None = None
     equipment: dict[int, bytes] | None = None
+    each: bool = False
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -39,9 +41,9 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.msgpack.decode(encoded, type=cls)
 
 
-def carry(source: str, records: list[Record], refused: Mapping[int, str], equipment: dict[int, bytes] | None) -> Part:
-    """These records as a part. What cannot be carried raises RecordRefused."""
-    return Part(source, carried=Carried(list(map(pack, records)), dict(refused)), equipment=equipment)
+def carry(records: list[Record], refused: Mapping[int, str]) -> Carried:
+    """These records as the content of a part. What cannot be carried raises RecordRefused."""
+    return Carried(list(map(pack, records)), dict(refused))
 
 
 class PartSource(sdk.Source[sdk.Options]):

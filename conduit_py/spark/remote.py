@@ -16,7 +16,7 @@ from conduit_py.sdk.source import EndOfSource, Lag, NothingYet
 from conduit_py.spark.arrivals import bundle
 from conduit_py.spark.executors import Executors, Job
 from conduit_py.spark.outcome import Done
-from conduit_py.spark.part import Part, carry
+from conduit_py.spark.part import Carried, Part, carry
 from conduit_py.spark.plan import splits
 from conduit_py.spark.pump import Drawn, Pump
 from conduit_py.spark.tally import Tally
@@ -74,6 +74,8 @@ class Remote(sdk.Source[Options]):
         self._ready: deque[Record] = deque()
         self._jobs: deque[Job] = deque()
         self._given_out = 0
+        self._within: dict[bytes, list[bytes]] = {}
+        """The positions of all records of a task that have one outcome, by its position, until they are acked."""
         self._acked = trio.Event()
         self._waiting = trio.CancelScope()
         self._pump: Pump | None = None
@@ -140,7 +142,9 @@ class Remote(sdk.Source[Options]):
     async def ack(self, positions: Sequence[bytes]) -> None:
         self._given_out -= len(positions)
         self._acked.set()
-        await self._ack_calls("ack", positions)
+        if not self._ack_calls.inherited("ack"):
+            each = [one for position in positions for one in self._within.pop(position, (position,))]
+            await self._ack_calls("ack", each)
 
     async def lag(self) -> Lag | None:
         lag: Lag | None = await self._lag_calls("lag")
@@ -190,9 +194,14 @@ class Remote(sdk.Source[Options]):
         if done.broken is not None:
             raise done.broken.error()
         self._tally.add(done.counts)
+        if done.size:
+            [encoded], position = done.outcomes, done.positions[-1]
+            self._ready.append(bundle(encoded, position, done.size))
+            if len(done.positions) > 1:
+                self._within[position] = done.positions
+            return
         for position, encoded in zip(done.positions, done.outcomes, strict=True):
-            whole = bundle(encoded, position, done.size) if done.size else Record.of(encoded, position=position)
-            self._ready.append(whole)
+            self._ready.append(Record.of(encoded, position=position))
 
     async def _begun_if_any(self) -> Job | None:
         try:
@@ -210,7 +219,7 @@ class Remote(sdk.Source[Options]):
         try:
             while len(parts) < self._executors.cores:
                 split = await self._calls("split", self._part_size)
-                parts.append(Part(self._node, split, equipment=self._equipment))
+                parts.append(self._part(split))
         except (EndOfSource, NothingYet):
             if not parts:
                 raise
@@ -224,10 +233,13 @@ class Remote(sdk.Source[Options]):
         size = -(-len(drawn) // cores)
         return [self._carry(drawn[start : start + size]) for start in range(0, len(drawn), size)]
 
+    def _part(self, split: bytes = b"", carried: Carried | None = None) -> Part:
+        return Part(self._node, split, carried, self._equipment, not self._ack_calls.inherited("ack"))
+
     def _carry(self, drawn: list[Drawn]) -> Part:
         refused = {index: each.refused for index, each in enumerate(drawn) if each.refused is not None}
         try:
-            return carry(self._node, [each.record for each in drawn], refused, self._equipment)
+            return self._part(carried=carry([each.record for each in drawn], refused))
         except RecordRefused as error:
             raise FatalError(
                 f"{self._node} gave a record that cannot go to an executor: {error.message}",

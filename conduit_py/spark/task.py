@@ -55,7 +55,8 @@ async def run_part(pipeline: Pipeline, part: Part) -> Done:
     count = len(source.positions)
     if part.equipment is None:
         return Done(source.positions, results.outcomes(count), counts)
-    return Done(source.positions[-1:], [results.prepared()] if count else [], counts, count)
+    positions = source.positions if part.each else source.positions[-1:]
+    return Done(positions, [results.prepared()] if count else [], counts, count)
 
 
 class Results:

@@ -1,0 +1,178 @@
+"""Delivery, promised of both engines: who is acked when, and what failures repeat, lose or leave alone."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conduit_connectors import file, memory
+from engine_world import World, kept, no_good, sorted_out
+
+from conduit_py import pipeline as p
+from conduit_py.backoff import Recovery
+from conduit_py.batch import Batch
+from conduit_py.errors import TransientError
+from conduit_py.pipeline import Delivery
+from conduit_py.record import Record
+from conduit_py.status import Status
+from conduit_py.store.memory import MemoryStore
+from conduit_py.transaction import Transaction
+
+QUICK = Recovery(delay_seconds=0.01, delay_max_seconds=0.01, retries=3)
+SMALL = Transaction(max_records=100)
+
+
+class Pruning(memory.Source):
+    """Keeps what it was told, and at each time what was in the file `out` and in the store."""
+
+    heard: list[tuple[Sequence[bytes], int, dict[str, bytes]]]
+    out: Path
+    store: MemoryStore
+
+    def fresh(self) -> "Pruning":
+        new = super().fresh()
+        new.heard, new.out, new.store = self.heard, self.out, self.store
+        return new
+
+    async def ack(self, positions: Sequence[bytes]) -> None:
+        written = len(self.out.read_bytes().splitlines()) if self.out.exists() else 0
+        self.heard.append((list(positions), written, await self.store.positions("numbers")))
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once", "exactly_once"])
+async def test_every_position_is_acked_once_in_order_and_not_too_early(world: World, delivery: Delivery) -> None:
+    """Also those of filtered and refused records, and, on Spark, of all that came in one part."""
+    store = MemoryStore()
+    source = Pruning(records=[{"n": n} for n in range(400)])
+    source.heard, source.out, source.store = [], world.path("out"), store
+    pipeline = world.pipeline(
+        sorted_out,
+        sources=[p.Source("in", source, batch_size=50)],
+        delivery=delivery,
+        transaction=SMALL if delivery == "exactly_once" else None,
+        dead_letters=p.DeadLetters("drop") if delivery == "at_most_once" else world.dead_letters(),
+    )
+
+    state = await world.run(pipeline, store)
+
+    assert state.status is Status.COMPLETED, state.error
+    told = [position for positions, _, _ in source.heard for position in positions]
+    reader = memory.Source(records=[{"n": n} for n in range(400)])
+    await reader.open(None)
+    assert told == [record.position for record in await reader.read(400)]
+    done = 0
+    for positions, written, durable in source.heard:
+        done += len(positions)
+        assert durable == {"in": positions[-1]}
+        if delivery == "at_most_once":
+            assert written <= len(kept(range(done)))
+        else:
+            assert written >= len(kept(range(done)))
+
+
+class Failing(file.Destination):
+    """Fails once it has written some records: `after` of them, once for each folder."""
+
+    after = 250
+
+    def write(self, batch: Batch) -> Any:
+        self._fail_once()
+        return super().write(batch)
+
+    def take(self, pieces: Sequence[bytes]) -> None:
+        self._fail_once()
+        super().take(pieces)
+
+    def _fail_once(self) -> None:
+        path = self.options.path
+        marker = path.with_suffix(".failed")
+        if not marker.exists() and path.exists() and len(path.read_bytes().splitlines()) >= self.after:
+            marker.touch()
+            raise TransientError("the link is down")
+
+
+class FailingOneByOne(Failing):
+    """The same for one that cannot be prepared."""
+
+    def prepares(self, *, exactly_once: bool) -> bool:
+        return False
+
+
+def failing(world: World) -> p.Destination:
+    kind = FailingOneByOne if world.way == "spark" else Failing
+    return p.Destination("out", kind(path=world.path("out"), format="json"))
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once", "exactly_once"])
+async def test_after_a_transient_error_it_goes_on_as_its_delivery_says(world: World, delivery: Delivery) -> None:
+    world.write(range(1000))
+    pipeline = world.pipeline(
+        sources=[world.source(batch_size=50)],
+        destinations=[failing(world)],
+        delivery=delivery,
+        recovery=QUICK,
+        transaction=SMALL if delivery == "exactly_once" else None,
+        dead_letters=p.DeadLetters("drop"),
+    )
+    supervisor = world.supervisor(pipeline)
+
+    state = await supervisor.run()
+
+    assert world.path("out").with_suffix(".failed").exists()
+    assert state.status is Status.COMPLETED, state.error
+    assert supervisor.progress().recoveries == 1
+    times = Counter(world.numbers())
+    if delivery == "exactly_once":
+        assert world.numbers() == list(range(1000))
+    elif delivery == "at_least_once":
+        assert list(times) == list(range(1000))
+        assert world.numbers()[-1] == 999
+    else:
+        assert set(times.values()) == {1}
+        assert world.numbers() == sorted(times)
+        assert 0 < len(times) < 1000
+
+
+async def test_exactly_once_commits_output_letters_and_progress_together(world: World) -> None:
+    world.write(range(1000))
+
+    state = await world.run(world.pipeline(sorted_out, delivery="exactly_once", transaction=SMALL))
+
+    assert state.status is Status.COMPLETED, state.error
+    assert world.numbers() == kept(range(1000))
+    assert world.refused() == no_good(range(1000))
+
+
+async def test_a_pipeline_goes_from_one_engine_to_the_other_and_on_from_where_it_was(worlds: list[World]) -> None:
+    store = MemoryStore()
+    first = worlds[0]
+    for index, world in enumerate([*worlds, *worlds[::-1]]):
+        first.write(range(300 * index, 300 * index + 300))
+        pipeline = world.pipeline(sorted_out, sources=[first.source()])
+        state = await world.run(pipeline, store)
+        assert state.status is Status.COMPLETED, state.error
+
+    delivered = [n for world in worlds for n in world.numbers()]
+    assert sorted(delivered) == kept(range(1800))
+
+
+async def test_a_source_goes_on_after_its_last_acked_record_also_within_a_part(world: World) -> None:
+    """What stopped it was in the middle of a part: on any engine everything from there on comes, in order."""
+    world.write(range(600))
+    mended = world.folder / "mended"
+
+    def fragile(record: Record) -> Record:
+        if record.payload["n"] == 431 and not mended.exists():
+            raise ValueError("not yet")
+        return record
+
+    store = MemoryStore()
+    first = await world.run(world.pipeline(fragile, dead_letters=p.DeadLetters()), store)
+    delivered = world.numbers()
+    mended.touch()
+    again = await world.run(world.pipeline(fragile, dead_letters=p.DeadLetters()), store)
+
+    assert first.status is Status.DEGRADED
+    assert again.status is Status.COMPLETED, again.error
+    assert world.numbers()[len(delivered) :] == list(range(431, 600))

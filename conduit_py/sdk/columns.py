@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
-from operator import itemgetter
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -51,14 +51,7 @@ def _reasons(found: Iterable[str | None]) -> dict[int, str]:
 
 def columns(rows: Sequence[Structured], names: Iterable[str]) -> dict[str, list[Any]]:
     """The values of these fields, None where they are missing."""
-    return {name: _column(rows, name) for name in names}
-
-
-def _column(rows: Sequence[Structured], name: str) -> list[Any]:
-    try:
-        return list(map(itemgetter(name), rows))
-    except KeyError:
-        return [row.get(name) for row in rows]
+    return {name: list(map(methodcaller("get", name), rows)) for name in names}
 
 
 def misfit(row: Structured, schema: pa.Schema, *, more: bool = False) -> str | None:

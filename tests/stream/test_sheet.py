@@ -1,5 +1,6 @@
 """Arrow processors, table by table: what they see, what their answers mean, and that a bad record is bad alone."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -191,6 +192,13 @@ class TestWhatIsChanged:
 
         assert typed(fields(answers)) == typed([payload | {"n": 2}, other | {"n": 2}])
         assert typed([payload | {"n": 1}, other | {"n": 1}]) == before
+
+    def test_looking_at_a_record_does_not_fill_in_what_it_lacks(self) -> None:
+        payload = defaultdict(int, {"n": 1})
+
+        assert fields(results(doubled, [payload], arrow=pa.schema([("n", pa.int64()), ("m", pa.int64())]))) == [
+            {"n": 2}
+        ]
 
     @pytest.mark.parametrize(("given", "answer"), [(-0.0, 0.0), (float("nan"), 1.0), (1, 2)])
     def test_a_column_that_comes_back_different_is_written(self, given: float, answer: float) -> None:

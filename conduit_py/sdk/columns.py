@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
-from operator import methodcaller
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -51,7 +50,7 @@ def _reasons(found: Iterable[str | None]) -> dict[int, str]:
 
 def columns(rows: Sequence[Structured], names: Iterable[str]) -> dict[str, list[Any]]:
     """The values of these fields, None where they are missing."""
-    return {name: list(map(methodcaller("get", name), rows)) for name in names}
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def misfit(row: Structured, schema: pa.Schema, *, more: bool = False) -> str | None:

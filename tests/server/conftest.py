@@ -1,10 +1,5 @@
 """A fleet of scripted pipelines behind the API, called in process; and the real server as a process."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +9,8 @@ from typing import Any, TypeAlias
 import httpx
 import pytest
 import trio
+from conduit_server import Running as Running
+from conduit_server import Server as Server
 from fastapi import FastAPI
 
 from conduit_py import Destination, Pipeline, Record, Source
@@ -86,80 +83,6 @@ def guarded() -> Policy:
 @pytest.fixture
 def tokens() -> dict[Role, str]:
     return TOKENS
-
-
-class Server:
-    """A real `conduit-py serve` in a folder of its own, on a free port of this machine."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.pipelines = folder / "pipelines"
-        self.pipelines.mkdir()
-        self._processes: list[subprocess.Popen[str]] = []
-
-    def write(self, name: str, text: str) -> None:
-        (self.pipelines / name).write_text(text)
-
-    def command(self, *arguments: str, port: int = 0, **environment: str) -> "subprocess.Popen[str]":
-        line = [sys.executable, "-m", "conduit_py.cli.main", "serve", "--pipelines", "pipelines", "--state", "state"]
-        process = subprocess.Popen(
-            [*line, "--port", str(port), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=(self.folder / "log").open("a"),
-            cwd=self.folder,
-            env={**os.environ, **environment},
-            text=True,
-        )
-        self._processes.append(process)
-        return process
-
-    def start(self, *arguments: str, **environment: str) -> "Running":
-        """Start it and wait until it says that it serves."""
-        process = self.command(*arguments, port=0, **environment)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert " on http" in line, self.log()
-        return Running(process, line.split()[-1])
-
-    def log(self) -> str:
-        return (self.folder / "log").read_text()
-
-    def close(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.communicate()
-
-
-class Running:
-    """A server that serves."""
-
-    def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
-        self.process = process
-        self.url = url
-        self.port = int(url.rpartition(":")[2])
-        self.http = httpx.Client(base_url=url, timeout=30)
-
-    def pipeline(self, id: str) -> dict[str, Any]:
-        shown: dict[str, Any] = self.http.get(f"/api/v1/pipelines/{id}").raise_for_status().json()
-        return shown
-
-    def until(self, id: str, wanted: Callable[[dict[str, Any]], object], seconds: float = 60) -> dict[str, Any]:
-        """Ask for a pipeline again and again until it is as wanted."""
-        deadline = time.monotonic() + seconds
-        while True:
-            shown = self.pipeline(id)
-            if wanted(shown):
-                return shown
-            assert time.monotonic() < deadline, shown
-            time.sleep(0.02)
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def wait(self) -> int:
-        self.http.close()
-        return self.process.wait(60)
 
 
 @pytest.fixture

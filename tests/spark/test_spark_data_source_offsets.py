@@ -1,8 +1,8 @@
 """Where streams of format("conduit") are: what an offset stands for comes again the same, whoever reads it."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -53,24 +53,6 @@ class Queue(sdk.Source[sdk.Options]):
         self.acked += map(int, positions)
 
 
-@contextmanager
-def carrying(source: sdk.Source[Any]) -> Iterator[Carrying]:
-    way = Carrying(source)
-    try:
-        yield way
-    finally:
-        way.close()
-
-
-@contextmanager
-def splitting_of(source: sdk.SplittableSource[Any]) -> Iterator[Splitting]:
-    way = Splitting(source)
-    try:
-        yield way
-    finally:
-        way.close()
-
-
 def again(offset: Offset) -> Offset:
     """As it comes back from Spark's checkpoint."""
     return Offset.parse(json.loads(json.dumps(offset.to_json())))
@@ -81,7 +63,7 @@ def numbers(part: bytes) -> list[int]:
 
 
 def test_a_batch_has_at_most_as_many_rows_and_about_as_many_bytes_as_asked_for() -> None:
-    with carrying(memory.Source(records=[b"x" * 1000] * 10_000)) as way:
+    with closing(Carrying(memory.Source(records=[b"x" * 1000] * 10_000))) as way:
         by_rows = way.latest(BEGINNING, 1500, SIZE, 5)
         by_size = way.latest(by_rows, 10_000, 100_000, 5)
         rest = way.latest(by_size, 10_000, SIZE, 5)
@@ -96,7 +78,7 @@ def test_a_batch_has_at_most_as_many_rows_and_about_as_many_bytes_as_asked_for()
 
 def test_asked_twice_for_what_follows_it_says_the_same_and_reads_once() -> None:
     source = Queue(100)
-    with carrying(source) as way:
+    with closing(Carrying(source)) as way:
         first = way.latest(BEGINNING, 30, SIZE, 5)
         source.there = 200
         same = way.latest(BEGINNING, 30, SIZE, 5)
@@ -108,11 +90,11 @@ def test_asked_twice_for_what_follows_it_says_the_same_and_reads_once() -> None:
 
 def test_a_batch_of_a_former_run_is_read_again_up_to_the_same_record() -> None:
     source = Queue(100)
-    with carrying(source) as way:
+    with closing(Carrying(source)) as way:
         first = way.latest(BEGINNING, 30, SIZE, 5)
         second = way.latest(first, 30, SIZE, 5)
     source.there = 1000
-    with carrying(source) as way:
+    with closing(Carrying(source)) as way:
         part = way.part(again(first), again(second))
         third = way.latest(again(second), 5, SIZE, 5)
 
@@ -126,10 +108,11 @@ def test_a_batch_of_a_former_run_is_read_again_up_to_the_same_record() -> None:
 @pytest.mark.parametrize("there", [0, 20, 30])
 def test_a_source_that_has_lost_records_of_a_batch_is_an_error(there: int) -> None:
     records = [b"%d" % number for number in range(100)]
-    with carrying(memory.Source(records=records)) as way:
+    with closing(Carrying(memory.Source(records=records))) as way:
         first = way.latest(BEGINNING, 30, SIZE, 5)
         end = way.latest(first, 30, SIZE, 5)
-    with carrying(memory.Source(records=records[: 30 + there - 1])) as way, pytest.raises(FatalError) as lost:
+    left = memory.Source(records=records[: 30 + there - 1])
+    with closing(Carrying(left)) as way, pytest.raises(FatalError) as lost:
         way.part(first, end)
 
     assert f"there were 30 records up to {end.position!r}" in lost.value.message
@@ -138,7 +121,7 @@ def test_a_source_that_has_lost_records_of_a_batch_is_an_error(there: int) -> No
 
 def test_acks_come_in_order_once_and_only_for_what_spark_has_committed() -> None:
     source = Queue(100)
-    with carrying(source) as way:
+    with closing(Carrying(source)) as way:
         offsets = [BEGINNING]
         for _ in range(4):
             offsets.append(way.latest(offsets[-1], 10, SIZE, 5))
@@ -148,7 +131,7 @@ def test_acks_come_in_order_once_and_only_for_what_spark_has_committed() -> None
         way.commit(again(offsets[3]))
         way.commit(again(offsets[3]))
         assert source.acked == list(range(30))
-    with carrying(source) as way:
+    with closing(Carrying(source)) as way:
         way.latest(offsets[4], 10, SIZE, 5)
         # Of the former run: the source was opened after it, which says the same.
         way.commit(again(offsets[4]))
@@ -170,12 +153,12 @@ def test_parts_of_a_batch_are_in_its_offset_and_the_next_run_goes_on_after_them(
     path = tmp_path / "lines"
     lines(path, 0, 1000)
     source = file.Source(path=path, format="lines")
-    with splitting_of(source) as way:
+    with closing(Splitting(source)) as way:
         first = way.latest(BEGINNING, 600)
         assert way.latest(BEGINNING, 600) == first
         second = way.latest(first, 600)
     lines(path, 1000, 1200)
-    with splitting_of(source) as way:
+    with closing(Splitting(source)) as way:
         rest = way.latest(again(second), SIZE)
         nothing = way.latest(rest, SIZE)
 
@@ -186,7 +169,7 @@ def test_parts_of_a_batch_are_in_its_offset_and_the_next_run_goes_on_after_them(
 
 def test_large_input_is_many_parts() -> None:
     source = generator.Source(count=300_000)
-    with splitting_of(source) as way:
+    with closing(Splitting(source)) as way:
         end = way.latest(BEGINNING, SIZE)
 
     assert len(end.split) == -(-300_000 * 128 // splitting.PART_SIZE)
@@ -196,12 +179,12 @@ def test_a_stream_goes_on_when_it_is_read_in_the_other_way(tmp_path: Path) -> No
     path = tmp_path / "lines"
     lines(path, 0, 1000)
     source = file.Source(path=path, format="lines")
-    with splitting_of(source) as way:
+    with closing(Splitting(source)) as way:
         first = way.latest(BEGINNING, 600)
-    with carrying(source) as other:
+    with closing(Carrying(source)) as other:
         second = other.latest(again(first), 100, SIZE, 5)
         part = other.part(first, second)
-    with splitting_of(source) as way:
+    with closing(Splitting(source)) as way:
         rest = way.latest(again(second), SIZE)
 
     got = [*map(int, read(source, first)), *numbers(part), *map(int, read(source, rest))]
@@ -212,7 +195,7 @@ def test_parts_without_a_record_do_not_tell_where_they_end(tmp_path: Path) -> No
     path = tmp_path / "lines"
     path.write_text("\n" * 100)
     source = file.Source(path=path, format="json")
-    with splitting_of(source) as way:
+    with closing(Splitting(source)) as way:
         blank = way.latest(BEGINNING, SIZE)
-    with splitting_of(source) as way, pytest.raises(FatalError, match="no record in its parts"):
+    with closing(Splitting(source)) as way, pytest.raises(FatalError, match="no record in its parts"):
         way.latest(again(blank), SIZE)

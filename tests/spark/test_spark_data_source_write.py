@@ -64,7 +64,6 @@ def test_a_key_makes_rows_that_come_again_replace_those_before(tmp_path: Path, r
 
 
 def test_a_task_that_fails_is_tried_again_and_its_rows_are_there_once(tmp_path: Path, registered: SparkSession) -> None:
-    @udf("long")
     def failing_once(n: int) -> int:
         context = TaskContext.get()
         assert context is not None
@@ -72,7 +71,7 @@ def test_a_task_that_fails_is_tried_again_and_its_rows_are_there_once(tmp_path: 
             raise ValueError("the first attempt")
         return n
 
-    frame = registered.range(0, 1000, 1, 2).select(failing_once("id").alias("n"))
+    frame = registered.range(0, 1000, 1, 2).select(udf(failing_once, "long", useArrow=False)("id").alias("n"))
     stage = tmp_path / "stage"
 
     save(frame, "file", path=str(tmp_path / "out.jsonl"), format="json", stage=str(stage))

@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import trio
 
 from conduit_py.delivery.checkpoint import without_set_back
 from conduit_py.errors import FatalError, RunError
+from conduit_py.graph.home import home_among
 from conduit_py.killpoint import reach
+from conduit_py.sdk.destination import Destination
 from conduit_py.sdk.transactional import StagedDestination, TransactionalDestination
 from conduit_py.store.claim import Changes, Claim
 from conduit_py.stream.border import border
@@ -26,7 +29,7 @@ class Participants:
         self._databases = [
             node for node, calls in self._calls.items() if isinstance(calls.plugin, TransactionalDestination)
         ]
-        self.home = next((node for node in self._databases if node in destinations and may_have_home), None)
+        self.home = home_among(_plugins(destinations), _plugins(dead_letters).values()) if may_have_home else None
         self.staged = [
             node
             for node, calls in self._calls.items()
@@ -102,6 +105,10 @@ class Participants:
                     shown = await self._calls[node]("apply_for", owner, intent)
             if not shown:
                 log.warning("what %s wrote last to %s is seen when it is started again", owner, node)
+
+
+def _plugins(calls: Mapping[str, Calls]) -> dict[str, Destination[Any]]:
+    return {node: each.plugin for node, each in calls.items() if isinstance(each.plugin, Destination)}
 
 
 async def _each(nodes: Sequence[str], work: Callable[[str], Awaitable[None]]) -> None:

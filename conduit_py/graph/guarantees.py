@@ -8,10 +8,10 @@ import networkx as nx
 
 from conduit_py import sdk
 from conduit_py.errors import Problem
+from conduit_py.graph.home import home_among
 from conduit_py.graph.node import Graph, Node, connector_label
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
 from conduit_py.sdk.destination import Level
-from conduit_py.sdk.transactional import TransactionalDestination
 
 Promise: TypeAlias = Literal["exactly once", "effectively once", "at least once", "at most once", "best effort"]
 
@@ -79,10 +79,9 @@ def _exactly_once(graph: Graph, at: Node, writing: sdk.Destination[Any]) -> str:
 
 def home(graph: Graph) -> str | None:
     """The destination whose commit is the commit of an exactly-once pipeline, if one can do that."""
-    for node in graph.destinations:
-        if isinstance(_destination(node), TransactionalDestination):
-            return node.id
-    return None
+    handler = graph.pipeline.dead_letters.handler
+    others = [handler] if isinstance(handler, sdk.Destination) else []
+    return home_among({node.id: _destination(node) for node in graph.destinations}, others)
 
 
 def delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:

@@ -61,12 +61,20 @@ class StagedDestination(Destination[OptionsT]):
 class TransactionalDestination(StagedDestination[OptionsT]):
     """Keeps records in a database that can hold the checkpoint too, so that one commit makes both durable.
 
-    In an exactly-once pipeline `open` is followed by `claim`. The first one of a pipeline is its home: there each
-    transaction is `write` (any number of times), then `commit`; `begin`, `stage` and `apply` are not
-    called. Any further one is then used as a staged destination.
+    In an exactly-once pipeline `open` is followed by `claim`. The first one of a pipeline, unless `locks` keeps it
+    from that, is its home: there each transaction is `write` (any number of times), then `commit`; `begin`,
+    `stage` and `apply` are not called. Any further one is then used as a staged destination.
     """
 
     level: ClassVar[Level] = Level.D2
+
+    @property
+    def locks(self) -> str | None:
+        """What nobody else can write to while a transaction is open here, by a name; None if others can.
+
+        Where several destinations of a pipeline lock the same, none of them is its home: all are staged.
+        """
+        return None
 
     @abstractmethod
     def claim(self, owner: str, fence: int) -> Awaitable[bytes | None] | bytes | None:

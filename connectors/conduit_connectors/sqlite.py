@@ -31,9 +31,10 @@ class Destination(SqlDestination[DestinationOptions]):
     `conduit_checkpoint`, are one transaction of this database. At-least-once in any other, effectively
     once with `mode="upsert"`. A write is on the disk when it counts as handled.
 
-    One destination writes a file at a time: a transaction holds the database's only write lock until it is
-    committed. Only workers that share a queue may write to it together. Rows for several tables go through
-    one destination, with `table=None`. A row that the table refuses, and values that SQLite cannot hold
+    A transaction holds the database's only write lock until it is committed, so a file is written by one pipeline,
+    or by workers that share a queue. Several destinations of one pipeline may write tables of one file: they
+    stage then, and each shows its rows in a transaction of its own. To have rows of several tables in one, let
+    one destination write them, with `table=None`. A row that the table refuses, and values that SQLite cannot hold
     (NaN, infinity, integers beyond 64 bits), are refused by themselves. Dates, decimals and UUIDs are stored
     as text, objects and lists as JSON.
     """
@@ -41,6 +42,10 @@ class Destination(SqlDestination[DestinationOptions]):
     bytes_type: ClassVar[str] = "BLOB"
     int_max: ClassVar[int | None] = 2**63 - 1
     finite: ClassVar[bool] = True
+
+    @property
+    def locks(self) -> str | None:
+        return str(self.options.path.resolve())
 
     def connect(self) -> Database:
         return SqliteDatabase(self.options.path)

@@ -22,7 +22,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import Level
 from conduit_py.spark.arrivals import arrivals, receipt
 from conduit_py.spark.cut import Cut
-from conduit_py.spark.part import carry
+from conduit_py.spark.part import Part, carry
 from conduit_py.spark.task import run_part
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
@@ -296,7 +296,8 @@ async def run_in_halves(whole: Pipeline, records: dict[str, list[Any]], part_siz
         outcomes: list[Record] = []
         read = [Record.of(payload, position=b"memory:1:%d" % at) for at, payload in enumerate(records[source.id])]
         for start in range(0, len(read), part_size):
-            done = await run_part(executed, carry(source.id, read[start : start + part_size], {}, None))
+            part = Part(source.id, carried=carry(read[start : start + part_size], {}))
+            done = await run_part(executed, part)
             assert done.broken is None
             outcomes += [Record.of(each) for each in done.outcomes]
         source.connector = memory.Source(records=outcomes)

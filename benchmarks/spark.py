@@ -35,7 +35,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-spark", description=__doc__)
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=f"all by default: {', '.join(PARTS)}")
     parser.add_argument("--records", type=int, default=400_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):
@@ -62,7 +62,7 @@ def print_table(found: dict[str, list[Line]], arguments: argparse.Namespace, sec
     for part, lines in found.items():
         print(part)
         for line in lines:
-            digits = 2 if line.unit == "x" else 0
+            digits = {"x": 2, "µs": 1}.get(line.unit, 0)
             spread = f"({min(line.values):.{digits}f}–{max(line.values):.{digits}f})"
             verdict = ("met" if line.met else "MISSED") if line.goal else ""
             print(f"  {line.name:80} {line.median:7.{digits}f} {line.unit:2} {spread:>15}  {line.goal:>8}  {verdict}")

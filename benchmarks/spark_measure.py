@@ -60,17 +60,15 @@ class Meter:
         self._roots = (os.getpid(), *roots)
 
     def used(self, call: Callable[[], object]) -> Used:
-        started, before = time.perf_counter(), self._cpu()
+        before = {each.pid: each.cpu_seconds for each in processes(*self._roots)}
+        started = time.perf_counter()
         call()
-        seconds, after = time.perf_counter() - started, self._cpu()
-        by_role = {role: after[role] - before[role] for role in ROLES}
-        return Used(seconds, sum(by_role.values()), by_role)
-
-    def _cpu(self) -> dict[Role, float]:
-        seconds = dict.fromkeys(ROLES, 0.0)
+        seconds = time.perf_counter() - started
+        by_role = dict.fromkeys(ROLES, 0.0)
+        # Process by process: a Python worker that was idle for long ends, and what it had used is then nobody's.
         for each in processes(*self._roots):
-            seconds[role_of(each)] += each.cpu_seconds
-        return seconds
+            by_role[role_of(each)] += each.cpu_seconds - before.get(each.pid, 0.0)
+        return Used(seconds, sum(by_role.values()), by_role)
 
 
 def role_of(process: Process) -> Role:

@@ -15,7 +15,7 @@ class Process(NamedTuple):
     pid: int
     parent: int
     cpu_seconds: float
-    """Its own and those of its children that have ended."""
+    """Its own, without those of children that have ended."""
     command: str
 
 
@@ -51,7 +51,7 @@ def _process(path: Path) -> Process | None:
         return None  # It has ended meanwhile.
     # The name before the last parenthesis may have any characters in it.
     fields = stat[stat.rindex(")") + 2 :].split()
-    return Process(int(path.name), int(fields[1]), sum(map(int, fields[11:15])) / _TICKS, command)
+    return Process(int(path.name), int(fields[1]), sum(map(int, fields[11:13])) / _TICKS, command)
 
 
 def _is_below(process: Process, roots: set[int], known: dict[int, Process]) -> bool:

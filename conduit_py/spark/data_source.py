@@ -5,6 +5,7 @@ Register it with `spark.dataSource.register(DataSource)`.
 
 from pyspark.sql import datasource, types
 
+from conduit_py.spark.format.border import explained
 from conduit_py.spark.format.columns import READ
 from conduit_py.spark.format.reader import Reader
 from conduit_py.spark.format.settings import read_settings
@@ -31,17 +32,21 @@ class DataSource(datasource.DataSource):
 
     def schema(self) -> types.StructType:
         # Only readers are asked for it. This is the first place that can say what is wrong with their options.
-        read_settings(self.options)
+        with explained():
+            read_settings(self.options)
         return READ
 
     def reader(self, schema: types.StructType) -> Reader:
-        return Reader(self.options, schema)
+        with explained():
+            return Reader(self.options, schema)
 
     def streamReader(self, schema: types.StructType) -> StreamReader:  # noqa: N802
         return StreamReader(self.options, schema)
 
     def writer(self, schema: types.StructType, overwrite: bool) -> Writer:
-        return Writer(self.options, schema, overwrite)
+        with explained():
+            return Writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: types.StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        return StreamWriter(self.options, schema, overwrite)
+        with explained():
+            return StreamWriter(self.options, schema, overwrite)

@@ -126,9 +126,8 @@ class Remote(sdk.Source[Options]):
         with trio.CancelScope() as self._waiting:
             # What is read sets out before more is read.
             await trio.lowlevel.checkpoint()
-            while self._equipment is not None and self._given_out >= JOBS_AHEAD * self._executors.cores:
-                self._acked = trio.Event()
-                await self._acked.wait()
+            if self._equipment is not None:
+                await self._room()
             while not self._ready:
                 if self._done:
                     self._take(msgspec.msgpack.decode(self._done.popleft(), type=Done))
@@ -138,6 +137,16 @@ class Remote(sdk.Source[Options]):
             self._given_out += len(given)
             return given
         raise EndOfSource
+
+    async def _room(self) -> None:
+        """Wait until few enough pieces are given out."""
+        while self._given_out >= JOBS_AHEAD * self._executors.cores:
+            self._acked = trio.Event()
+            self._tally.held.add(self._node)
+            try:
+                await self._acked.wait()
+            finally:
+                self._tally.held.discard(self._node)
 
     async def ack(self, positions: Sequence[bytes]) -> None:
         self._given_out -= len(positions)

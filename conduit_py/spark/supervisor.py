@@ -10,7 +10,7 @@ from conduit_connectors.spark.options import SparkOptions
 from conduit_connectors.spark.session import shared
 
 from conduit_py.graph.compile import DEAD_LETTERS, compile_pipeline
-from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.lifecycle.supervisor import Supervisor, blocked_on
 from conduit_py.pipeline import Pipeline
 from conduit_py.sdk.plugin import Connector
 from conduit_py.sdk.preparing import PieceRefused, PreparingDestination
@@ -49,6 +49,11 @@ class SparkSupervisor(Supervisor):
     def progress(self) -> Progress:
         """One look at the pipeline as the user wrote it down; processors count a task once it has come back."""
         seen = super().progress()
+        for meter in seen.nodes:
+            if meter.node in self._tally.held:
+                # To the driver this one waits for its input. In truth it is held up as by a full window.
+                meter.waits = ["window"]
+        seen = msgspec.structs.replace(seen, blocked_on=blocked_on(seen.nodes))
         meters = {meter.node: meter for meter in seen.nodes}
         if shared.starting is not None:
             seen = msgspec.structs.replace(seen, blocked_on=f"Spark, which is starting on {shared.starting}")

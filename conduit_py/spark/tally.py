@@ -13,6 +13,8 @@ class Tally:
 
     def __init__(self) -> None:
         self._counts: dict[str, list[int]] = {}
+        self.held: set[str] = set()
+        """The sources that give out nothing more until something of what they gave is acked."""
 
     def add(self, counts: Mapping[str, Sequence[int]]) -> None:
         for node, more in counts.items():

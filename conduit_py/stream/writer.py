@@ -13,6 +13,7 @@ from conduit_py.errors import RecordRefused, RunError, TransientError
 from conduit_py.killpoint import reach
 from conduit_py.pipeline import Destination
 from conduit_py.sdk.destination import AckMode, refusal_text
+from conduit_py.sdk.preparing import PieceRefused
 from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.answers import check_refusals
@@ -162,6 +163,8 @@ class Writer:
                     return await self._calls("take", [record.payload.after for record in batch])
                 return await self._calls("write", lent(batch))
         except RecordRefused as error:
+            if type(batch.records[0]) is Bundle:
+                raise PieceRefused(error.message, suggestion=error.suggestion) from error
             return dict.fromkeys(range(len(batch)), refusal_text(error))
 
     def _matching(self, batch: Batch, ledger: Ledger) -> Batch:

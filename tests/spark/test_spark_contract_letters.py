@@ -1,6 +1,6 @@
 """Dead letters, promised of both engines: what is in them, who gets them, and how many there may be."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ from conduit_connectors import memory
 from engine_world import World, kept, no_good, sorted_out
 
 from conduit_py import pipeline as p
+from conduit_py.batch import Batch
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import RecordRefused
 from conduit_py.record import Record
@@ -93,17 +94,16 @@ async def test_a_letter_that_cannot_be_kept_stops_it_and_its_record_is_never_ack
     world.write(range(500))
     store = MemoryStore()
     flooded = [True]
+    stored: list[int] = []
 
     def keep(letter: DeadLetter) -> None:
         if flooded[0] and letter.record.payload["n"] == 300:
             raise OSError("the cellar is flooded")
-        kept.append(letter.record.payload["n"])
+        stored.append(letter.record.payload["n"])
 
-    kept: list[int] = []
     pipeline = world.pipeline(refusing(10, 300, 301), dead_letters=p.DeadLetters(keep))
     state = await world.run(pipeline, store)
-    flooded.clear()
-    flooded.append(False)
+    flooded[0] = False
     again = await world.run(pipeline, store)
 
     assert state.status is Status.DEGRADED
@@ -112,7 +112,7 @@ async def test_a_letter_that_cannot_be_kept_stops_it_and_its_record_is_never_ack
     assert "flooded" in state.error.message
     assert "no 300" in state.error.message
     assert again.status is Status.COMPLETED, again.error
-    assert kept == [10, 300, 301]
+    assert stored == [10, 300, 301]
     assert sorted(set(world.numbers())) == [n for n in range(500) if n not in (10, 300, 301)]
 
 
@@ -132,6 +132,29 @@ async def test_records_that_a_destination_refuses_are_letters_of_it(world: World
     assert all("raw bytes" in letter["error"] for letter in letters)
     [out] = [meter for meter in supervisor.progress().nodes if meter.node == "out"]
     assert (out.records, out.refused) == (497, 3)
+
+
+async def test_what_a_destination_refuses_of_a_piece_is_found_by_single_records(world: World) -> None:
+    """Only the driver can know of some refusals: then it goes back and writes by itself."""
+    world.write(range(500))
+
+    class Picky(world.kind):  # type: ignore[misc, name-defined]
+        def write(self, batch: Batch) -> Any:
+            refused = {index: "no 300" for index, record in enumerate(batch) if record.payload["n"] == 300}
+            super().write(batch.select([index for index in range(len(batch)) if index not in refused]))
+            return refused
+
+        def take(self, pieces: Sequence[bytes]) -> None:
+            if any(b'"n":300}' in piece for piece in pieces):
+                raise RecordRefused("no 300")
+            super().take(pieces)
+
+    state = await world.run(world.pipeline(destinations=[world.destination(kind=Picky)]))
+
+    assert state.status is Status.COMPLETED, state.error
+    assert list(dict.fromkeys(world.numbers())) == [n for n in range(500) if n != 300]
+    [letter] = world.rows("dead")
+    assert (letter["node"], letter["error"], letter["record"]["payload"]["after"]) == ("out", "no 300", {"n": 300})
 
 
 async def test_lines_that_cannot_be_read_are_dead_letters_of_their_source(world: World) -> None:

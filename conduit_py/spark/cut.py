@@ -46,6 +46,7 @@ class Cut:
         half = copy(self.graph.pipeline)
         # Nothing is written there, so nothing has to be once: that is for the driver to see to.
         half.settings = half.settings.model_copy(update={"delivery": "at_least_once", "transaction": None})
+        half.outbox = {}
         half.dead_letters = DeadLetters()
         half.sources = [_bare(source) for source in half.sources]
         half.processors = [self._placed(id, self._inputs(id, here=False)) for id in self.executors]

@@ -146,6 +146,7 @@ class Preparation(sdk.Destination[sdk.Options]):
 def _between_own_ends(pipeline: Pipeline, part: Part, results: Results) -> tuple[Pipeline, PartSource]:
     own = copy(pipeline)
     own.settings = pipeline.settings.model_copy(update={"delivery": "at_least_once", "transaction": None})
+    own.outbox = {}
     own.dead_letters = DeadLetters(results.refuse)
     own.sources = [copy(source) for source in pipeline.sources]
     for source in own.sources:

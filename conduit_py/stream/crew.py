@@ -7,7 +7,7 @@ from typing import NamedTuple
 import trio
 
 from conduit_py.batch import Batch
-from conduit_py.errors import RecordRefused, RunError
+from conduit_py.errors import CannotDefer, RecordRefused, RunError
 from conduit_py.pipeline import Processor
 from conduit_py.record import Record
 from conduit_py.sdk.defer import Defer
@@ -134,6 +134,8 @@ def _chosen(when: Callable[[Record], bool], records: list[Record]) -> tuple[list
         try:
             if when(record):
                 chosen.append(index)
+        except Defer as error:
+            raise CannotDefer("a condition raised Defer", suggestion="let the processor itself raise it") from error
         except Exception as error:  # a border: the condition is the user's
             results[index] = error
     return chosen, results

@@ -1,6 +1,6 @@
 """Units: what a processor does to its state while it has one record, or one batch, is done whole or not at all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from conduit_py.batch import Batch
@@ -24,7 +24,7 @@ def in_units(
         state.advance()
         came = _copied(subject) if defers else []
         try:
-            return _kept(state, call(subject, *more), came)
+            return _kept(state, subject, call(subject, *more), came)
         except Defer:
             return _deferred(state, subject, came)
         except BaseException:
@@ -35,7 +35,7 @@ def in_units(
         state.advance()
         came = _copied(subject) if defers else []
         try:
-            return _kept(state, await call(subject, *more), came)
+            return _kept(state, subject, await call(subject, *more), came)
         except Defer:
             return _deferred(state, subject, came)
         except BaseException:
@@ -49,21 +49,24 @@ def _copied(subject: Record | Batch) -> list[Record]:
     return [subject.copy()] if isinstance(subject, Record) else [record.copy() for record in subject]
 
 
-def _kept(state: State, result: Any, came: list[Record]) -> Any:
+def _kept(state: State, subject: Record | Batch, result: Any, came: list[Record]) -> Any:
     if isinstance(result, Defer):
         raise result
     if isinstance(result, Exception):
         state.undo()
         return result
-    if came and isinstance(result, list | tuple) and any(isinstance(each, Defer) for each in result):
+    if came and not isinstance(subject, Record) and isinstance(result, Iterable):
         return _kept_in_part(state, list(result), came)
     state.keep()
     return result
 
 
 def _kept_in_part(state: State, results: list[Any], came: list[Record]) -> list[Any]:
-    """The results for a batch whose end is deferred. What was done to the state is about the records before that."""
-    first = next(index for index, result in enumerate(results) if isinstance(result, Defer))
+    """The results for a batch whose end may be deferred: what was done to the state is about the records before."""
+    first = next((index for index, result in enumerate(results) if isinstance(result, Defer)), len(results))
+    if first == len(results) or len(results) != len(came):
+        state.keep()
+        return results
     if not all(isinstance(result, Defer) for result in results[first:]):
         raise CannotDefer(
             "a record was deferred, but not all behind it: the next transaction would have them in another order",

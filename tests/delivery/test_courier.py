@@ -17,8 +17,11 @@ from trio.testing import MockClock
 from conduit_py import Batch, Destination, Pipeline, PipelineInvalid, Record, Source, State, processor, sdk
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.guarantees import guarantees
+from conduit_py.graph.node import Graph
+from conduit_py.lifecycle.difference import Difference, difference
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk.destination import Refusals
+from conduit_py.spark.cut import Cut
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.sqlite import SqliteStore
@@ -267,6 +270,33 @@ def test_check_and_describe_say_what_is_promised_at_each_target() -> None:
         ("outbox", "mail"): "effectively once",
         ("outbox", "lines"): "at least once",
     }
+
+
+def test_executors_of_spark_have_no_outbox_and_the_driver_has() -> None:
+    cut = Cut(compile_pipeline(pipeline(1, {"mail": counted()})))
+    executed = compile_pipeline(cut.executed()).pipeline
+
+    assert (executed.delivery, executed.outbox) == ("at_least_once", {})
+    assert list(cut.graph.pipeline.outbox) == ["mail"]
+
+
+def test_an_outbox_that_changes_is_a_difference_and_one_that_does_not_is_none(tmp_path: Path) -> None:
+    def made(name: str) -> Graph:
+        mail = file.Destination(path=tmp_path / name)
+        source = Source("s", file.Source(path=tmp_path / "in"))
+        destination = Destination("d", file.Destination(path=tmp_path / "out"))
+        return compile_pipeline(
+            Pipeline(
+                "p",
+                sources=[source],
+                destinations=[destination],
+                delivery="exactly_once",
+                outbox={"mail": mail},
+            )
+        )
+
+    assert difference(made("a"), made("a")) == Difference()
+    assert difference(made("a"), made("b")) == Difference(rest="the settings")
 
 
 @pytest.mark.parametrize("kill_at", ["transaction.after_commit:2", "forwarder.sent:1"])

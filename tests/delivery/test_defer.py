@@ -151,7 +151,7 @@ class TestWhatItMeans:
         assert outcome.status is Status.COMPLETED
         assert vault.history == list(range(1, 36))
 
-    @pytest.mark.parametrize("way", ["async", "batch", "class", "returned", "raised for the batch"])
+    @pytest.mark.parametrize("way", ["async", "batch", "class", "returned", "generated", "raised for the batch"])
     async def test_every_way_to_write_it(self, way: str, autojump_clock: MockClock) -> None:
         vault, store = Vault(), MemoryStore()
         outcome = await run_to_end(pipeline(StagedVault(vault=vault), processors=[Processor("p", WAYS[way])]), store)
@@ -227,6 +227,11 @@ def batched(batch: Batch, state: State) -> list[Record | Defer]:
 
 
 @processor(state=True, defers=True, batch=True)
+def generated(batch: Batch, state: State) -> Any:
+    return iter(batched.function(batch, state))
+
+
+@processor(state=True, defers=True, batch=True)
 def batched_whole(batch: Batch, state: State) -> list[Record | Defer]:
     """Defers all of a batch that is not the first, and what is behind a multiple of ten."""
     if not state.first:
@@ -250,6 +255,7 @@ WAYS: dict[str, Any] = {
     "batch": batched,
     "class": Written(),
     "returned": returned,
+    "generated": generated,
     "raised for the batch": batched_whole,
 }
 
@@ -284,6 +290,21 @@ class TestSeveralSources:
         ends = [0, *vault.history]
         shown = [vault.visible[start:stop] for start, stop in itertools.pairwise(ends)]
         assert all(len({n // 1000 for n in each}) == 1 for each in shown)
+
+    async def test_a_processor_of_their_own_that_defers(self, autojump_clock: MockClock) -> None:
+        vault, store = Vault(), MemoryStore()
+        sources = [
+            Source(f"s{at}", memory.Source(records=numbers(35, 1000 * at)), batch_size=3 + at, processors=[by_tens])
+            for at in range(3)
+        ]
+        outcome = await run_to_end(pipeline(StagedVault(vault=vault), sources=sources, processors=[summed]), store)
+
+        assert outcome.status is Status.COMPLETED
+        for at in range(3):
+            mine = list(range(1000 * at, 1000 * at + 35))
+            assert [n for n in vault.visible if n // 1000 == at] == mine
+            assert (await kept(store, f"s{at}:by_tens"))["seen"] == mine
+        assert (await kept(store, "summed"))["sum"] == sum(vault.visible)
 
     async def test_a_source_that_does_not_come_past_it_is_not_held_up(self, autojump_clock: MockClock) -> None:
         one, other, store = Vault(), Vault(), MemoryStore()
@@ -492,6 +513,30 @@ class TestWhereItIsRefused:
 
         assert outcome.error is not None
         assert "a record was deferred, but not all behind it" in outcome.error.message
+
+    async def test_a_condition_that_defers(self, autojump_clock: MockClock) -> None:
+        def undecided(record: Record) -> bool:
+            raise Defer
+
+        outcome = await run_to_end(
+            pipeline(StagedVault(vault=Vault()), processors=[Processor("by_tens", by_tens, when=undecided)])
+        )
+
+        assert outcome.error is not None
+        assert (outcome.error.code, outcome.error.message) == ("processor.cannot_defer", "a condition raised Defer")
+
+    @pytest.mark.parametrize("missing", [1, -1])
+    async def test_a_batch_with_too_many_or_too_few_results(self, missing: int, autojump_clock: MockClock) -> None:
+        @processor(state=True, defers=True, batch=True)
+        def careless(batch: Batch, state: State) -> list[Record | Defer]:
+            return [batch[0], *[Defer()] * len(batch)][: len(batch) - missing]
+
+        source = Source("s", memory.Source(records=numbers(35)), batch_size=35)
+        declared = pipeline(StagedVault(vault=Vault()), sources=[source], processors=[careless])
+        outcome = await run_to_end(declared)
+
+        assert outcome.error is not None
+        assert outcome.error.code == "contract.broken"
 
     def test_at_validation(self) -> None:
         @processor(defers=True)

@@ -5,6 +5,7 @@ record is lost, doubled or out of order, whatever happens while one is held, and
 """
 
 import itertools
+import random
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from conduit_py.status import Status
 from conduit_py.store.letter_filter import LetterFilter
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import run_to_end
+from conduit_py.testing.simulation import simulated
 from conduit_py.testing.vault import HomeVault, KeyedVault, StagedVault, Vault
 from tests.delivery.upstream import Upstream, VirtualSource, committed, offset
 
@@ -447,6 +449,63 @@ class TestHowItEnds:
         assert (await store.letters.page(LetterFilter())).letters == []
 
 
+@simulated(seeds=range(20), seconds=3600)
+async def test_any_schedule_of_any_sources_and_limits_cut_short_now_and_then(seed: int) -> None:
+    """No record lost, doubled or out of order, and no wait for ever, whatever waits where when a record is deferred."""
+    rng = random.Random(seed)
+    sources = {f"s{at}": rng.randint(1, 40) for at in range(rng.randint(1, 3))}
+    sizes = {name: rng.randint(1, 8) for name in sources}
+    often, limit = rng.choice([2, 3, 7]), rng.choice([2, 5, 100])
+
+    @processor
+    async def upstream(record: Record) -> Record | None:
+        await trio.sleep(rng.choice([0, 0, 0.001]))
+        return None if record.payload["n"] % 11 == 5 else record
+
+    @processor(state=True, defers=True)
+    def sometimes(record: Record, state: State) -> Record:
+        if hash((seed, record.payload["n"])) % often == 0 and not state.first:
+            raise Defer
+        source = f"seen{record.payload['n'] // 1000}"
+        state.put(source, [*state.get(source, []), record.payload["n"]])
+        return record
+
+    def made() -> Pipeline:
+        return pipeline(
+            HomeVault(vault=home),
+            SlowVault(vault=staged),
+            sources=[
+                Source(
+                    name,
+                    memory.Source(records=numbers(count, 1000 * int(name[1:]))),
+                    batch_size=sizes[name],
+                    processors=[upstream] if rng.random() < 0.5 else [],
+                )
+                for name, count in sources.items()
+            ],
+            processors=[upstream, sometimes, summed],
+            transaction=Transaction(max_records=limit),
+        )
+
+    home, staged, store = Vault(), Vault(), MemoryStore()
+    for _ in range(rng.randint(0, 3)):
+        supervisor = Supervisor(made(), store)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            await trio.sleep(rng.uniform(0, 8))
+            supervisor.force()
+    outcome = await run_to_end(made(), store)
+
+    assert outcome.status is Status.COMPLETED, outcome.error
+    state = await kept(store, "sometimes")
+    for name, count in sources.items():
+        first = 1000 * int(name[1:])
+        expected = [n for n in range(first, first + count) if n % 11 != 5]
+        assert [n for n in home.visible if n in expected] == [n for n in staged.visible if n in expected] == expected
+        assert state.get(f"seen{name[1:]}", []) == expected
+    assert (await kept(store, "summed")).get("sum", 0) == sum(home.visible)
+
+
 class TestWhereItIsRefused:
     async def test_gz_t11_to_defer_the_first_record_of_a_transaction_is_an_error(
         self, autojump_clock: MockClock
@@ -529,7 +588,8 @@ class TestWhereItIsRefused:
     async def test_a_batch_with_too_many_or_too_few_results(self, missing: int, autojump_clock: MockClock) -> None:
         @processor(state=True, defers=True, batch=True)
         def careless(batch: Batch, state: State) -> list[Record | Defer]:
-            return [batch[0], *[Defer()] * len(batch)][: len(batch) - missing]
+            results: list[Record | Defer] = [batch[0], *([Defer()] * len(batch))]
+            return results[: len(batch) - missing]
 
         source = Source("s", memory.Source(records=numbers(35)), batch_size=35)
         declared = pipeline(StagedVault(vault=Vault()), sources=[source], processors=[careless])

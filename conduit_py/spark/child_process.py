@@ -20,8 +20,10 @@ from conduit_py.spark.child_link import TO_SERVER, ChildLink, ToServer
 LINE_MAX = 64 * 1024
 KEPT_LINES = 5
 LOG_SECONDS = 1.0
-CHATTER = ("WARNING: Using incubator", "Setting default log level", "To adjust logging", "Setting Spark log level")
-"""What Java says at every start."""
+CHATTER = (
+    "WARNING: Using incubator", "Setting default log level", "To adjust logging", "Setting Spark log level", "\tat ",
+)  # fmt: skip
+"""What Java says at every start, and after every error."""
 
 
 class ProcessLost(TransientError):

@@ -37,8 +37,10 @@ CONF = {
 }
 """What every session of ours has unless the user says otherwise."""
 
-# A deep stack: Spark matches long error texts with regular expressions, which overflow the usual one.
-_JAVA = f"-Xss8m -Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+# A deep stack: Spark matches long error texts with regular expressions, which overflow the usual one. And an end
+# where memory is: a driver that goes on without may never answer again.
+_LOG_FILE = Path(__file__).with_name("log4j2.properties").as_uri()
+_JAVA = f"-Xss8m -XX:+ExitOnOutOfMemoryError -Dlog4j2.configurationFile={_LOG_FILE}"
 _REMINDER_SECONDS = 5.0
 _CONNECT_SECONDS = 5.0
 _CONNECT_PORT = 15002
@@ -132,7 +134,10 @@ def _forget(session: "SparkSession") -> None:
     _logger.warning("Spark has ended by itself; it will be started again when it is needed")
     try:
         session.stop()
+        ended = _java_ended()
     except (Py4JError, PySparkException, OSError):
+        ended = True
+    if ended:
         _forget_java()
 
 

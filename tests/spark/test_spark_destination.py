@@ -283,7 +283,9 @@ def test_a_path_that_cannot_be_written_is_told_at_once(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    for path, why in ((tmp_path / "file" / "x", "Not a directory"), ("nosuch://x/y", "nosuch")):
+    # Nobody may make folders in /proc, not even the user who may do everything else.
+    forbidden = ("/proc/lake", r"cannot write to /proc/lake: .*No such file or directory.*")
+    for path, why in ((tmp_path / "file" / "x", "Not a directory"), ("nosuch://x/y", "nosuch"), forbidden):
         destination = Destination(path=str(path), **spark_options).fresh()
         with pytest.raises(FatalError, match=why):
             destination.open()

@@ -156,6 +156,10 @@ def test_what_is_missing_or_does_not_answer_is_told(postgres: str, spark: SparkS
     with pytest.raises(FatalError, match=r"Spark has no JDBC driver no\.such\.Driver"):
         without_driver.open()
     trio.run(without_driver.teardown)
+    other_kind = Jdbc(url="jdbc:nosuch://127.0.0.1/x", table="t", **spark_options).fresh()
+    with pytest.raises((FatalError, TransientError), match=r"(?i)url"):
+        other_kind.open()
+    trio.run(other_kind.teardown)
     without_server = Jdbc(url="jdbc:postgresql://127.0.0.1:1/x", table="t", **spark_options).fresh()
     with pytest.raises(TransientError, match=r"127\.0\.0\.1:1 refused"):
         without_server.open()

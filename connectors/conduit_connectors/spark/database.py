@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from conduit_connectors.spark.changes import GONE, ORDER
 from conduit_py.sdk import FatalError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Database:
         columns = "stage VARCHAR(128) PRIMARY KEY, owner VARCHAR(64), fence BIGINT, applied INT"
         self._run(f"CREATE TABLE {self._schema}{LEDGER} ({columns})")
 
-    def stage(self, owner: str, fence: int, number: int) -> str:
+    def stage(self, owner: str, fence: int, number: int, key: Sequence[str] = ()) -> str:
         """The name of a new staging table, noted in the ledger and, if the database can, made like the target."""
         name = f"{self._schema}conduit_stage_{_short(owner)}_{fence if fence >= 0 else 'plain'}_{number}"
         insert = f"INSERT INTO {self._schema}{LEDGER} (stage, owner, fence, applied) VALUES (?, ?, ?, 0)"
@@ -44,6 +45,8 @@ class Database:
         if self._url.startswith("jdbc:postgresql:"):
             # With its constraints, so that what breaks one does so before anything is committed.
             self._run(f"CREATE TABLE {name} (LIKE {self._table} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)")
+            if key:
+                self._run(self._with_changes(name, key))
         return name
 
     def count(self, table: str) -> int:
@@ -52,27 +55,66 @@ class Database:
             found.next()
             return int(found.getLong(1))
 
-    def apply(self, stage: str, columns: Sequence[str]) -> None:
-        """Copy the rows of a stage to the table and note that in one transaction; once, however often it is called."""
+    def is_unique(self, key: Sequence[str]) -> bool:
+        """Whether PostgreSQL keeps rows apart by exactly these columns."""
+        query = (
+            'SELECT string_agg(attname, chr(1) ORDER BY attname COLLATE "C") FROM pg_index '
+            "JOIN LATERAL unnest((indkey::int2[])[0:indnkeyatts - 1]) AS number ON true "
+            "JOIN pg_attribute ON attrelid = indrelid AND attnum = number "
+            "WHERE indrelid = to_regclass(?) AND indisunique AND indimmediate AND indpred IS NULL GROUP BY indexrelid"
+        )
+        return "\1".join(sorted(key)) in self._texts(query, self._table)
+
+    def apply(self, stage: str, columns: Sequence[str], key: Sequence[str] = ()) -> None:
+        """Copy the rows of a stage to the table and note that in one transaction; once, however often it is called.
+
+        With a key they take the place of those that have it, and those that are gone are deleted.
+        """
         with self._connection() as connection:
             quote = str(connection.getMetaData().getIdentifierQuoteString()).strip()
-            names = ", ".join(f"{quote}{name}{quote}" for name in columns)
+            names = [f"{quote}{name}{quote}" for name in columns]
+            keys = [f"{quote}{name}{quote}" for name in key]
             mark = f"UPDATE {self._schema}{LEDGER} SET applied = 1 WHERE stage = ? AND applied = 0"
             if _execute(connection, mark, (stage,)):
-                _execute(connection, f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {stage}", ())
+                for statement in self._merge(stage, names, keys) if key else [self._insert(stage, names)]:
+                    _execute(connection, statement, ())
                 connection.commit()
         self._drop(stage)
+
+    def _insert(self, stage: str, names: Sequence[str]) -> str:
+        listed = ", ".join(names)
+        return f"INSERT INTO {self._table} ({listed}) SELECT {listed} FROM {stage}"
+
+    def _merge(self, stage: str, names: Sequence[str], keys: Sequence[str]) -> list[str]:
+        """In PostgreSQL's SQL. Of several changes of one key only the last counts."""
+        listed, by = ", ".join(names), ", ".join(keys)
+        last = f"(SELECT DISTINCT ON ({by}) * FROM {stage} ORDER BY {by}, {ORDER} DESC) AS last"
+        same = " AND ".join(f"old.{name} = last.{name}" for name in keys)
+        values = ", ".join(f"{name} = EXCLUDED.{name}" for name in names if name not in keys)
+        update = f"UPDATE SET {values}" if values else "NOTHING"
+        return [
+            f"DELETE FROM {self._table} AS old USING {last} WHERE last.{GONE} AND {same}",
+            f"INSERT INTO {self._table} ({listed}) SELECT {listed} FROM {last} WHERE NOT last.{GONE} "
+            f"ON CONFLICT ({by}) DO {update}",
+        ]
+
+    def _with_changes(self, stage: str, key: Sequence[str]) -> str:
+        """Room for the columns of changes. Of a deletion only the key is known, so only the key must not be null."""
+        query = (
+            "SELECT attname FROM pg_attribute "
+            "WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped AND attnotnull"
+        )
+        changes = [f"ADD COLUMN {ORDER} BIGINT", f"ADD COLUMN {GONE} BOOLEAN"]
+        for name in self._texts(query, self._table):
+            if name not in key:
+                changes.append(f'ALTER COLUMN "{name}" DROP NOT NULL')
+                changes.append(f'ADD CHECK ({GONE} OR "{name}" IS NOT NULL)')
+        return f"ALTER TABLE {stage} {', '.join(changes)}"
 
     def discard(self, owner: str, fence: int) -> None:
         """Drop the stages of this owner up to a fence; those applied are forgotten, the others are lost on purpose."""
         where = "WHERE owner = ? AND fence <= ?"
-        with self._connection() as connection:
-            query = connection.prepareStatement(f"SELECT stage FROM {self._schema}{LEDGER} {where}")
-            _bind(query, (_short(owner), fence))
-            found, stages = query.executeQuery(), []
-            while found.next():
-                stages.append(str(found.getString(1)))
-        for stage in stages:
+        for stage in self._texts(f"SELECT stage FROM {self._schema}{LEDGER} {where}", _short(owner), fence):
             self._drop(stage)
         self._run(f"DELETE FROM {self._schema}{LEDGER} {where}", _short(owner), fence)
 
@@ -90,6 +132,16 @@ class Database:
         with self._connection() as connection:
             catalog = connection.getMetaData()
             return any(catalog.getTables(None, None, name, None).next() for name in (table.lower(), table.upper()))
+
+    def _texts(self, sql: str, *values: str | int) -> list[str]:
+        """The first column of what a query gives."""
+        with self._connection() as connection:
+            query = connection.prepareStatement(sql)
+            _bind(query, values)
+            found, texts = query.executeQuery(), []
+            while found.next():
+                texts.append(str(found.getString(1)))
+            return texts
 
     def _run(self, sql: str, *values: str | int) -> None:
         with self._connection() as connection:

@@ -41,6 +41,9 @@ def spark_errors(what: str) -> Iterator[None]:
     except Exception as error:  # a border: Spark, its sink, or the user's function
         if isinstance(error, Cancelled) or _cancelled(error):
             raise TransientError(f"{what} was cancelled") from error
+        if _out_of_memory(error):
+            advice = "give Java more, with spark.driver.memory and spark.executor.memory in `conf`, or less at once"
+            raise FatalError(f"{what} failed: Java is out of memory: {explain(error)}", suggestion=advice) from error
         if _blames_data(error):
             raise BadRows(explain(error)) from error
         if blames_definition(error):
@@ -73,6 +76,11 @@ def blames_definition(error: BaseException) -> bool:
         return False  # A connection that fails, which Spark finds out while it analyses.
     meant = isinstance(error, AnalysisException | IllegalArgumentException | ParseException)
     return meant or bool(_DEFINITION_STATES.search(str(error)))
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether a job was too large for the Java that runs it; it would be again."""
+    return "java.lang.OutOfMemoryError" in str(error)
 
 
 def _cancelled(error: BaseException) -> bool:

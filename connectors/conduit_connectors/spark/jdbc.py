@@ -1,11 +1,12 @@
 """spark.Jdbc: rows of a database's table, written in parallel to a staging table and shown in one transaction."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from conduit_connectors.spark.changes import Changes, numbered
 from conduit_connectors.spark.database import Database
 from conduit_connectors.spark.failures import BadRows, spark_errors
 from conduit_connectors.spark.gather import GatherOptions, Piece, joined
@@ -25,6 +26,24 @@ class JdbcOptions(GatherOptions):
     table: str = Field(min_length=1, description="the table to add rows to, which must exist")
     driver: str = Field(default="org.postgresql.Driver", description="the class of the JDBC driver")
     options: dict[str, str] = Field(default={}, description='options of the driver, such as "user" and "password"')
+    mode: Literal["append", "upsert"] = Field(
+        default="append", description="add every record, or have one row per key: add, update or delete it"
+    )
+    key: list[str] = Field(
+        default=[], description='"upsert": the columns of the key, which must be unique in the table'
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.remote is not None:
+            raise ValueError("staging needs a Spark driver in this process: give `master` in place of `remote`")
+        if (self.mode == "upsert") != bool(self.key):
+            raise ValueError('`key` and mode "upsert" go together')
+        if self.mode == "upsert" and self.payload == "envelope":
+            raise ValueError('mode "upsert" writes columns: payload "envelope" has none that could be a key')
+        if self.mode == "upsert" and not self.url.startswith("jdbc:postgresql:"):
+            raise ValueError('mode "upsert" is known to work with PostgreSQL only')
+        return self
 
 
 class Stages(msgspec.Struct, frozen=True):
@@ -32,14 +51,16 @@ class Stages(msgspec.Struct, frozen=True):
 
     names: list[str]
     columns: list[str]
+    key: list[str] = []
+    """Those by which rows are found; none: rows are added."""
 
 
 class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]):
     """Adds rows to a table, a batch in whole or not at all, by way of a staging table and a ledger.
 
     Exactly-once in an exactly-once pipeline (staged, D3). In an at-least-once one a batch that was
-    committed and not yet acked when the process was killed is added again. The table `conduit_ledger` beside the
-    target says which stages were applied.
+    committed and not yet acked when the process was killed is added again; with mode "upsert" that changes nothing.
+    The table `conduit_ledger` beside the target says which stages were applied.
     """
 
     _fence = -1
@@ -66,14 +87,14 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
     def stage(self) -> bytes | None:
         self._stage_gathered()
         stages, self._stages = self._stages, []
-        return msgspec.json.encode(Stages(stages, self._columns)) if stages else None
+        return msgspec.json.encode(Stages(stages, self._columns, self.options.key)) if stages else None
 
     def apply(self, intent: bytes) -> None:
         stages = msgspec.json.decode(intent, type=Stages)
         try:
             with spark_errors("applying a stage"), self._work.running():
                 for name in stages.names:
-                    self._database.apply(name, stages.columns)
+                    self._database.apply(name, stages.columns, stages.key)
         except BadRows as bad:
             raise FatalError(
                 f"{self.options.table} does not take rows that are already committed: {bad}",
@@ -81,10 +102,6 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
             ) from bad
 
     def _row_maker(self, session: "SparkSession") -> RowMaker:
-        if not hasattr(session, "_jsparkSession"):
-            raise FatalError(
-                "staging needs a Spark driver in this process, and `remote` has none", suggestion="give a `master`"
-            )
         options = self.options
         self._database = Database(session, options.url, options.driver, options.table, options.options)
         maker = super()._row_maker(session)
@@ -93,6 +110,19 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
 
             there = session.read.format("jdbc").options(**self._spark_options(options.table)).load()
             maker = Fields(to_arrow_schema(there.schema, timezone="UTC"), options.drift)
+        return Changes(self._keyed(maker), options.key) if options.key else maker
+
+    def _keyed(self, maker: RowMaker) -> Fields:
+        """Without a unique key the database would not know which row to update."""
+        assert isinstance(maker, Fields)
+        assert maker.schema is not None
+        unknown = [name for name in self.options.key if name not in maker.schema.names]
+        if unknown or not self._database.is_unique(self.options.key):
+            named = f"there is no column {unknown[0]!r}" if unknown else f"{', '.join(self.options.key)} is not unique"
+            raise FatalError(
+                f"{self.options.table} cannot be updated by its key: {named}",
+                suggestion="correct `key`, or add a PRIMARY KEY or UNIQUE constraint of just these columns",
+            )
         return maker
 
     def _prepare(self, session: "SparkSession") -> None:
@@ -101,7 +131,7 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
     def _commit(self, session: "SparkSession", piece: Piece) -> None:
         stage = self._staged(session, piece)
         try:
-            self._database.apply(stage, self._columns)
+            self._database.apply(stage, self._columns, self.options.key)
         except Exception:
             self._database.forget(stage)
             raise
@@ -126,10 +156,10 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
     def _staged(self, session: "SparkSession", piece: Piece) -> str:
         """Write rows to a new staging table. A task that was lost after its commit has written its rows twice."""
         assert self._owner is not None
-        stage = self._database.stage(self._owner, self._fence, self._count)
+        stage = self._database.stage(self._owner, self._fence, self._count, self.options.key)
         self._count += 1
         try:
-            frame = frame_of(session, piece.rows)
+            frame = frame_of(session, numbered(piece.rows) if self.options.key else piece.rows)
             frame.write.format("jdbc").options(**self._spark_options(stage)).mode("append").save()
             written = self._database.count(stage)
             if written != len(piece.messages):

@@ -61,15 +61,20 @@ class Fields:
 
     def rows(self, records: Sequence[Record], source: str) -> Fitted:
         fields = [index for index, record in enumerate(records) if isinstance(record.payload.after, dict)]
-        made = self._fitted([cast(Structured, records[index].payload.after) for index in fields])
+        made = self.fit([cast(Structured, records[index].payload.after) for index in fields])
+        refused = {index: without_fields(records[index].payload.after) for index in {*range(len(records))} - {*fields}}
+        refused |= {fields[row]: reason for row, reason in made.refused.items()}
+        return Fitted(made.batch, [fields[row] for row in made.kept], dict(sorted(refused.items())))
+
+    def fit(self, rows: list[Structured]) -> Fitted:
+        """Rows as columns of the schema; those that do not fit are refused, or end the run."""
+        made = self._fitted(rows)
         if made.refused and self._drift == "stop":
             raise FatalError(
                 f"a record does not fit the schema: {next(iter(made.refused.values()))}",
                 suggestion='declare it in `schema`, or let drift="refuse" dead-letter such records',
             )
-        refused = {index: _without_fields(records[index].payload.after) for index in {*range(len(records))} - {*fields}}
-        refused |= {fields[row]: reason for row, reason in made.refused.items()}
-        return Fitted(made.batch, [fields[row] for row in made.kept], dict(sorted(refused.items())))
+        return made
 
     def _fitted(self, rows: list[Structured]) -> Fitted:
         if self.schema is None:
@@ -89,7 +94,8 @@ def frame_of(session: "SparkSession", rows: pa.RecordBatch) -> "DataFrame":
     return session.createDataFrame(pa.Table.from_batches([rows]), schema=schema)
 
 
-def _without_fields(data: Data) -> str:
+def without_fields(data: Data) -> str:
+    """Why a record without structured data makes no row."""
     if data is None:
         hint = 'write whole records with payload="envelope", or filter records without payload.after'
         return f"payload.after is absent, so it has no fields to write ({hint})"

@@ -190,9 +190,9 @@ def _connected(options: SparkOptions) -> "SparkSession":
 
 def _require_server(remote: str) -> None:
     """Spark's client would try for ten minutes, in silence, to reach a server that is not there."""
-    host, _, port = urlsplit(remote).netloc.rpartition("@")[2].partition(":")
+    address = urlsplit(remote)
     try:
-        with socket.create_connection((host, int(port or _CONNECT_PORT)), timeout=_CONNECT_SECONDS):
+        with socket.create_connection((address.hostname, address.port or _CONNECT_PORT), timeout=_CONNECT_SECONDS):
             return
     except ValueError:
         raise FatalError(f"remote {remote!r} has no such port", suggestion='write it as "sc://host:15002"') from None

@@ -1,0 +1,72 @@
+"""Changes: what records do to a table that has one row for each key: put a row in its place, or take it away."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from conduit_connectors.spark.rows import Fields, without_fields
+from conduit_py.sdk import Operation, Record
+from conduit_py.sdk.columns import Fitted, fitted
+
+ORDER = "conduit_order"
+"""The column of a staging table that says which of several changes of one key is the last."""
+GONE = "conduit_gone"
+"""The column of a staging table that says that the row is to be deleted."""
+
+
+class Changes:
+    """Rows in the schema of a table, with one more column, GONE. Of a deletion only the key has values."""
+
+    def __init__(self, fields: Fields, key: Sequence[str]) -> None:
+        assert fields.schema is not None, "that of the table"
+        self.schema: pa.Schema | None = fields.schema
+        self._fields = fields
+        self._key = list(key)
+        self._key_schema = pa.schema([fields.schema.field(name) for name in key])
+        loose = [field.with_nullable(True) for field in fields.schema]
+        self._staged = pa.schema([*loose, pa.field(GONE, pa.bool_())])
+
+    def rows(self, records: Sequence[Record], source: str) -> Fitted:
+        values: dict[int, dict[str, Any]] = {}
+        refused: dict[int, str] = {}
+        for index, record in enumerate(records):
+            reason = self._read(record, values.setdefault(index, {}))
+            if reason is not None:
+                refused[index] = reason
+                del values[index]
+        gone = [index for index in values if records[index].operation is Operation.DELETE]
+        put = [index for index in values if records[index].operation is not Operation.DELETE]
+        made_put = self._fields.fit([values[index] for index in put])
+        made_gone = fitted([values[index] for index in gone], self._key_schema, more=True)
+        refused |= {put[row]: reason for row, reason in made_put.refused.items()}
+        refused |= {gone[row]: reason for row, reason in made_gone.refused.items()}
+        kept = [put[row] for row in made_put.kept] + [gone[row] for row in made_gone.kept]
+        return Fitted(self._joined(made_put.batch, made_gone.batch, kept), sorted(kept), dict(sorted(refused.items())))
+
+    def _read(self, record: Record, values: dict[str, Any]) -> str | None:
+        """Collect the values of a row; why there is none, if so. Of a deletion only the key counts."""
+        gone = record.operation is Operation.DELETE
+        if not gone and not isinstance(record.payload.after, dict):
+            return without_fields(record.payload.after)
+        for data in (record.key, record.payload.before if gone else None, record.payload.after):
+            if isinstance(data, dict):
+                values.update(data if data is record.payload.after else {k: data[k] for k in self._key if k in data})
+        missing = [name for name in self._key if values.get(name) is None]
+        return f"has no value for {missing[0]!r}, which is part of the key" if missing else None
+
+    def _joined(self, put: pa.RecordBatch, gone: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
+        """Both kinds as rows of one schema, in the order of the records."""
+        columns: list[pa.ChunkedArray] = []
+        for field in self._staged.remove(len(self._staged) - 1):
+            known = gone[field.name] if field.name in self._key else pa.nulls(len(gone), field.type)
+            columns.append(pa.chunked_array([put[field.name], known], field.type))
+        columns.append(pa.chunked_array([pa.array([False] * len(put) + [True] * len(gone), pa.bool_())]))
+        order = sorted(range(len(indices)), key=indices.__getitem__)
+        table = pa.Table.from_arrays(columns, schema=self._staged).take(pa.array(order, pa.int64())).combine_chunks()
+        return table.to_batches()[0] if len(table) else pa.RecordBatch.from_pylist([], self._staged)
+
+
+def numbered(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows with ORDER, counted from the first."""
+    return rows.append_column(pa.field(ORDER, pa.int64()), pa.array(range(len(rows)), pa.int64()))

@@ -5,6 +5,7 @@ from typing import Final
 
 from conduit_py.config.loaded import Desired, LoadedPipeline
 from conduit_py.config.yaml_delivery import TRANSACTION_KEYS, read_delivery, read_transaction
+from conduit_py.config.yaml_engine import read_engine
 from conduit_py.config.yaml_nodes import QUEUE_KEYS, Connectors, read_dead_letters, read_processors
 from conduit_py.config.yaml_plugin import placed, read_id
 from conduit_py.config.yaml_section import Section
@@ -15,6 +16,7 @@ from conduit_py.sdk.options import did_you_mean
 
 PIPELINE_KEYS: Final = [
     "id", "status", "name", "description", "connectors", "processors", "dead-letter-queue", "delivery", "transaction",
+    "engine", "spark",
 ]  # fmt: skip
 NAME_LENGTH_MAX: Final = 128
 DESCRIPTION_LENGTH_MAX: Final = 8192
@@ -33,6 +35,7 @@ def read_pipeline(section: Section, version: str) -> LoadedPipeline | None:
     processors = read_processors(section, version)
     delivery = read_delivery(section)
     transaction = read_transaction(section.section("transaction", TRANSACTION_KEYS))
+    engine = read_engine(section)
     dead_letters = read_dead_letters(section.section("dead-letter-queue", QUEUE_KEYS), delivery)
     if len(findings.problems) > mistakes_before or id is None:
         return None
@@ -45,6 +48,7 @@ def read_pipeline(section: Section, version: str) -> LoadedPipeline | None:
         description=description,
         delivery=delivery,
         transaction=transaction,
+        engine=engine,
     )
     placed(pipeline, section)
     if not _is_sound(pipeline, section):

@@ -37,10 +37,8 @@ CONF = {
 }
 """What every session of ours has unless the user says otherwise."""
 
-# A deep stack: Spark matches long error texts with regular expressions, which overflow the usual one. And an end
-# where memory is: a driver that goes on without may never answer again.
-_LOG_FILE = Path(__file__).with_name("log4j2.properties").as_uri()
-_JAVA = f"-Xss8m -XX:+ExitOnOutOfMemoryError -Dlog4j2.configurationFile={_LOG_FILE}"
+# A deep stack: Spark matches long error texts with regular expressions, which overflow the usual one.
+_JAVA = f"-Xss8m -Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 _REMINDER_SECONDS = 5.0
 _CONNECT_SECONDS = 5.0
 _CONNECT_PORT = 15002

@@ -1,8 +1,7 @@
 """Executors: the Spark on which the tasks of one source run, and what its failures mean."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,28 +13,8 @@ from conduit_connectors.spark.failures import spark_errors
 from conduit_connectors.spark.options import SparkOptions
 from conduit_connectors.spark.work import Work
 
-from conduit_py.errors import RunError
+from conduit_py.spark.causes import explained
 from conduit_py.spark.task import perform
-
-_ADVICE = {
-    "SparkContext was shut down": (
-        "Spark has ended, as it does without memory: see what Java said, and give it more with spark.driver.memory"
-    ),
-    "Answer from Java side is empty": (
-        "Java was killed: was the machine out of memory? see also spark.driver.memory in `conf`"
-    ),
-    "spark.driver.maxResultSize": (
-        "let more come back at once, with spark.driver.maxResultSize and spark.driver.memory in `conf`"
-    ),
-    "Python worker exited unexpectedly": (
-        "was it killed for want of memory? leave more to Python with spark.executor.memoryOverhead and less to Java, "
-        "use fewer cores for each executor, or have processors hold less; then run again: nothing is lost"
-    ),
-    "ExecutorLostFailure": (
-        "was it killed for want of memory? raise spark.executor.memory and spark.executor.memoryOverhead in `conf`"
-    ),
-}
-"""What to do when a job fails for good and Spark says this."""
 
 
 class Executors:
@@ -60,7 +39,7 @@ class Executors:
         self._work.close()
 
     def _run(self, plan: bytes, parts: Sequence[bytes]) -> list[bytes]:
-        with _advised(), spark_errors("a job of Spark"), self._work.running() as session:
+        with explained(), spark_errors("a job of Spark"), self._work.running() as session:
             rows = session.sparkContext.parallelize(parts, len(parts))
             done: list[bytes] = rows.map(partial(perform, plan)).collect()
             return done
@@ -89,13 +68,3 @@ class Job:
             self._token.run_sync_soon(self._ended.set)
         except trio.RunFinishedError:
             return  # Nobody waits any more.
-
-
-@contextmanager
-def _advised() -> Iterator[None]:
-    try:
-        yield
-    except RunError as error:
-        said = f"{error.message} {error.__cause__}"
-        error.suggestion = error.suggestion or next((each for sign, each in _ADVICE.items() if sign in said), None)
-        raise

@@ -1,5 +1,6 @@
 """Redaction: the secrets of a fleet, so that no text that leaves the server quotes one."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakSet
@@ -42,6 +43,12 @@ def secrets_of(pipeline: Pipeline) -> Iterator[str]:
     for plugin in (*plugins, pipeline.dead_letters.handler):
         if isinstance(plugin, Plugin) and not plugin.problems:
             yield from _secrets_in(plugin.options)
+    if pipeline.spark is not None:
+        yield from (value for name, value in pipeline.spark.conf.items() if _SECRET.search(name))
+
+
+_SECRET = re.compile("secret|password|token|access.?key", re.IGNORECASE)
+"""How settings of Spark's are called that hold one."""
 
 
 def _secrets_in(value: Any) -> Iterator[str]:

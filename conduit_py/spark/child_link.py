@@ -120,6 +120,8 @@ class ChildLink(Generic[Inbound]):
         self._inbound = inbound
         self._sending = trio.Lock()
         self._received = bytearray()
+        self.ended = False
+        """Whether the other side is known to be gone."""
 
     async def send(self, message: ToChild | ToServer) -> None:
         """Send a message. Raises trio.BrokenResourceError when the other side is gone."""
@@ -136,7 +138,8 @@ class ChildLink(Generic[Inbound]):
             head = await self._exactly(_LENGTH.size)
             body = head and await self._exactly(_LENGTH.unpack(head)[0])
         except trio.BrokenResourceError:
-            return None
+            body = None
+        self.ended = not body
         return self._inbound.decode(body) if body else None
 
     async def aclose(self) -> None:

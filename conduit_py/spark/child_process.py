@@ -20,6 +20,7 @@ from conduit_py.spark.child_link import TO_SERVER, ChildLink, ToServer
 LINE_MAX = 64 * 1024
 KEPT_LINES = 5
 LOG_SECONDS = 1.0
+EXIT_SECONDS = 2.0
 CHATTER = (
     "WARNING: Using incubator", "Setting default log level", "To adjust logging", "Setting Spark log level", "\tat ",
 )  # fmt: skip
@@ -72,6 +73,10 @@ class ChildProcess:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
+    def _runs(self) -> bool:
+        # Without waiting for it, or its number could go to another process, which `kill` would hit.
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+
     def lost(self) -> ProcessLost:
         """Why it is gone; once it is."""
         code = self._process.returncode
@@ -110,9 +115,12 @@ class ChildProcess:
             self._last_words.append(text)
 
     async def reap(self) -> None:
-        """Kill what is left of it and wait until it is gone."""
-        self.kill()
+        """Kill what is left of it and wait until it is gone. One that is about to end may, to say how."""
         with trio.CancelScope(shield=True):
+            with trio.move_on_after(EXIT_SECONDS):
+                while self._runs():  # noqa: ASYNC110 - the end of a process sets no event
+                    await trio.sleep(0.01)
+            self.kill()
             await trio.to_thread.run_sync(self._process.wait)
         await self.link.aclose()
         assert self._process.stderr is not None

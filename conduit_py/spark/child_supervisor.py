@@ -128,6 +128,8 @@ class ChildSupervisor(Supervisor):
         if unsaved is not None:
             return Ending(How.FAILED, unsaved)
         begin = await trio.to_thread.run_sync(definition, self.pipeline, self._recovery)
+        if self._stop_requested.is_set():
+            return Ending(How.STOPPED)
         timed_out: list[RunError] = []
         async with started(self.pipeline.id) as child, trio.open_nursery() as nursery:
             self.child, self._heard = child, None
@@ -183,7 +185,15 @@ class ChildSupervisor(Supervisor):
             log.debug("%s: nobody is there any more to be told", self.pipeline.id)
 
     async def _end_in_time(self, child: ChildProcess, timed_out: list[RunError]) -> None:
-        """Kill a child that does not do as it was told."""
+        """Kill a child that does not do as it was told, or that nobody waits for any more."""
+        try:
+            await self._patience(timed_out)
+        finally:
+            # Not one that is about to end: how it does is worth knowing.
+            if not child.link.ended:
+                child.kill()
+
+    async def _patience(self, timed_out: list[RunError]) -> None:
         await self._stop_requested.wait()
         seconds = self.pipeline.settings.stop_seconds + STOP_SECONDS
         with trio.move_on_after(seconds):
@@ -193,14 +203,15 @@ class ChildSupervisor(Supervisor):
         else:
             text = f"the graceful stop did not end within {seconds:g} s, and its process was ended"
             timed_out.append(StopTimedOut(text, suggestion="what was in flight will be read again"))
-        child.kill()
 
     def _take_on(self, state: PipelineState) -> None:
         """What the child says of itself, unless it does not know yet that it is to stop."""
         stopping = self._stopped_by is not None and state.status in (Status.RUNNING, Status.RECOVERING)
         lasting = state.status in (Status.RUNNING, Status.RECOVERING, Status.STOPPING)
-        if not stopping and lasting and (state.status, state.error) != (self.state.status, self.state.error):
-            self.state = state
+        # Why the process before it was lost, it does not know either.
+        error = state.error or self.state.error
+        if not stopping and lasting and (state.status, error) != (self.state.status, self.state.error):
+            self.state = msgspec.structs.replace(state, error=error)
 
     def _conclude(self, ended: Ended) -> Ending:
         if ended.fault is not None:

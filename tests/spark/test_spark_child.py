@@ -107,7 +107,7 @@ async def test_a_child_that_is_killed_is_started_again_and_nothing_is_lost(tmp_p
         error = supervisor.state.error
         before = supervisor.progress().acked
         await until(supervisor, lambda seen: seen.acked > before + 100)
-        assert supervisor.state.status is Status.RUNNING
+        assert (supervisor.state.status, supervisor.state.error) == (Status.RUNNING, error)
         assert not alive(first)
         supervisor.stop()
 
@@ -119,6 +119,35 @@ async def test_a_child_that_is_killed_is_started_again_and_nothing_is_lost(tmp_p
     assert before > 100
     assert kept(tmp_path) == list(range(len(kept(tmp_path))))
     assert supervisor.progress().recoveries == 1
+
+
+async def test_a_child_that_ends_by_itself_is_told_with_its_exit_code_and_last_words(tmp_path: Path) -> None:
+    @processor
+    def exits(record: Any) -> Any:
+        print("cannot go on", file=sys.stderr, flush=True)
+        os._exit(3)
+
+    store = MemoryStore()
+    state = await ChildSupervisor(pipeline(tmp_path, processors=[exits]), store, recovery=Recovery(retries=0)).run()
+
+    assert state.status is Status.DEGRADED
+    assert state.error is not None
+    assert state.error.message == (
+        "the process in which made runs on Spark ended by itself with exit code 3; it said last: cannot go on"
+    )
+    assert await store.state("made") == state
+
+
+async def test_nobody_who_waits_for_a_child_is_held_up_by_one_that_is_frozen(tmp_path: Path) -> None:
+    supervisor = ChildSupervisor(pipeline(tmp_path), MemoryStore())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await until(supervisor, lambda seen: seen.acked > 1)
+        number = pid(supervisor)
+        os.kill(number, signal.SIGSTOP)
+        nursery.cancel_scope.cancel()
+
+    assert not alive(number)
 
 
 class Stuck(sdk.Destination[sdk.Options]):

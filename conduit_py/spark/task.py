@@ -4,6 +4,7 @@ It is a run of the pipeline like any other, between ends of its own: the same re
 and dead letters as on one machine.
 """
 
+import gc
 import os
 import socket
 from collections import defaultdict
@@ -183,4 +184,7 @@ def _planned(pickled: bytes) -> Pipeline:
     plan: Plan = cloudpickle.loads(pickled)
     with suppress(OSError):
         os.chdir(plan.folder)
+    # Spark's worker looks for garbage after every task. What is here now stays, and need not be looked through each time.
+    gc.collect()
+    gc.freeze()
     return plan.pipeline

@@ -144,6 +144,41 @@ async def test_exactly_once_commits_output_letters_and_progress_together(world: 
     assert world.refused() == no_good(range(1000))
 
 
+async def test_on_spark_a_transaction_has_whole_parts(world: World) -> None:
+    """Where executors make ready what is written, a part is in one transaction however large it is."""
+    world.write(range(600))
+    sizes = world.folder / "sizes"
+
+    class Counting(world.kind):  # type: ignore[misc, name-defined]
+        count = 0
+
+        def write(self, batch: Batch) -> Any:
+            self.count += len(batch)
+            return super().write(batch)
+
+        def take(self, pieces: Sequence[bytes]) -> None:
+            self.count += b"".join(pieces).count(b"\n")
+            super().take(pieces)
+
+        def stage(self) -> bytes | None:
+            with sizes.open("a") as lines:
+                lines.write(f"{self.count}\n")
+            self.count = 0
+            staged: bytes | None = super().stage()
+            return staged
+
+    destination = world.destination(kind=Counting)
+    source = world.source(batch_size=20)
+    state = await world.run(
+        world.pipeline(sources=[source], destinations=[destination], delivery="exactly_once", transaction=SMALL)
+    )
+
+    assert state.status is Status.COMPLETED, state.error
+    staged = [int(line) for line in sizes.read_text().split()]
+    assert sum(staged) == 600
+    assert max(staged) > 150 if world.prepares else max(staged) <= 100
+
+
 async def test_a_pipeline_goes_from_one_engine_to_the_other_and_on_from_where_it_was(worlds: list[World]) -> None:
     store = MemoryStore()
     first = worlds[0]

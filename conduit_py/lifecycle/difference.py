@@ -34,8 +34,9 @@ def difference(old: Graph, new: Graph) -> Difference:
         if not same(_node(old.nodes[id]), _node(node)):
             if node.kind != "processor":
                 return Difference(rest=f"the {node.kind} {id}")
-            if _kind_of(old.nodes[id]) != _kind_of(node):
-                return Difference(rest=f"whether {id} has a state, or defers")
+            for what, is_so in _NEEDS_ROOM.items():
+                if is_so(old.nodes[id]) != is_so(node):
+                    return Difference(rest=f"whether {id} {what}")
             changed.add(id)
     if changed and new.pipeline.spark is not None:
         return Difference(rest=f"{', '.join(sorted(changed))}, which runs on Spark,")
@@ -60,10 +61,18 @@ def _node(node: Node) -> dict[str, Any]:
     return _said(node.declared, "after", "named")
 
 
-def _kind_of(node: Node) -> tuple[bool, bool]:
-    """Whether a processor remembers something, and whether it defers, for which a run makes room when it begins."""
+def _stateful(node: Node) -> bool:
     plugin = node.declared.processor if isinstance(node.declared, Processor) else None
-    return (False, False) if plugin is None else (plugin.stateful, plugin.defers)
+    return plugin is not None and plugin.stateful
+
+
+def _defers(node: Node) -> bool:
+    plugin = node.declared.processor if isinstance(node.declared, Processor) else None
+    return plugin is not None and plugin.defers
+
+
+_NEEDS_ROOM = {"has a state": _stateful, "defers": _defers}
+"""For what a run makes room when it begins."""
 
 
 def _said(declared: object, *leave_out: str) -> dict[str, Any]:

@@ -32,6 +32,8 @@ from conduit_py import (
 )
 from conduit_py.errors import RecordRefused
 from conduit_py.graph.compile import compile_pipeline
+from conduit_py.graph.node import Graph
+from conduit_py.lifecycle.difference import Difference, difference
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
 from conduit_py.store.letter_filter import LetterFilter
@@ -611,6 +613,17 @@ class TestWhereItIsRefused:
             "processors.by_tens": "let by_tens come before summed, or do the work of both in one processor"
         }
         assert _problems(delivery="at_least_once") == {"processors.by_tens": 'take delivery="exactly_once"'}
+
+    def test_one_that_begins_to_defer_needs_a_new_run(self) -> None:
+        def graph(defers: bool) -> Graph:
+            @processor(state=True, defers=defers, name="p")
+            def same(record: Record, state: State) -> Record:
+                return record
+
+            return compile_pipeline(pipeline(StagedVault(vault=vault), processors=[same]))
+
+        vault = Vault()
+        assert difference(graph(defers=False), graph(defers=True)) == Difference(rest="whether p defers")
 
     def test_behind_a_fan_out(self) -> None:
         declared = Pipeline(

@@ -21,7 +21,8 @@ class PreparingDestination(Destination[OptionsT]):
     On one machine it is a destination like any other. On Spark a task gives its records to `prepare` of an instance
     of its own, which is never opened and reaches nothing outside of its process, and sends what `prepared`
     returns to the driver. There `take` comes in place of `write`, in the order of the records, between the same
-    calls: what it writes is flushed, staged, committed and applied as if it had been given the records.
+    calls: what it writes is flushed, staged, committed and applied as if it had been given the records. In between,
+    `write` is called too: with dead letters that are sent again, which come one by one.
     """
 
     def prepares(self, *, exactly_once: bool) -> bool:

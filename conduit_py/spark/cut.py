@@ -4,6 +4,10 @@ A processor that keeps state needs every record, in order, and its state in the 
 the transactions. Only the driver has those. So it runs there, and with it everything behind it; what comes before it
 runs on executors. Nodes keep their ids in both halves, and by them their state, their letters and their counts,
 whatever engine runs them.
+
+Dead letters that are kept here are sent again by the driver alone: the invariant is that a letter, wherever it was
+refused, enters at the node of that id and meets every node behind it once, as on one machine. So the driver has the
+processors of executors too then, behind sources that it does not read.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,6 +41,7 @@ class Cut:
         self.executors = [node.id for node in graph.nodes.values() if node.kind == "processor" and not self._here(node)]
         """The processors that executors run, in topological order."""
         self.exits = self._exits()
+        self._resends = graph.pipeline.dead_letters.handler == "journal"
 
     def executed(self) -> Pipeline:
         """The pipeline that executors run: a destination for each exit, at its place.
@@ -67,7 +72,9 @@ class Cut:
         for source in half.sources:
             source.processors = list(arrivals(self.unused("executors")))
         half.processors = list(receipts.values())
+        half.processors += [self._placed(id, self._ways_in(id)) for id in (self.executors if self._resends else ())]
         half.processors += [self._placed(id, self._behind(id, receipts)) for id in self.driver]
+        half.sources += self._letters() if self._resends else []
         half.destinations = [self._written(each, self._behind(each.id, receipts)) for each in half.destinations]
         return half
 
@@ -113,16 +120,40 @@ class Cut:
         return Destination(leaving.node, Nowhere(), after=after)
 
     def _written(self, declared: Destination, after: list[str]) -> Destination:
-        return _joined(declared, after, asks=bool(self._inputs(declared.id, here=True)))
+        written = _joined(declared, after, asks=True)
+        written.asked_before = not self._inputs(declared.id, here=True)
+        return written
 
     def _behind(self, id: str, receipts: dict[str, Processor]) -> list[str]:
         arriving = [receipts[id].id] if id in receipts else []
-        return arriving + self._inputs(id, here=True)
+        again = self._ways_in(id) if self._resends else []
+        return arriving + again + self._inputs(id, here=True)
+
+    def _ways_in(self, id: str) -> list[str]:
+        """What feeds a node with letters of those before it that executors run."""
+        sources = {source.letters_of: source.id for source in self._letters()}
+        return [sources.get(upper, upper) for upper in self._inputs(id, here=False)]
+
+    def _letters(self) -> list[Source]:
+        """For each source one behind which its letters come in."""
+        made = []
+        for place, source in enumerate(self.graph.pipeline.sources):
+            way_in = Source(f"{self.unused('letters')}-{place}", Unread(), window=source.window)
+            way_in.letters_of = source.id
+            made.append(way_in)
+        return made
 
     def _receipt(self, receipt: Callable[[str, int], Processor], place: int) -> Processor:
         made = receipt(f"{self.unused('receipt')}-{place}", place)
         made.after = self.exits[place].sources
         return made
+
+
+class Unread(sdk.Source[sdk.Options]):
+    """Stands where the letters of a source come in again, of which nothing else is read here."""
+
+    def read(self, n: int) -> list[sdk.Record]:
+        raise NotImplementedError("only letters come in here")
 
 
 class Nowhere(sdk.Destination[sdk.Options]):

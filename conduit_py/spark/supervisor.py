@@ -59,7 +59,10 @@ class SparkSupervisor(Supervisor):
             seen = msgspec.structs.replace(seen, blocked_on=f"Spark, which is starting on {shared.starting}")
         if not meters:
             return seen
-        nodes = [self._tally.seen_by(node.id, node.kind, meters.get(node.id)) for node in self._whole.nodes.values()]
+        nodes = [
+            self._tally.seen_by(node.id, node.kind, meters.get(node.id), end=node.id not in self._cut.executors)
+            for node in self._whole.nodes.values()
+        ]
         filtered = sum(meter.filtered for meter in nodes if meter.kind == "processor")
         return msgspec.structs.replace(seen, nodes=[*nodes, meters[DEAD_LETTERS]], filtered=filtered)
 
@@ -74,7 +77,7 @@ class SparkSupervisor(Supervisor):
         """The pipeline that the driver runs."""
         planned, handler = plan(self._cut), self._whole.pipeline.dead_letters.handler
         driven = self._cut.driven(partial(arrivals, stops=handler == "stop"), receipt)
-        for source in driven.sources:
+        for source in (each for each in driven.sources if each.letters_of is None):
             connector = sharing(source.connector, options)
             source.connector = Remote(source.id, connector, planned, options, self._tally, part_size, self._equipment)
         for destination in driven.destinations:

@@ -21,10 +21,10 @@ class Tally:
             before = self._counts.get(node, [0] * len(COUNTERS))
             self._counts[node] = [each + another for each, another in zip(before, more, strict=True)]
 
-    def seen_by(self, node: str, kind: NodeKind, driver: Meter | None) -> Meter:
-        """What a node did in all. If it is on the driver too, it is an end, and executors count what it sorts out."""
+    def seen_by(self, node: str, kind: NodeKind, driver: Meter | None, *, end: bool) -> Meter:
+        """What a node did in all. Of an end, which the driver has too, executors count what it sorts out."""
         meter = Meter(node, kind) if driver is None else copy(driver)
         for name, count in zip(COUNTERS, self._counts.get(node, ()), strict=False):
-            if driver is None or name in SORTED_OUT:
+            if driver is None or not end or name in SORTED_OUT:
                 setattr(meter, name, getattr(meter, name) + count)
         return meter

@@ -92,8 +92,9 @@ class Wiring:
         self._channels = self._make_channels()
         self._make_stages()
         for node in graph.nodes.values():
-            if node.kind == "source":
-                self._add_source(node)
+            if isinstance(node.declared, Source):
+                if node.declared.letters_of is None:
+                    self._add_source(node)
             elif node.kind == "destination":
                 self._add_destination(node)
             elif node.id in self._channels:
@@ -238,7 +239,7 @@ class Wiring:
     def _add_replay(self) -> None:
         """Let dead letters in at every node that can refuse a record. It casts all votes that are not behind it."""
         graph, meter, wake = self._graph, self.meters[DEAD_LETTERS], Signal()
-        entries = {node.id: Entry(graph.votes(node.id), *self._entry(node)) for node in graph.nodes.values()}
+        entries = {id: Entry(graph.votes(node.id), *self._entry(node)) for id, node in self._ways_in().items()}
         everyone = (1 << len(graph.destinations)) - 1
         ledger = Ledger(graph.pipeline.id, DEAD_LETTERS, everyone, REPLAY_WINDOW, on_released=wake.set)
         self.ledgers[DEAD_LETTERS] = ledger
@@ -252,6 +253,12 @@ class Wiring:
             self.tasks.append(Task(DEAD_LETTERS, self.replay.settle))
         else:
             self._gate.entrants += 1
+
+    def _ways_in(self) -> dict[str, Node]:
+        """The node at which letters of each node come in: mostly itself."""
+        nodes = self._graph.nodes
+        stands_for = {id: each.declared.letters_of for id, each in nodes.items() if isinstance(each.declared, Source)}
+        return nodes | {other: nodes[id] for id, other in stands_for.items() if other is not None}
 
     def _entry(self, node: Node) -> tuple[list[Stage], Outlet]:
         """The way into a node that does not lead through the one before it; behind it, for a source."""

@@ -10,6 +10,7 @@ from conduit_py.batch import Batch, Span
 from conduit_py.bundle import Bundle, count_of
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import RecordRefused, RunError, TransientError
+from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.killpoint import reach
 from conduit_py.pipeline import Destination
 from conduit_py.sdk.destination import AckMode, refusal_text
@@ -51,6 +52,7 @@ class Writer:
     ) -> None:
         self._node = node
         self._when = declared.when
+        self._asked_before = declared.asked_before
         self._retry = declared.retry
         self._gate = gate
         # In a transaction what was written becomes durable when the destination is staged.
@@ -116,7 +118,7 @@ class Writer:
 
     async def _write_unseen(self, batch: Batch) -> None:
         ledger = self._ledgers[batch.span.source]
-        if self._when is not None:
+        if self._when is not None and (not self._asked_before or batch.span.source == DEAD_LETTERS):
             batch = self._matching(batch, ledger)
         if not batch.records:
             return

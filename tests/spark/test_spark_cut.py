@@ -4,56 +4,26 @@ No Spark is needed: the half of the executors runs here, part by part, as a task
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 from conduit_connectors import memory
+from drawn_pipelines import RECORDS, Draw, Kept, counting, numbered, plain, whole_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import Field, InstanceOf
 from trio.testing import MockClock
 
-from conduit_py import Batch, DeadLetters, Destination, Pipeline, Processor, Record, Source, State, sdk
-from conduit_py import processor as made_of
+from conduit_py import DeadLetters, Destination, Pipeline, Processor, Record, Source
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.sdk import Level
 from conduit_py.spark.arrivals import arrivals, receipt
 from conduit_py.spark.cut import Cut
 from conduit_py.spark.part import Part, carry
 from conduit_py.spark.task import run_part
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-
-
-class KeptOptions(sdk.Options):
-    """Where to keep."""
-
-    into: Annotated[InstanceOf[list[Any]], Field(description="what was written")]
-
-
-class Kept(sdk.Destination[KeptOptions]):
-    """Keeps payloads in a list; nothing crashes here, so nothing comes twice."""
-
-    level: ClassVar[Level] = Level.D1
-    blocking = False
-
-    def write(self, batch: Batch) -> None:
-        self.options.into.extend(record.copy().payload.after for record in batch)
-
-
-def plain(record: Record) -> Record:
-    return record
-
-
-@made_of(state=True)
-def counting(record: Record, state: State) -> Record:
-    count = state.get(record.payload["source"], 0) + 1
-    state.put(record.payload["source"], count)
-    record.payload["counts"] = [*record.payload.get("counts", []), count]
-    return record
 
 
 def pipeline(
@@ -141,7 +111,8 @@ class TestTheHalves:
         assert [id for id in executed.nodes if id not in ("a", "b")] == ["a:plain", "plain", "early", "tally"]
         assert [id for id in driven.nodes if id in ours] == ["tally", "plain-2", "out:plain", "out", "early"]
         assert [each.when for each in made.executed().destinations] == [odd, None]
-        assert {each.id: each.when for each in driven.pipeline.destinations} == {"early": None, "out": odd}
+        assert {each.id: each.asked_before for each in driven.pipeline.destinations} == {"early": True, "out": False}
+        assert all(each.when is odd for each in driven.pipeline.destinations)
         tally = driven.nodes["tally"].declared
         assert isinstance(tally, Processor)
         assert tally.when is odd
@@ -182,91 +153,6 @@ class Outcome(NamedTuple):
     positions: dict[str, bytes]
 
 
-RECORDS = 12
-
-
-def whole_of(draw: "Draw", records: dict[str, list[Any]]) -> Pipeline:
-    """A sound graph drawn at random: each processor and destination joins ends that no source reaches twice."""
-    names = (f"node-{number}" for number in range(100))
-    sources = [Source(id, memory.Source(records=records[id]), processors=draw.chain(names)) for id in records]
-    reached = {id: {id} for id in records}
-    loose = list(records)
-    processors = []
-    for _ in range(draw.number(4)):
-        inputs = draw.disjoint(list(reached), reached)
-        node = draw.processor(next(names), after=inputs)
-        processors.append(node)
-        reached[node.id] = set().union(*(reached[id] for id in inputs))
-        loose = [id for id in loose if id not in inputs] + [node.id]
-    destinations: list[Destination] = []
-    while loose:
-        inputs = [loose.pop()] if not draw.number(2) else draw.disjoint(loose, reached)
-        loose = [id for id in loose if id not in inputs]
-        id = f"out-{len(destinations)}"
-        when = draw.condition()
-        destinations.append(Destination(id, Kept(into=[]), after=inputs, when=when, processors=draw.chain(names)))
-    return Pipeline(
-        "p",
-        sources=sources,
-        processors=processors,
-        destinations=destinations,
-        dead_letters=DeadLetters(Kept(into=[])),
-        delivery="exactly_once",
-    )
-
-
-class Draw:
-    """Parts of pipelines, by a generator of numbers."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def number(self, most: int) -> int:
-        return self._rng.randint(0, most)
-
-    def disjoint(self, ids: list[str], reached: dict[str, set[str]]) -> list[str]:
-        """At least one of these, no two of which any source reaches."""
-        chosen: list[str] = []
-        seen: set[str] = set()
-        for id in self._rng.sample(ids, len(ids)):
-            if not reached[id] & seen and (not chosen or self._rng.random() < 0.6):
-                chosen.append(id)
-                seen |= reached[id]
-        return chosen
-
-    def chain(self, names: Any) -> list[Processor]:
-        return [self.processor(next(names)) for _ in range(max(0, self.number(3) - 1))]
-
-    def condition(self) -> Callable[[Record], bool] | None:
-        modulus = self.number(4)
-        return (lambda record: record.payload["n"] % modulus == 0) if modulus > 1 else None
-
-    def processor(self, id: str, **more: Any) -> Processor:
-        work: Any = self._rng.choice([plain, dropping, splitting, refusing, counting, counting])
-        if work is counting:
-            return Processor(id, counting, when=self.condition(), **more)
-
-        def traced(record: Record) -> Any:
-            record.payload["path"] = [*record.payload["path"], id]
-            return work(record)
-
-        return Processor(id, traced, when=self.condition(), **more)
-
-
-def dropping(record: Record) -> Record | None:
-    return None if record.payload["n"] % 4 == 1 else record
-
-
-def splitting(record: Record) -> list[Record]:
-    return [record, record.copy()][: record.payload["n"] % 3]
-
-
-def refusing(record: Record) -> Record:
-    if record.payload["n"] % 5 == 2:
-        raise ValueError("two")
-    return record
-
-
 async def run(pipeline: Pipeline, store: MemoryStore) -> Outcome:
     state = await Supervisor(pipeline, store).run()
     assert state.status is Status.COMPLETED, state.error
@@ -302,10 +188,6 @@ async def run_in_halves(whole: Pipeline, records: dict[str, list[Any]], part_siz
             outcomes += [Record.of(each) for each in done.outcomes]
         source.connector = memory.Source(records=outcomes)
     return await run(driven, store)
-
-
-def numbered(source: str) -> list[Any]:
-    return [{"source": source, "n": n, "path": []} for n in range(RECORDS)]
 
 
 @settings(max_examples=40)

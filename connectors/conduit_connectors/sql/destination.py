@@ -89,6 +89,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
             self._show_pieces(pieces)
             return
         try:
+            self._writing.write(list(enumerate(self._staged)))
             self._show_pieces([*self._staged_pieces, *pieces])
         finally:
             self._undo()
@@ -113,8 +114,9 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         """What the tables would refuse of these rows after those before them."""
         self._start()
         try:
-            if before and any(self._db.refuses_repeats(row) for row in rows.values()):
+            if (before or self._staged_pieces) and any(self._db.refuses_repeats(row) for row in rows.values()):
                 self._writing.write(list(enumerate(before)))
+                self._show_pieces(self._staged_pieces)
             return self._writing.write(list(rows.items()))
         finally:
             self._undo()

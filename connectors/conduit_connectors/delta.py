@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,7 +79,8 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         folder = f"_conduit/{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}"
         with _errors(self.options.path):
             for file in self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
-                if int(file.base_name.partition("-")[0]) <= fence:
+                # Some object stores list the folder itself as well.
+                if (stage := _STAGED.fullmatch(file.base_name)) and int(stage[1]) <= fence:
                     self._files.delete_file(file.path)
         self._application = f"conduit-py/{owner}"
         # A zombie's stages have a lower fence in their name: never committed, they are never applied.
@@ -175,6 +177,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
                 os.close(handle)
 
 
+_STAGED = re.compile(r"(\d{12})-\d{9}-\d{6}\.parquet")
 _NO_FIELDS = "payload.after is no structured data, so it has no fields to write"
 
 

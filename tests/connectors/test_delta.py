@@ -9,11 +9,14 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import boto3
 import pyarrow as pa
 import pytest
 from conduit_connectors.delta import Destination
 from deltalake import DeltaTable, write_deltalake
+from s3_server import ACCESS_KEY, SECRET_KEY
 
 from conduit_py.batch import Batch
 from conduit_py.errors import FatalError, TransientError
@@ -110,6 +113,34 @@ def test_a_zombie_that_applies_the_same_intent_adds_nothing(tmp_path: Path) -> N
     zombie.apply(intent)
 
     assert stored(tmp_path) == [{"n": 1}]
+
+
+def test_a_table_can_be_in_an_object_store(s3_server: str) -> None:
+    keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY}
+    store = keys | {"aws_endpoint_url": s3_server, "aws_region": "us-east-1", "aws_allow_http": "true"}
+    bucket = f"delta-{uuid4().hex}"
+    boto3.client("s3", endpoint_url=s3_server, region_name="us-east-1", **keys).create_bucket(Bucket=bucket)
+    options: dict[str, Any] = {"path": f"s3://{bucket}/a table", "columns": {"n": "long"}, "storage": store}
+
+    def opened_there() -> Destination:
+        destination = Destination(**options).fresh()
+        destination.open()
+        return destination
+
+    crashed = opened_there()
+    crashed.begin("p", 1, [])
+    crashed.write(batch({"n": 1}, {"n": 2}))
+    committed = crashed.stage()
+    crashed.write(batch({"n": 3}))
+    crashed.stage()
+    assert committed is not None
+    for fence in (2, 3):
+        destination = opened_there()
+        destination.begin("p", fence, [committed])
+    table = DeltaTable(options["path"], storage_options=store)
+
+    assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == [1, 2]
+    assert SECRET_KEY not in str(Destination(**options).options)
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def _planned(pickled: bytes) -> Pipeline:
     plan: Plan = cloudpickle.loads(pickled)
     with suppress(OSError):
         os.chdir(plan.folder)
-    # Spark's worker looks for garbage after every task. What is here now stays, and need not be looked through each time.
+    # Spark's worker looks for garbage after every task. What is here now stays, and need not be looked through again.
     gc.collect()
     gc.freeze()
     return plan.pipeline

@@ -1,0 +1,121 @@
+"""The driver of a kill run: a file of numbers, filtered, split and refused, exactly once into parquet and PostgreSQL.
+
+`soak_driver.py FOLDER MASTER URL PART_SIZE` runs the pipeline on that cluster into the database at URL. Whenever more
+is acked it prints how much; it exits with 0 when everything is done, and with 3 when it has failed.
+"""
+
+import hashlib
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+from conduit_connectors import file, postgres, spark
+from conduit_connectors.spark.options import SparkOptions
+
+from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, Transaction, processor
+from conduit_py.spark.supervisor import SparkSupervisor
+from conduit_py.status import Status
+from conduit_py.store.opening import open_store
+from conduit_py.testing.spark_cluster import QUICK_JAVA
+
+FAILED = 3
+LOOK_SECONDS = 0.01
+CONF = {
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
+}
+
+
+def line(number: int) -> str:
+    """One line of the input."""
+    return json.dumps({"id": number, "user": f"user-{number % 977}", "amount": number * 7919 % 100_000 / 100}) + "\n"
+
+
+def is_filtered(number: int) -> bool:
+    return number % 10 == 0
+
+
+def is_refused(number: int) -> bool:
+    return number % 101 == 7
+
+
+def parts(number: int) -> list[str]:
+    """What a record is split into."""
+    return ["a", "b"] if number % 7 == 3 else ["a"]
+
+
+def checksum(number: int, part: str, user: str, amount: float) -> str:
+    return hashlib.blake2b(f"{number}|{part}|{user}|{amount}".encode(), digest_size=8).hexdigest()
+
+
+@processor
+def filtered(record: Record) -> Record | None:
+    return None if is_filtered(record.payload["id"]) else record
+
+
+@processor
+def refused(record: Record) -> Record:
+    if is_refused(record.payload["id"]):
+        raise ValueError(f"{record.payload['id']} is not wanted")
+    return record
+
+
+@processor
+def split(record: Record) -> list[Record]:
+    order: Any = record.payload.after
+    number, user, amount = order["id"], order["user"], order["amount"]
+    return [
+        Record.of({"id": number, "part": part, "digest": checksum(number, part, user, amount)})
+        for part in parts(number)
+    ]
+
+
+def pipeline(folder: Path, url: str) -> Pipeline:
+    columns = "id BIGINT, part STRING, digest STRING"
+    return Pipeline(
+        "soak",
+        sources=[Source("in", file.Source(path=folder / "in.jsonl", format="json"))],
+        processors=[filtered, refused, split],
+        destinations=[
+            Destination("lake", spark.Destination(path=str(folder / "lake"), columns=columns)),
+            Destination("rows", postgres.Destination(url=url, table="numbers")),
+        ],
+        dead_letters=DeadLetters(file.Destination(path=folder / "dead.jsonl", format="json")),
+        delivery="exactly_once",
+        transaction=Transaction(max_seconds=0.2),
+    )
+
+
+async def tell(supervisor: SparkSupervisor) -> None:
+    """Say how much is acked whenever it has become more."""
+    acked = 0
+    while True:
+        if (now := supervisor.progress().acked) > acked:
+            acked = now
+            print(acked, flush=True)
+        await trio.sleep(LOOK_SECONDS)
+
+
+async def main(folder: Path, master: str, url: str, part_size: int) -> int:
+    options = SparkOptions(master=master, conf=CONF, start_seconds=300)
+    async with await open_store(folder / "state") as store, trio.open_nursery() as nursery:
+        supervisor = SparkSupervisor(pipeline(folder, url), store, spark=options, part_size=part_size)
+        nursery.start_soon(tell, supervisor)
+        ended = await supervisor.run()
+        nursery.cancel_scope.cancel()
+    if ended.status is not Status.COMPLETED:
+        print(ended.error, file=sys.stderr)
+    return 0 if ended.status is Status.COMPLETED else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(trio.run(partial(main, Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))))

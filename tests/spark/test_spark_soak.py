@@ -1,0 +1,213 @@
+"""The kill run: executors, workers and drivers of a cluster are killed, and every record is there once all the same.
+
+CONDUIT_SOAK_RECORDS and CONDUIT_SOAK_LIVES make it larger; `make spark-soak` runs it in full.
+"""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import cycle, zip_longest
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from conduit_py.testing.process_tree import processes
+from conduit_py.testing.spark_cluster import SparkCluster
+
+DRIVER = Path(__file__).with_name("soak_driver.py")
+RECORDS = int(os.environ.get("CONDUIT_SOAK_RECORDS", "60000"))
+LIVES = int(os.environ.get("CONDUIT_SOAK_LIVES", "1"))
+"""How many drivers are killed before one may come to the end. In the life of each, one of everything else is killed."""
+SECONDS_MAX = 300.0 + 120.0 * LIVES + RECORDS / 1000
+PARTS_IN_A_LIFE = 40
+PART_SIZE = 4 * 1024 * 1024
+POINTS = [
+    "transaction.after_commit",
+    "transaction.before_home_commit",
+    "transaction.after_home_commit",
+    "transaction.after_apply",
+    "settler.after_ack",
+]
+"""Where every second driver kills itself; the others are killed from outside, when so much is acked."""
+
+Row = tuple[int, str, str]
+Death = tuple[float, Callable[[], None]]
+
+
+class Kills:
+    """Everything that dies, by the id of its process, and how often."""
+
+    def __init__(self, cluster: SparkCluster) -> None:
+        self._cluster = cluster
+        self._started = len(cluster.workers)
+        self.count: Counter[str] = Counter()
+
+    def python_worker(self) -> None:
+        """One that runs tasks, below the daemon of an executor."""
+        executor = self._executor()
+        daemons = [each.pid for each in processes(executor) if each.parent == executor]
+        workers = [each.pid for each in processes(executor) if each.parent in daemons]
+        self._kill("Python worker", workers[0] if workers else daemons[0])
+
+    def executor(self) -> None:
+        self._kill("executor", self._executor())
+
+    def worker(self) -> None:
+        """With its executor, which notices; another worker takes its place."""
+        name = next(iter(self._cluster.workers))
+        self._cluster.kill_worker(name)
+        self.count["worker"] += 1
+        self._started += 1
+        self._cluster.start_worker(f"worker-{self._started}")
+
+    def driver(self, process: subprocess.Popen[str]) -> None:
+        self._kill("driver", process.pid)
+
+    def _executor(self) -> int:
+        deadline = time.monotonic() + 60
+        while not (found := self._cluster.executors()):
+            assert time.monotonic() < deadline, "the cluster has no executor"
+            time.sleep(0.05)
+        return found[0].pid
+
+    def _kill(self, what: str, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        self.count[what] += 1
+
+
+class Soak:
+    """Starts drivers until one comes to the end, and kills around them when so much is acked."""
+
+    def __init__(self, folder: Path, url: str, cluster: SparkCluster) -> None:
+        self._folder = folder
+        self._url = url
+        self._cluster = cluster
+        self.kills = Kills(cluster)
+
+    def endure(self) -> None:
+        points = cycle(POINTS)
+        for life in range(LIVES):
+            if life % 2 == 0:
+                self._killed_from_outside()
+            else:
+                self._killed_at(f"{next(points)}:{2 + life}")
+        assert self._live(self._start({}), []) == 0, self._log()
+
+    def _killed_from_outside(self) -> None:
+        driver = self._start({})
+        deaths = [*self._deaths(), (0.9, lambda: self.kills.driver(driver))]
+        assert self._live(driver, deaths) == -signal.SIGKILL, self._log()
+        assert not deaths
+
+    def _killed_at(self, point: str) -> None:
+        """By itself, between two steps of a transaction, with an executor lost before."""
+        assert self._live(self._start({"CONDUIT_KILL_AT": point}), self._deaths()[:1]) == -signal.SIGKILL, self._log()
+        self.kills.count["driver"] += 1
+
+    def _deaths(self) -> list[Death]:
+        """What dies in a life, and when: at which part of the records that it has for itself."""
+        return [(0.1, self.kills.executor), (0.3, self.kills.worker), (0.6, self.kills.python_worker)]
+
+    def _live(self, driver: subprocess.Popen[str], deaths: list[Death]) -> int:
+        """How a driver ended; what had to die is no longer in `deaths`."""
+        share = RECORDS // (LIVES + 1)
+        try:
+            assert driver.stdout is not None
+            for acked in driver.stdout:
+                if deaths and int(acked) >= deaths[0][0] * share:
+                    deaths.pop(0)[1]()
+            return driver.wait()
+        finally:
+            driver.kill()
+            driver.wait()
+
+    def _start(self, fate: dict[str, str]) -> subprocess.Popen[str]:
+        size = (self._folder / "in.jsonl").stat().st_size // (LIVES + 1) // PARTS_IN_A_LIFE
+        arguments = [str(self._folder), self._cluster.url, self._url, str(min(size, PART_SIZE))]
+        with (self._folder / "driver.log").open("a") as log:
+            return subprocess.Popen(
+                [sys.executable, str(DRIVER), *arguments],
+                env=os.environ | fate,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def _log(self) -> str:
+        return (self._folder / "driver.log").read_text(errors="replace")[-5000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS_MAX)
+def test_every_record_is_there_once_whatever_was_killed(tmp_path: Path, postgres: str) -> None:
+    with (tmp_path / "in.jsonl").open("w") as file:
+        file.writelines(map(driver.line, range(RECORDS)))
+    with SparkCluster(tmp_path / "cluster", cores=2, memory="2g") as cluster:
+        soak, started = Soak(tmp_path, postgres, cluster), time.monotonic()
+        soak.endure()
+        seconds = time.monotonic() - started
+    kills = soak.kills.count
+    print(
+        f"{RECORDS} records in {seconds:.0f} s, {RECORDS / seconds:,.0f} a second, {kills.total()} kills: {dict(kills)}"
+    )
+
+    assert all(kills[what] >= LIVES for what in ("executor", "driver"))
+    assert min(kills["worker"], kills["Python worker"]) >= 1
+    assert_same(in_database(postgres), expected())
+    assert_same(in_files(tmp_path / "lake"), expected())
+    letters = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
+    assert sorted(letter["record"]["payload"]["after"]["id"] for letter in letters) == [
+        n for n in range(RECORDS) if not driver.is_filtered(n) and driver.is_refused(n)
+    ]
+
+
+def expected() -> Iterator[Row]:
+    """In the order of ids and parts."""
+    for number in range(RECORDS):
+        if not driver.is_filtered(number) and not driver.is_refused(number):
+            order = json.loads(driver.line(number))
+            for part in driver.parts(number):
+                yield number, part, driver.checksum(number, part, order["user"], order["amount"])
+
+
+def in_database(url: str) -> Iterator[Row]:
+    with psycopg.connect(url) as connection, connection.cursor("rows") as cursor:
+        cursor.itersize = 50_000
+        yield from cursor.execute('SELECT id, part, digest FROM numbers ORDER BY id, part COLLATE "C"')
+
+
+def in_files(lake: Path) -> Iterator[Row]:
+    """What a reader of the folder sees: names that begin with an underscore are not data."""
+    tables = [pq.ParquetFile(path).read() for path in lake.glob("batch=*/*.parquet")]
+    whole = pa.concat_tables(tables).sort_by([("id", "ascending"), ("part", "ascending")])
+    for batch in whole.to_batches(max_chunksize=50_000):
+        yield from zip(*(batch.column(name).to_pylist() for name in ("id", "part", "digest")), strict=True)
+
+
+def assert_same(found: Iterator[Row], expected: Iterator[Row]) -> None:
+    """Row by row, so that the first one that is missing, doubled or wrong is named."""
+    for number, (one, other) in enumerate(zip_longest(found, expected)):
+        assert one == other, f"row {number}"
+
+
+def _driver() -> Any:
+    """The program beside this one: tests are no package, so it cannot be imported by name."""
+    spec = importlib.util.spec_from_file_location("soak_driver", DRIVER)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+driver = _driver()

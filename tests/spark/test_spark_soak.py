@@ -40,6 +40,9 @@ POINTS = [
 ]
 """Where every second driver kills itself; the others are killed from outside, when so much is acked."""
 
+_EXECUTOR, _PYTHON_WORKER = 1, 3
+"""How far below a worker of the cluster they are."""
+
 Row = tuple[int, str, str]
 Death = tuple[float, Callable[[], None]]
 
@@ -53,14 +56,11 @@ class Kills:
         self.count: Counter[str] = Counter()
 
     def python_worker(self) -> None:
-        """One that runs tasks, below the daemon of an executor."""
-        executor = self._executor()
-        daemons = [each.pid for each in processes(executor) if each.parent == executor]
-        workers = [each.pid for each in processes(executor) if each.parent in daemons]
-        self._kill("Python worker", workers[0] if workers else daemons[0])
+        """One that runs tasks: below an executor are a daemon and, below that, its workers."""
+        self._kill("Python worker", self._first(_PYTHON_WORKER))
 
     def executor(self) -> None:
-        self._kill("executor", self._executor())
+        self._kill("executor", self._first(_EXECUTOR))
 
     def worker(self) -> None:
         """With its executor, which notices; another worker takes its place."""
@@ -73,12 +73,18 @@ class Kills:
     def driver(self, process: subprocess.Popen[str]) -> None:
         self._kill("driver", process.pid)
 
-    def _executor(self) -> int:
+    def _first(self, depth: int) -> int:
+        """The first process that is so far below a worker of the cluster; there may be none for a while."""
         deadline = time.monotonic() + 60
-        while not (found := self._cluster.executors()):
-            assert time.monotonic() < deadline, "the cluster has no executor"
+        while True:
+            generation = set(self._cluster.workers.values())
+            below = processes(*generation)
+            for _ in range(depth):
+                generation = {each.pid for each in below if each.parent in generation}
+            if generation:
+                return min(generation)
+            assert time.monotonic() < deadline, "the cluster has no executor at work"
             time.sleep(0.05)
-        return found[0].pid
 
     def _kill(self, what: str, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)

@@ -139,6 +139,26 @@ async def test_only_a_transient_error_is_recovered_from(world: World, kind: type
         assert list(dict.fromkeys(world.numbers())) == list(range(500))
 
 
+async def test_a_later_failure_does_not_mask_the_first(world: World) -> None:
+    world.write(range(300))
+
+    class Torn(world.kind):  # type: ignore[misc, name-defined]
+        def teardown(self) -> None:
+            super().teardown()
+            raise OSError("the second")
+
+    def fails(record: Record) -> Record:
+        if record.payload["n"] == 250:
+            raise FatalError("the first")
+        return record
+
+    state = await world.run(world.pipeline(fails, destinations=[world.destination(kind=Torn)]))
+
+    assert state.status is Status.DEGRADED
+    assert state.error is not None
+    assert (state.error.node, state.error.message) == ("fails", "the first")
+
+
 async def test_a_wrong_result_names_the_processor(world: World) -> None:
     world.write(range(10))
 

@@ -134,14 +134,28 @@ class Recited(sdk.Source[sdk.Options]):
         self.heard.append("teardown")
 
 
-async def test_hooks_of_a_source_are_called_once_and_it_is_opened_where_it_was(world: World) -> None:
+async def test_hooks_are_called_once_and_a_source_is_opened_where_it_was(world: World) -> None:
     store = MemoryStore()
+    heard = world.folder / "heard"
     source = Recited([Record.of({"n": n}, position=b"%d" % n) for n in range(10)])
+
+    class Hooked(world.kind):  # type: ignore[misc, name-defined]
+        def on_created(self) -> None:
+            heard.write_text("created\n")
+
+        def open(self) -> None:
+            with heard.open("a") as lines:
+                lines.write("open\n")
+            super().open()
+
     for _ in range(2):
-        state = await world.run(world.pipeline(sources=[p.Source("in", source)]), store)
+        pipeline = world.pipeline(sources=[p.Source("in", source)], destinations=[world.destination(kind=Hooked)])
+        state = await world.run(pipeline, store)
         assert state.status is Status.COMPLETED, state.error
 
     assert source.heard == ["created", ("open", None), "teardown", ("open", b"9"), "teardown"]
+    # On Spark also what executors have of a destination is not opened.
+    assert heard.read_text().split() == ["created", "open", "open"]
     assert world.numbers() == list(range(10))
 
 

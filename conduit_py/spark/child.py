@@ -23,6 +23,7 @@ from conduit_py.spark.child_link import (
     Begin,
     ChildLink,
     Ended,
+    LettersQueued,
     Report,
     Stop,
     ToChild,
@@ -97,6 +98,8 @@ async def _listen(link: ChildLink[ToChild], store: ChildStore, supervisor: Super
     while (message := await link.receive()) is not None:
         if isinstance(message, Answer):
             store.answer(message)
+        elif isinstance(message, LettersQueued):
+            store.letters.notice()
         elif isinstance(message, Stop):
             (supervisor.force if message.force else supervisor.stop)(message.by)
     # The server is gone. Java ends when this process does.

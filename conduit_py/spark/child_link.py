@@ -71,6 +71,10 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     force: bool
 
 
+class LettersQueued(msgspec.Struct, frozen=True, tag=True):
+    """From the server: dead letters of the pipeline were queued to be sent again."""
+
+
 class Answer(msgspec.Struct, frozen=True, tag=True):
     """From the server: what came of a call. A change is durable when this is sent."""
 
@@ -102,7 +106,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     fault: Fault | None = None
 
 
-ToChild: TypeAlias = Begin | Stop | Answer
+ToChild: TypeAlias = Begin | Stop | LettersQueued | Answer
 ToServer: TypeAlias = Call | Report | Ended
 TO_CHILD = msgspec.msgpack.Decoder(ToChild)
 TO_SERVER = msgspec.msgpack.Decoder(ToServer)

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
 import msgspec
 import trio
 
+from conduit_py.dead_letter import DeadLetter
 from conduit_py.delivery.checkpoint import decode_settled, encode_settled
 from conduit_py.errors import ConduitError, StateFailed
 from conduit_py.spark.child_link import Answer, Call, ChildLink, Fault, ToChild
-from conduit_py.store.letter_table import LetterTable, Settled
+from conduit_py.store.letter import Letter
+from conduit_py.store.letter_table import LetterTable, Queued, Settled, decode_letter, encode_letter
 from conduit_py.store.letters import LetterBox
 from conduit_py.store.store import Kind, Row, Store
 from conduit_py.store.tables import Tables
@@ -24,6 +26,8 @@ class ChildStore(Store):
     When the server is gone nothing can be made durable any more: calls raise StateFailed. A transaction of
     several steps cannot travel, for the server must not wait for a child in the middle of one.
     """
+
+    letters: "ChildLetters"
 
     def __init__(self, link: ChildLink[ToChild]) -> None:
         self.letters = ChildLetters(self._ask)
@@ -89,23 +93,38 @@ class ChildStore(Store):
 
 
 class ChildLetters(LetterBox):
-    """The letters of the server. What is left of an earlier engine can be settled; nothing else is asked on Spark."""
+    """The letters of the server: what a run keeps, sends again and forgets. People ask the server itself."""
 
     def __init__(self, ask: Callable[..., Any]) -> None:
         super().__init__()
         self._ask = ask
 
+    def notice(self) -> None:
+        """Letters were queued: tell whoever watches."""
+        for notice in list(self._watchers.values()):
+            notice()
+
+    async def store(self, letters: Sequence[DeadLetter]) -> None:
+        await self._ask("keep", [encode_letter(Letter.of(letter)) for letter in letters])
+
+    async def queued(self, pipeline: str, after: int, limit: int) -> list[Queued]:
+        packed = await self._ask("queued", pipeline, after, limit)
+        return [Queued(turn, decode_letter(letter)) for turn, letter in packed]
+
     async def settle(self, settled: Sequence[Settled]) -> None:
         await self._ask("settle", encode_settled(settled))
+
+    async def retain(self, pipeline: str, since: float | None, count_max: int | None) -> int:
+        return cast(int, await self._ask("retain", pipeline, since, count_max))
 
     async def close(self) -> None:
         await trio.lowlevel.checkpoint()
 
     async def _look(self, work: Callable[[LetterTable], T]) -> T:
-        raise StateFailed("dead letters that are kept here are not for pipelines on Spark")
+        raise StateFailed("only a server looks through dead letters, not the process of a pipeline on Spark")
 
     async def _change(self, work: Callable[[LetterTable], T]) -> T:
-        raise StateFailed("dead letters that are kept here are not for pipelines on Spark")
+        raise StateFailed("only a server changes dead letters, not the process of a pipeline on Spark")
 
 
 class _Noted:
@@ -148,7 +167,10 @@ _SIGNATURES = {
     "load": Signature.of(str, Kind, result=list[tuple[str, bytes]]),
     "save": Signature.of(list[Row], result=None),
     "forget": Signature.of(str, Kind, str | None, result=None),
+    "keep": Signature.of(list[bytes], result=None),
+    "queued": Signature.of(str, int, int, result=list[tuple[int, bytes]]),
     "settle": Signature.of(list[bytes], result=None),
+    "retain": Signature.of(str, float | None, int | None, result=int),
     **_steps("transact"),
     **_steps("look"),
 }
@@ -170,11 +192,22 @@ async def _done(store: Store, name: str, arguments: tuple[Any, ...]) -> Any:
     if step:
         run = store.transact if how == "transact" else store.look
         return await run(lambda tables: getattr(tables, step)(*arguments))
-    if name == "settle":
-        return await store.letters.settle(decode_settled(*arguments))
+    if name in ("keep", "queued", "settle", "retain"):
+        return await _done_with_letters(store.letters, name, arguments)
     if name == "pipelines":
         return await store.pipelines()
     direct: dict[str, Callable[..., Awaitable[Any]]] = {
         "load": store._load, "save": store._save, "forget": store._forget
     }  # fmt: skip
     return await direct[name](*arguments)
+
+
+async def _done_with_letters(box: LetterBox, name: str, arguments: tuple[Any, ...]) -> Any:
+    if name == "keep":
+        letters = list(map(decode_letter, *arguments))
+        return await box._change(lambda table: table.store(letters))
+    if name == "queued":
+        return [(turn, encode_letter(letter)) for turn, letter in await box.queued(*arguments)]
+    if name == "settle":
+        return await box.settle(decode_settled(*arguments))
+    return await box.retain(*arguments)

@@ -22,13 +22,14 @@ from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.spark.child_definition import definition
-from conduit_py.spark.child_link import Begin, Call, Ended, Report, Stop
+from conduit_py.spark.child_link import Begin, Call, Ended, LettersQueued, Report, Stop
 from conduit_py.spark.child_process import ChildProcess, ProcessLost, started
 from conduit_py.spark.child_store import answered
 from conduit_py.status import PipelineState, Status, Stopper
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress
 from conduit_py.stream.run import Ending, How
+from conduit_py.stream.signal import Signal
 from conduit_py.stream.tap import Taps
 
 log = logging.getLogger("conduit_py")
@@ -133,6 +134,7 @@ class ChildSupervisor(Supervisor):
         timed_out: list[RunError] = []
         async with started(self.pipeline.id) as child, trio.open_nursery() as nursery:
             self.child, self._heard = child, None
+            nursery.start_soon(self._tell_of_letters, child)
             nursery.start_soon(self._command, child, begin)
             nursery.start_soon(self._end_in_time, child, timed_out)
             # Of its own, so that what was asked of the store is done before anything else is.
@@ -183,6 +185,17 @@ class ChildSupervisor(Supervisor):
                 await ordered.wait()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("%s: nobody is there any more to be told", self.pipeline.id)
+
+    async def _tell_of_letters(self, child: ChildProcess) -> None:
+        """Tell the child when letters were queued: it looks for those at its start, and then when it is told."""
+        queued = Signal()
+        with self._store.letters.watched(self.pipeline.id, queued.set):
+            try:
+                while True:
+                    await queued.wait()
+                    await child.link.send(LettersQueued())
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                log.debug("%s: nobody is there any more to be told of letters", self.pipeline.id)
 
     async def _end_in_time(self, child: ChildProcess, timed_out: list[RunError]) -> None:
         """Kill a child that does not do as it was told, or that nobody waits for any more."""

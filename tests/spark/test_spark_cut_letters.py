@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from conduit_py import Batch, DeadLetters, Pipeline, Processor, Record, Source, State
+from conduit_py import Batch, DeadLetters, Pipeline, Record, State
 from conduit_py import processor as made_of
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.pipeline import Delivery, Destination
+from conduit_py.pipeline import Delivery
 from conduit_py.sdk.destination import Refusals
 from conduit_py.sdk.source import Reading
 from conduit_py.spark.arrivals import arrivals, receipt
@@ -60,9 +60,10 @@ class World:
 
         class Moody(Kept):
             def write(self, batch: Batch) -> Refusals | None:
-                refused = {at for at, each in enumerate(batch) if world.refuses(each.payload, 4)}
-                self.options.into.extend(each.copy().payload.after for at, each in enumerate(batch) if at not in refused)
-                return dict.fromkeys(refused, "full") or None
+                refused = {at: "full" for at, each in enumerate(batch) if world.refuses(each.payload, 4)}
+                taken = [each.copy() for at, each in enumerate(batch) if at not in refused]
+                self.options.into.extend(each.payload.after for each in taken)
+                return refused or None
 
         def judging(record: Record) -> Record:
             if world.refuses(record.payload, 5):
@@ -135,9 +136,7 @@ async def in_halves(whole: Pipeline, records: dict[str, list[Any]], part_size: i
     return driven
 
 
-async def three_runs(
-    world: World, sources: list[str], below: list[int], part_size: int | None = None
-) -> list[Outcome]:
+async def three_runs(world: World, sources: list[str], below: list[int], part_size: int | None = None) -> list[Outcome]:
     """Runs, each with more records, nodes that refuse fewer of them, and all letters of the one before sent again."""
     records = {id: numbered(id) for id in sources}
     whole = world.pipeline(records)

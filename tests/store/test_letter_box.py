@@ -38,7 +38,7 @@ def id_of(number: int, *, pipeline: str = "p", source: str = "web", piece: Piece
 @pytest.fixture
 def box(store: Store) -> LetterBox:
     if isinstance(store, ChildStore):
-        pytest.skip("on Spark no letters are kept here")
+        pytest.skip("the process of a pipeline looks through no letters: people ask the server")
     return store.letters
 
 

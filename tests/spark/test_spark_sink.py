@@ -100,6 +100,20 @@ def test_a_function_that_fails_is_no_fault_of_the_records(spark: SparkSession, s
     trio.run(sink.teardown)
 
 
+def test_a_job_that_is_too_large_for_java_is_not_tried_again(spark: SparkSession, spark_options: Options) -> None:
+    def large(frame: DataFrame) -> None:
+        # As a task says it that did not end its executor.
+        raise RuntimeError("Job aborted: java.lang.OutOfMemoryError: Java heap space")
+
+    sink = opened(spark_options, function=large)
+    sink.write(batch({"n": 1}))
+    with pytest.raises(FatalError, match="Java is out of memory") as caught:
+        sink.answers()
+    trio.run(sink.teardown)
+
+    assert "spark.driver.memory" in str(caught.value.suggestion)
+
+
 def test_any_format_can_be_appended_to(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     sink = opened(spark_options, format="json", options={"path": str(tmp_path / "out")})
     refused = outcome(sink, batch({"n": 1}, {"n": 2}))

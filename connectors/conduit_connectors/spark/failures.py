@@ -1,6 +1,7 @@
 """What Spark's errors mean: in one line for people, and whether a record, the cluster or Java is to blame."""
 
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\]")
 _GENERAL = ("[TASK_WRITE_FAILED]", "[FAILED_JDBC.", "[FAILED_READ_FILE", "[INTERNAL_ERROR]")
 """Conditions that say no more than that something failed, which their cause says better."""
 _TEXT_MAX = 500
+_EXITS_MEMORY = (3, 52)
+"""With these codes Java, if it is told to, and Spark end a process in which a thread found no memory."""
+_EXIT_SECONDS = 5.0
 _CAUSES_MAX = 10
 
 
@@ -49,6 +53,8 @@ def spark_errors(what: str) -> Iterator[None]:
         if blames_definition(error):
             advice = "correct the options of the connector"
             raise FatalError(f"{what} failed: {explain(error)}", suggestion=advice) from error
+        if _cut_off(error) and (code := _exit_code()) is not None:
+            raise TransientError(f"{what} failed: Java has ended, with the code {code}") from error
         raise TransientError(f"{what} failed: {explain(error)}") from error
 
 
@@ -79,8 +85,26 @@ def blames_definition(error: BaseException) -> bool:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    """Whether a job was too large for the Java that runs it; it would be again."""
-    return "java.lang.OutOfMemoryError" in str(error)
+    """Whether a job was too large for the Java that runs it, or has ended because of that; it would be again."""
+    return "java.lang.OutOfMemoryError" in str(error) or (_cut_off(error) and _exit_code() in _EXITS_MEMORY)
+
+
+def _cut_off(error: BaseException) -> bool:
+    """Whether Java does not answer any more."""
+    from py4j.protocol import Py4JNetworkError
+
+    return isinstance(error, OSError | Py4JNetworkError)
+
+
+def _exit_code() -> int | None:
+    """How the Java process of the driver ended, if it has: it is given a moment, as its line is cut first."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    try:
+        return int(process.wait(_EXIT_SECONDS)) if process is not None else None
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _cancelled(error: BaseException) -> bool:

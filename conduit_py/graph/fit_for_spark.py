@@ -12,11 +12,4 @@ def unfit(pipeline: Pipeline) -> Iterator[Problem]:
     for source in pipeline.sources:
         if isinstance(source.connector, SharedSource):
             what = "shares its work with other processes by leases, which the tasks of Spark do not keep"
-            yield Problem(f"sources.{source.id}", what, _ELSE, *(source.place or (None, None)))
-    if pipeline.dead_letters.handler == "journal":
-        what = "letters that are kept here would be sent again through processors, which run elsewhere on Spark"
-        place = pipeline.dead_letters.place or pipeline.place or (None, None)
-        yield Problem("dead_letters.handler", what, f"keep them in a destination, {_ELSE}", *place)
-
-
-_ELSE = 'or run it on the engine "trio"'
+            yield Problem(f"sources.{source.id}", what, 'run it on the engine "trio"', *(source.place or (None, None)))

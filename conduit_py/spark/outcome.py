@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from conduit_py import metadata
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import RecordRefused, RunError
 from conduit_py.record import Record
@@ -145,7 +146,9 @@ def _packed(record: Record) -> bytes:
     try:
         return pack(record)
     except RecordRefused:
-        return pack(Record.of(repr(record.payload).encode(errors="replace"), position=record.position))
+        shown = Record.of(repr(record.payload).encode(errors="replace"), position=record.position)
+        shown.metadata[metadata.KEPT_AS_TEXT] = "true"
+        return pack(shown)
 
 
 def _kinds() -> dict[str, type[RunError]]:

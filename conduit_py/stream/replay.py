@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 import trio
 
+from conduit_py import metadata
 from conduit_py.batch import Batch, MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import DeadLetterFailed, RecordRefused
@@ -226,6 +227,8 @@ class Replay:
         gone = [node for node in letter.queued_for if node not in self._entries]
         if gone:
             return f"not sent again: {', '.join(gone)} is no longer in the pipeline"
+        if any(metadata.KEPT_AS_TEXT in letter.records[node].metadata for node in letter.queued_for):
+            return "not sent again: it held what cannot be kept, and is here as text; edit it to what it is to be"
         votes = 0
         for node in letter.queued_for:
             if votes & self._entries[node].votes:

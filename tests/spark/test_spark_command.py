@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 FILE = """
-from conduit_py import DeadLetters, Destination, Pipeline, Source, Spark
-from conduit_connectors import file
+from conduit_py import Destination, Pipeline, Source, Spark
+from conduit_connectors import file, sqlite_queue
 pipeline = Pipeline(
     "copy",
-    sources=[Source("in", file.Source(path="in.txt"))],
-    destinations=[Destination("out", file.Destination(path="out.txt"))],
-    dead_letters=DeadLetters({letters}),{engine}
+    sources=[Source("in", {source})],
+    destinations=[Destination("out", file.Destination(path="out.txt"))],{engine}
 )
 """
+QUEUE = 'sqlite_queue.Source(path="queue.db")'
 WITHOUT_PYSPARK = """
 import importlib.util, sys
 find = importlib.util.find_spec
@@ -33,12 +33,12 @@ def run(
     *options: str,
     command: str = "run",
     program: str = "",
-    letters: str = "",
+    source: str = 'file.Source(path="in.txt")',
     engine: str = "",
     **environment: str,
 ) -> tuple[int, str]:
     """The exit code and what was said."""
-    (folder / "plain.py").write_text(FILE.format(letters=letters, engine=engine and f"\n    engine={engine},"))
+    (folder / "plain.py").write_text(FILE.format(source=source, engine=engine and f"\n    engine={engine},"))
     (folder / "in.txt").write_text("one\n")
     start = ["-c", program] if program else ["-m", "conduit_py.cli.main"]
     ran = subprocess.run(
@@ -90,10 +90,10 @@ def test_check_says_what_it_runs_on(tmp_path: Path) -> None:
 
 
 def test_check_refuses_what_cannot_run_on_the_spark_that_the_file_names(tmp_path: Path) -> None:
-    code, said = run(tmp_path, command="check", letters='"journal"', engine='"spark"')
+    code, said = run(tmp_path, command="check", source=QUEUE, engine='"spark"')
 
     assert code == 2
-    assert "plain.py:8: dead_letters.handler: letters that are kept here would be sent again" in said
+    assert "plain.py:6: sources.in: shares its work with other processes by leases" in said
 
 
 def test_an_engine_that_is_none_is_a_mistake(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_an_engine_that_is_none_is_a_mistake(tmp_path: Path) -> None:
 
 
 def test_the_command_has_the_last_word_about_the_engine(tmp_path: Path) -> None:
-    code, _ = run(tmp_path, "--engine", "trio", letters='"journal"', engine='"spark"', JAVA_HOME="", PATH=str(tmp_path))
+    code, _ = run(tmp_path, "--engine", "trio", engine='"spark"', JAVA_HOME="", PATH=str(tmp_path))
 
     assert code == 0
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 1
@@ -121,11 +121,11 @@ def test_a_master_that_does_not_answer_is_told(tmp_path: Path) -> None:
 
 
 def test_what_cannot_run_on_spark_is_a_mistake_in_the_file(tmp_path: Path) -> None:
-    code, said = run(tmp_path, "--engine", "spark", letters='"journal"')
+    code, said = run(tmp_path, "--engine", "spark", source=QUEUE)
 
     assert code == 2
-    assert "plain.py:8: dead_letters.handler: letters that are kept here would be sent again" in said
-    assert 'or run it on the engine "trio"' in said
+    assert "plain.py:6: sources.in: shares its work with other processes by leases" in said
+    assert 'run it on the engine "trio"' in said
     assert not (tmp_path / "out.txt").exists()
 
 

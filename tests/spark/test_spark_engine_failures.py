@@ -60,15 +60,10 @@ def test_what_cannot_run_on_spark_is_refused_with_its_node_and_the_reason(tmp_pa
         "unfit",
         sources=[p.Source("work", QueueSource(path=tmp_path / "queue.db"))],
         destinations=[p.Destination("out", file.Destination(path=tmp_path / "out"))],
-        dead_letters=p.DeadLetters("journal"),
     )
 
     assert problems(pipeline) == [
         ("sources.work", "shares its work with other processes by leases, which the tasks of Spark do not keep"),
-        (
-            "dead_letters.handler",
-            "letters that are kept here would be sent again through processors, which run elsewhere on Spark",
-        ),
     ]
 
 

@@ -223,6 +223,10 @@ def _driving(options: SparkOptions) -> "SparkSession":
             _forget_java()
             what = f"Java ended while Spark was starting on {options.master}: {explain(error)}"
             raise TransientError(what, suggestion="was it killed, or is the machine short of memory?") from error
+        if "stopped SparkContext" in str(error):
+            # Spark itself has given up meanwhile, after more than a minute, and does not say why.
+            what = f"what listens at {options.master} does not answer as a Spark master"
+            raise FatalError(what, suggestion="start the cluster, or correct `master`") from error
         raise FatalError(
             f"Spark does not start on {options.master}: {explain(error)}", suggestion="correct `master` or `conf`"
         ) from error

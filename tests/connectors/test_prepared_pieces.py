@@ -210,3 +210,23 @@ def test_staged_pieces_are_shown_once(postgres: str) -> None:
         again.apply(intent)
         again.teardown()
     assert rows_of(postgres, "staged") == [(0,), (1,), (2,)]
+
+
+def test_rows_and_pieces_of_one_stage_are_tried_together(postgres: str) -> None:
+    """Dead letters that are sent again come as rows between pieces, and what is committed must fit."""
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE TABLE strict (id BIGINT PRIMARY KEY)")
+    declared = postgres_destination(postgres, "strict", opened=False)
+    pieces = [prepared(declared, [batch_of([Record.of({"id": n})])])[0] for n in range(3)]
+    opened = postgres_destination(postgres, "strict")
+    opened.claim("p", 1)
+    opened.begin("p", 1, [])
+    opened.take([pieces[0]])
+    refused = opened.write(batch_of([Record.of({"id": 0}), Record.of({"id": 1})]))
+    with pytest.raises(PieceRefused, match=r"strict refuses one of 1 rows: .*duplicate key"):
+        opened.take([pieces[1]])
+    opened.take([pieces[2]])
+    opened.apply(opened.stage())
+    opened.teardown()
+    assert list(refused) == [0]
+    assert rows_of(postgres, "strict") == [(0,), (1,), (2,)]

@@ -16,9 +16,11 @@ from conduit_server import Server
 pytestmark = pytest.mark.timeout(300)
 
 FILE = """
+from pathlib import Path
+
 from conduit_connectors import file, generator
 
-from conduit_py import Destination, Pipeline, Source, Spark, processor
+from conduit_py import DeadLetters, Destination, Pipeline, Source, Spark, processor
 
 
 @processor
@@ -27,12 +29,21 @@ def times(record):
     return record
 
 
+@processor
+def judged(record):
+    if record.payload["id"] == 7 and not Path("mended").exists():
+        raise ValueError("not 7")
+    return record
+
+
 def pipeline(id, **more):
+    kept, judged_ones = (file.Destination(path=f"{{id}}{{kind}}.jsonl", format="json") for kind in ("", "-judged"))
     return Pipeline(
         id,
         sources=[Source("made", generator.Source(rate=100, fields={{"id": "index"}}))],
         processors=[times],
-        destinations=[Destination("kept", file.Destination(path=f"{{id}}.jsonl", format="json"))],
+        destinations=[Destination("kept", kept), Destination("judged", judged_ones, processors=[judged])],
+        dead_letters=DeadLetters("journal"),
         delivery="exactly_once",
         **more,
     )
@@ -120,7 +131,7 @@ def test_it_is_seen_like_any_other(site: Site) -> None:
     assert all(node["records"] > 50 for node in seen["nodes"])
     assert names == others
     described = command(site, "pipelines", "describe", "there")
-    assert "exactly_once, dead letters to stop, on Spark (local[1])" in described
+    assert "exactly_once, dead letters to journal, on Spark (local[1])" in described
     assert "on Spark (local[1])" in command(site, "pipelines", "list")
 
 
@@ -130,6 +141,23 @@ def test_what_spark_cannot_offer_is_refused_with_the_reason(site: Site) -> None:
     assert tapped.status_code == 409
     assert tapped.json()["error"]["code"] == "tap.impossible"
     assert "runs on Spark, whose executors hold its records" in tapped.json()["error"]["message"]
+
+
+def test_dead_letters_are_listed_shown_sent_again_and_discarded_as_any_others(site: Site) -> None:
+    letters = "/api/v1/dead-letters"
+    listed = [site.running.http.get(letters, params={"pipeline": id}).json()["letters"] for id in ("here", "there")]
+    [[here], [there]] = listed
+    shown = site.running.http.get(f"{letters}/{there['id']}").json()
+    (site.server.folder / "mended").touch()
+    replayed = site.running.http.post(f"{letters}/replay", json={"ids": [there["id"]]})
+    discarded = site.running.http.post(f"{letters}/discard", json={"ids": [here["id"]]})
+    site.wait(lambda: 7 in [each["id"] for each in site.kept("there-judged")])
+    site.wait(lambda: site.running.http.get(letters).json()["total"] == 0)
+
+    assert (there["node"], there["error"], here["error"]) == ("judged:judged", "ValueError: not 7", "ValueError: not 7")
+    assert shown["record"]["payload"]["after"] == {"id": 7, "times": 14}
+    assert (replayed.status_code, discarded.status_code) == (202, 200)
+    assert [each["id"] for each in site.kept("there-judged")].count(7) == 1
 
 
 def test_an_edit_drains_it_and_starts_it_anew(site: Site) -> None:

@@ -21,7 +21,7 @@ _GENERAL = ("[TASK_WRITE_FAILED]", "[FAILED_JDBC.", "[FAILED_READ_FILE", "[INTER
 _TEXT_MAX = 500
 _EXITS_MEMORY = (3, 52)
 """With these codes Java, if it is told to, and Spark end a process in which a thread found no memory."""
-_EXIT_SECONDS = 5.0
+_EXIT_SECONDS = 3.0
 _CAUSES_MAX = 10
 
 
@@ -45,16 +45,18 @@ def spark_errors(what: str) -> Iterator[None]:
     except Exception as error:  # a border: Spark, its sink, or the user's function
         if isinstance(error, Cancelled) or _cancelled(error):
             raise TransientError(f"{what} was cancelled") from error
-        if _out_of_memory(error):
+        code = _exit_code() if _cut_off(error) else None
+        if code in _EXITS_MEMORY or "java.lang.OutOfMemoryError" in str(error):
+            # It would be again.
             advice = "give Java more, with spark.driver.memory and spark.executor.memory in `conf`, or less at once"
             raise FatalError(f"{what} failed: Java is out of memory: {explain(error)}", suggestion=advice) from error
+        if code is not None:
+            raise TransientError(f"{what} failed: Java has ended, with the code {code}") from error
         if _blames_data(error):
             raise BadRows(explain(error)) from error
         if blames_definition(error):
             advice = "correct the options of the connector"
             raise FatalError(f"{what} failed: {explain(error)}", suggestion=advice) from error
-        if _cut_off(error) and (code := _exit_code()) is not None:
-            raise TransientError(f"{what} failed: Java has ended, with the code {code}") from error
         raise TransientError(f"{what} failed: {explain(error)}") from error
 
 
@@ -84,16 +86,11 @@ def blames_definition(error: BaseException) -> bool:
     return meant or bool(_DEFINITION_STATES.search(str(error)))
 
 
-def _out_of_memory(error: BaseException) -> bool:
-    """Whether a job was too large for the Java that runs it, or has ended because of that; it would be again."""
-    return "java.lang.OutOfMemoryError" in str(error) or (_cut_off(error) and _exit_code() in _EXITS_MEMORY)
-
-
 def _cut_off(error: BaseException) -> bool:
     """Whether Java does not answer any more."""
     from py4j.protocol import Py4JNetworkError
 
-    return isinstance(error, OSError | Py4JNetworkError)
+    return isinstance(error, ConnectionError | Py4JNetworkError)
 
 
 def _exit_code() -> int | None:

@@ -27,10 +27,17 @@ SCHEMA = pa.schema(
 )
 
 
+class Rows:
+    """What a source gives. As an option it is only a name: options are looked through when a pipeline starts."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+
 class GivenOptions(sdk.Options):
     """The records to give."""
 
-    rows: Any
+    given: Any
 
 
 class Given(sdk.Source[GivenOptions]):
@@ -42,7 +49,7 @@ class Given(sdk.Source[GivenOptions]):
         self._next = 0
 
     def read(self, n: int) -> list[Record]:
-        start, rows = self._next, self.options.rows[self._next : self._next + n]
+        start, rows = self._next, self.options.given.rows[self._next : self._next + n]
         if not rows:
             raise sdk.EndOfSource
         self._next += len(rows)
@@ -108,7 +115,7 @@ def write(rows: list[dict[str, Any]], out: Path, options: SparkOptions) -> None:
     settings = {"master": options.master, "conf": options.conf, "rows_max": BATCH}
     pipeline = Pipeline(
         "lake",
-        sources=[Source("rows", Given(rows=rows), window=4 * BATCH, batch_size=4096)],
+        sources=[Source("rows", Given(given=Rows(rows)), window=4 * BATCH, batch_size=4096)],
         destinations=[Destination("lake", spark.Destination(path=str(out), columns=COLUMNS, **settings))],
     )
 

@@ -98,7 +98,7 @@ class Source(OnSpark[SourceOptions], sdk.Source[SourceOptions]):
             rows, positions = self._read_ordered(n)
         if not rows:
             raise NothingYet if self.options.mode == "incremental" else EndOfSource
-        return [self._record(row, position) for row, position in zip(rows, positions, strict=True)]
+        return self._records(rows, positions)
 
     def ack(self, positions: Sequence[bytes]) -> None:
         staged = self._snapshot or self._stream
@@ -177,16 +177,19 @@ class Source(OnSpark[SourceOptions], sdk.Source[SourceOptions]):
         origin = [options.query, options.table, options.format, options.path, options.options, function]
         return json.dumps(origin if options.mode == "snapshot" else [*origin, options.mode])
 
-    def _record(self, row: dict[str, Any], position: bytes) -> Record:
-        key = {name: row[name] for name in self.options.key} if self.options.key else None
-        snapshot = self.options.mode in ("snapshot", "keyed")
-        return Record(
-            position=position,
-            operation=Operation.SNAPSHOT if snapshot else Operation.CREATE,
-            metadata={metadata.COLLECTION: self.options.name},
-            key=key,
-            payload=Payload(after=row),
-        )
+    def _records(self, rows: list[dict[str, Any]], positions: list[bytes]) -> list[Record]:
+        key, name = self.options.key, self.options.name
+        operation = Operation.SNAPSHOT if self.options.mode in ("snapshot", "keyed") else Operation.CREATE
+        return [
+            Record(
+                position=position,
+                operation=operation,
+                metadata={metadata.COLLECTION: name},
+                key={column: row[column] for column in key} if key else None,
+                payload=Payload(after=row),
+            )
+            for row, position in zip(rows, positions, strict=True)
+        ]
 
 
 def _refuse_text_order(options: SourceOptions, kinds: dict[str, str], columns: Sequence[str]) -> None:

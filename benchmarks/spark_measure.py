@@ -46,7 +46,9 @@ class Line(msgspec.Struct, frozen=True):
 
     @property
     def goal(self) -> str:
-        return f"≤ {self.most:g}" if self.most is not None else f"≥ {self.least:g}" if self.least is not None else ""
+        return (
+            f"≤ {self.most:.4g}" if self.most is not None else f"≥ {self.least:.4g}" if self.least is not None else ""
+        )
 
     @property
     def met(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from conduit_py.delivery_key import delivery_key
+from conduit_py.delivery_key import delivery_key, delivery_keys
 from conduit_py.record import Record
 
 Piece: TypeAlias = tuple[int, ...]
@@ -110,7 +110,10 @@ class Batch:
 
     @property
     def ids(self) -> list[MessageId]:
-        return [self.id(index) for index in range(len(self.records))]
+        source = self.span.source
+        if self.pieces is None:
+            return [MessageId(source, sequence) for sequence in self.sequences]
+        return [MessageId(source, sequence, piece) for sequence, piece in zip(self.sequences, self.pieces, strict=True)]
 
     def select(self, indices: Sequence[int]) -> "Batch":
         """The messages at these indices, which must be ascending, with their identities."""
@@ -129,16 +132,21 @@ class Batch:
         or of the run: a destination that remembers it can make its side effects idempotent. Where
         several pipelines share the work of a source, its scope stands for pipeline and source.
         """
+        return delivery_key((*self._owner(), *self._input(index)))
+
+    def delivery_keys(self) -> list[bytes]:
+        """The delivery key of every message, for less than one by one."""
+        return delivery_keys(self._owner(), map(self._input, range(len(self.records))))
+
+    def _owner(self) -> tuple[bytes, bytes]:
         span = self.span
         # No pipeline has an empty name, so the two kinds of key cannot meet.
         home, name = ("", span.scope) if span.scope else (span.pipeline, span.origin)
-        parts = (
-            home.encode(),
-            name.encode(),
-            span.position(self.sequences[index]),
-            ".".join(map(str, self.piece(index))).encode(),
-        )
-        return delivery_key(parts)
+        return home.encode(), name.encode()
+
+    def _input(self, index: int) -> tuple[bytes, bytes]:
+        position = self.span.position(self.sequences[index])
+        return position, ".".join(map(str, self.pieces[index])).encode() if self.pieces is not None else b""
 
     def on_fate(self, index: int, handler: FateHandler) -> None:
         """Have `handler` told once how the message at `index` ends; the last registered hears first.

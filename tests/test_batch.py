@@ -42,3 +42,13 @@ def test_pieces_pipelines_and_sources_have_keys_of_their_own() -> None:
     others = [batch(1, pipeline="ps", source="").delivery_key(0), batch(1, source="t").delivery_key(0)]
 
     assert len({*pieces, *others}) == 7
+
+
+def test_keys_of_all_are_those_of_each() -> None:
+    span = Span("p", "s", 5, [b"5", b"6", b"7"])
+    pieces = Batch(span, [Record()] * 4, [5, 5, 6, 7], [(0,), (1, 10), (), (2,)])
+    shared = batch(2)
+    shared.span.scope = "work"
+
+    for each in (batch(3), pieces, shared):
+        assert each.delivery_keys() == [each.delivery_key(index) for index in range(len(each))]

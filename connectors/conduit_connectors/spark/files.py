@@ -159,7 +159,7 @@ class Destination(
         self._maker.schema = there
 
     def _keys(self, batch: Batch) -> list[bytes]:
-        return [batch.delivery_key(index) for index in range(len(batch))]
+        return batch.delivery_keys()
 
     def _repeated(self, keys: Sequence[bytes]) -> set[int]:
         known = self._manifests.keys

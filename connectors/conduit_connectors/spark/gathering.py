@@ -58,7 +58,8 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
         records = [batch.records[index] for index in fresh] if repeated else batch.records
         rows, kept, refused = self._maker.rows(records, batch.source)
         kept = [fresh[index] for index in kept]
-        piece = Piece(rows, [batch.id(index) for index in kept], [keys[index] for index in kept] if keys else [])
+        ids = batch.ids
+        piece = Piece(rows, [ids[index] for index in kept], [keys[index] for index in kept] if keys else [])
         with self._changed:
             if kept:
                 self._gathered.add(piece, time.monotonic())

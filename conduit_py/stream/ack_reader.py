@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import trio
 
-from conduit_py.batch import Batch, MessageId
+from conduit_py.batch import Batch, MessageId, Span
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.sdk.destination import Answer
 from conduit_py.stream.answers import next_answers, not_awaited
@@ -70,20 +70,33 @@ class AckReader:
     async def _listen(self) -> None:
         with self._meter.waiting("answers"):
             answers = await next_answers(self._node, self._calls)
-        for answer in answers:
-            self._hear(answer)
+        self._hear(answers)
 
-    def _hear(self, answer: Answer) -> None:
-        batch, index = self._take(answer.message)
-        ledger = self._ledgers[batch.span.source]
-        if answer.refused is None:
-            ledger.ack_some(batch.span, (batch.sequences[index],), self._voter)
-            return
+    def _hear(self, answers: Iterable[Answer]) -> None:
+        """Vote for all that have come, for a run of acks within one span at once."""
+        span: Span | None = None
+        acked: list[int] = []
+        for answer in answers:
+            batch, index = self._take(answer.message)
+            if answer.refused is not None:
+                self._refuse(batch, index, answer.refused)
+                continue
+            if batch.span is not span:
+                self._ack(span, acked)
+                span, acked = batch.span, []
+            acked.append(batch.sequences[index])
+        self._ack(span, acked)
+
+    def _ack(self, span: Span | None, sequences: list[int]) -> None:
+        if span is not None:
+            self._ledgers[span.source].ack_some(span, sequences, self._voter)
+
+    def _refuse(self, batch: Batch, index: int, refused: str) -> None:
         self._meter.refused += 1
         if self._point.taps:
-            self._point.refuse(batch, index, answer.refused)
-        letter = DeadLetter.about(batch, index, batch.records[index], Failure(self._node, answer.refused))
-        ledger.nack(batch.span, letter, self._voter)
+            self._point.refuse(batch, index, refused)
+        letter = DeadLetter.about(batch, index, batch.records[index], Failure(self._node, refused))
+        self._ledgers[batch.span.source].nack(batch.span, letter, self._voter)
 
     def _take(self, message: MessageId) -> tuple[Batch, int]:
         if not isinstance(message, MessageId) or message not in self._outstanding:

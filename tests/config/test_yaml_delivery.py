@@ -100,8 +100,7 @@ def test_mistakes_are_said_with_their_places(load: Load, said: Said) -> None:
         "not 'exactly-once' (did you mean 'exactly_once'?)",
         "pipelines.yaml:6: pipelines.copy.transaction.min-seconds: Input should be a valid number, unable to "
         "parse string as a number, not 'soon'",
-        "pipelines.yaml:7: pipelines.copy.transaction.max-records: Input should be greater than or equal to "
-        "1, not '0'",
+        "pipelines.yaml:7: pipelines.copy.transaction.max-records: Input should be greater than or equal to 1, not '0'",
         "warning: pipelines.yaml:8:7: pipelines.copy.transaction.max_bytes: there is no such key, so it has no effect "
         "(did you mean 'max-bytes'?)",
     ]

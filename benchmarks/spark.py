@@ -59,13 +59,16 @@ def as_json(line: Line) -> dict[str, object]:
 def print_table(found: dict[str, list[Line]], arguments: argparse.Namespace, seconds: float) -> None:
     load = os.getloadavg()[1]
     print(f"{arguments.records:,} records, {arguments.rounds} rounds, {seconds:.0f} s, load {load:.1f}\n")
+    width = max(len(line.name) for lines in found.values() for line in lines)
     for part, lines in found.items():
         print(part)
         for line in lines:
             digits = {"x": 2, "µs": 1}.get(line.unit, 0)
             spread = f"({min(line.values):.{digits}f}–{max(line.values):.{digits}f})"
             verdict = ("met" if line.met else "MISSED") if line.goal else ""
-            print(f"  {line.name:80} {line.median:7.{digits}f} {line.unit:2} {spread:>15}  {line.goal:>8}  {verdict}")
+            print(
+                f"  {line.name:{width}} {line.median:7.{digits}f} {line.unit:2} {spread:>15}  {line.goal:>8}  {verdict}"
+            )
 
 
 if __name__ == "__main__":

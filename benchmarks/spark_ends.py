@@ -109,7 +109,7 @@ def destination_lines(session: SparkSession, options: SparkOptions, folder: Path
         warm_up=2,
     )
     assert counted(raw) == counted(out) == counted(folder / "direct") == count, "all have written every row"
-    hand = "createDataFrame(pa.Table).write"
+    hand = "createDataFrame().write"
     return [
         Line(f"{hand} again ÷ once", ratio(taken, "seconds", "tables", "tables again")),
         *(
@@ -117,7 +117,7 @@ def destination_lines(session: SparkSession, options: SparkOptions, folder: Path
                 f"spark.Destination, {name} ÷ {hand}, tables {made}", ratio(taken, "seconds", against, which), least=0.9
             )
             for which, name in (("connector", "connector alone"), ("pipeline", "in a pipeline"))
-            for against, made in (("tables", "ready"), ("rows", "made of the rows"))
+            for against, made in (("tables", "ready"), ("rows", "of rows"))
         ),
     ]
 

@@ -36,8 +36,8 @@ def whole_of(draw: "Draw", records: dict[str, list[Any]], **more: Any) -> Pipeli
         when = draw.condition()
         kept = draw.destination(into=[])
         destinations.append(Destination(id, kept, after=inputs, when=when, processors=draw.chain(names)))
-    settings = {"dead_letters": DeadLetters(Kept(into=[])), "delivery": "exactly_once"} | more
-    return Pipeline("p", sources=sources, processors=processors, destinations=destinations, **settings)
+    settings: dict[str, Any] = {"dead_letters": DeadLetters(Kept(into=[])), "delivery": "exactly_once"}
+    return Pipeline("p", sources=sources, processors=processors, destinations=destinations, **(settings | more))
 
 
 class Draw:

@@ -54,7 +54,11 @@ class World:
 
     def pipeline(self, *processors: Any, **more: Any) -> p.Pipeline:
         """From the file `in` through these to the file `out`, with dead letters in a file, unless told otherwise."""
-        ends = {"sources": [self.source()], "destinations": [self.destination()], "dead_letters": self.dead_letters()}
+        ends: dict[str, Any] = {
+            "sources": [self.source()],
+            "destinations": [self.destination()],
+            "dead_letters": self.dead_letters(),
+        }
         return p.Pipeline("numbers", processors=processors, **(ends | more))
 
     def source(self, id: str = "in", **more: Any) -> p.Source:

@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -90,10 +90,15 @@ def in_own_process(name: str, source: Path, out: Path) -> Used:
 Round = Mapping[str, Used]
 
 
-def rounds(contenders: Mapping[str, Callable[[], Used]], count: int, warm_up: int) -> Sequence[Round]:
-    """Let all take turns, some rounds of which are not counted: Java gets faster for a while."""
-    taken = [{name: contender() for name, contender in contenders.items()} for _ in range(warm_up + count)]
-    return taken[warm_up:]
+def rounds(
+    contenders: Mapping[str, Callable[[], Used]], count: int, warm_up: int, ready: Collection[str] = ()
+) -> Sequence[Round]:
+    """Let all take turns, after some rounds that do not count for all but those that are ready: Java gets faster."""
+    for _ in range(warm_up):
+        for name, contender in contenders.items():
+            if name not in ready:
+                contender()
+    return [{name: contender() for name, contender in contenders.items()} for _ in range(count)]
 
 
 def ratio(of: Sequence[Round], measure: Measure, above: str, below: str) -> list[float]:

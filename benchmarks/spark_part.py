@@ -29,7 +29,7 @@ def engine(folder: Path, records: int, turns: int) -> list[Line]:
         contenders = loops(folder) | engines(folder, meter, LOCAL)
         contenders["job"] = lambda: meter.used(partial(spark_job.run, session, source, folder / "job"))
         contenders["text"] = lambda: meter.used(partial(spark_job.run_native, session, source, folder / "text"))
-        taken = rounds(contenders, turns, warm_up=2)
+        taken = rounds(contenders, turns, warm_up=2, ready=loops(folder))
     same_bytes(folder, "job")
     found = absolute(taken, records)
     found += [Line("CPU, json loop again ÷ json loop", ratio(taken, "cpu_seconds", "json again", "json"))]
@@ -54,7 +54,8 @@ def cluster(folder: Path, records: int, turns: int) -> list[Line]:
         with session_of(options) as session:
             until_both_are_there(session)
             contenders = loops(folder) | engines(folder, Meter(*nodes.workers.values()), options)
-            taken = rounds(contenders, turns, warm_up=2)
+            # There are three Javas to get warm, and none of them does much.
+            taken = rounds(contenders, turns, warm_up=4, ready=loops(folder))
     same_bytes(folder)
     found = absolute(taken, records)
     found += [Line("speed, json loop again ÷ json loop", ratio(taken, "seconds", "json", "json again"))]

@@ -26,7 +26,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.start(
         [
             beside_python("weed"), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-filer", "-s3",
-            f"-s3.config={keys}", "-volume.max=20", "-master.volumeSizeLimitMB=64", "-master.telemetry=false",
+            f"-s3.config={keys}", "-volume.max=200", "-master.volumeSizeLimitMB=64", "-master.telemetry=false",
             *(f"-{name}={port}" for name, port in ports.items()),
         ],
         answers=lambda: _answers(address),

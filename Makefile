@@ -62,7 +62,7 @@ check: install
 
 # The tests of Spark share one cluster and one session, so they run in one process, after all others.
 test: check java
-	$(BIN)/pytest -n 2 --dist worksteal --ignore=tests/spark
+	$(BIN)/pytest -n 3 --dist worksteal --ignore=tests/spark
 	$(BIN)/pytest tests/spark
 
 bench: install

@@ -22,7 +22,7 @@ from conduit_py.spark.pump import Drawn, Pump
 from conduit_py.spark.tally import Tally
 from conduit_py.stream.calls import Calls, is_async
 
-PART_SIZE = 4 * 1024 * 1024
+PART_SIZE = 16 * 1024 * 1024
 """Bytes of input in a task: enough to be worth its some milliseconds."""
 JOB_SIZE = 64 * 1024 * 1024
 """Bytes of input in all tasks of a job: few enough to hold what comes back, however many cores there are."""

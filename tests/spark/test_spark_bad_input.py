@@ -37,7 +37,7 @@ FOLDER = {folder!r}
 class Dying(file.Destination):
     def flush(self):
         super().flush()
-        if "DYING" in os.environ and self.options.path.read_bytes().count(b"\\n") >= 500:
+        if "DYING" in os.environ and self.options.path.read_bytes().count(b"\\n") >= 300:
             os.kill(os.getpid(), 9)
 
 class OneByOne(Dying):
@@ -99,14 +99,14 @@ async def test_a_driver_killed_in_an_at_least_once_pipeline_loses_nothing(
     tmp_path: Path, spark: Any, spark_options: dict[str, Any], kind: str
 ) -> None:
     """Killed after records were written and before that was noted: they come again, and all others follow."""
-    program = write_program(tmp_path, range(1000), size=12_000, kind=kind)
+    program = write_program(tmp_path, range(1000), size=40_000, kind=kind)
 
     code, said = await run_command(program, DYING="1")
     before = numbers_in(tmp_path)
     ended = await run_here(program, spark_options)
 
     assert code == -signal.SIGKILL, said
-    assert 500 <= len(before) < 1000
+    assert 300 <= len(before) < 1000
     assert before == list(range(len(before)))
     assert ended.status is Status.COMPLETED, ended.error
     after = numbers_in(tmp_path)[len(before) :]

@@ -289,7 +289,7 @@ async def test_a_killed_driver_loses_nothing_and_repeats_nothing(
     """Killed between the commit and what it stands for: the next run, on another Spark, makes up for it."""
     with (tmp_path / "in.jsonl").open("w") as file:
         # Three parts, and a transaction has room for two of them.
-        file.writelines(json.dumps({"n": n, "long": "x" * 12_000}) + "\n" for n in range(1000))
+        file.writelines(json.dumps({"n": n, "long": "x" * 40_000}) + "\n" for n in range(1000))
         file.write('{"m": 1}\n')
     program, state = tmp_path / "doubling.py", tmp_path / "state"
     program.write_text(DOUBLING.format(folder=str(tmp_path)))

@@ -44,7 +44,9 @@ def until_row(server: "Server", running: "Running", **fields: object) -> None:
     """Wait until the newest record has these fields."""
 
     def last(_: object) -> bool:
-        text = (server.folder / "flowing.jsonl").read_bytes()
+        path = server.folder / "flowing.jsonl"
+        # It is there with the first record, not with the pipeline.
+        text = path.read_bytes() if path.exists() else b""
         lines = text[: text.rfind(b"\n") + 1].splitlines()
         return bool(lines) and json.loads(lines[-1])["payload"]["after"].items() >= fields.items()
 

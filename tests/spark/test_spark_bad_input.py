@@ -51,7 +51,7 @@ def large(record):
 
 pipeline = Pipeline(
     "numbers",
-    sources=[Source("in", file.Source(path=f"{{FOLDER}}/in.jsonl", format="json"))],
+    sources=[Source("in", file.Source(path=f"{{FOLDER}}/in.jsonl", format="json"), window=400)],
     processors=[large],
     destinations=[Destination("out", {kind}(path=f"{{FOLDER}}/out.jsonl", format="json"))],
     delivery={delivery!r},

@@ -133,6 +133,8 @@ def prepared_of(encoded: bytes) -> Prepared:
 def parts_of(encoded: bytes) -> list[bytes]:
     """A prepared outcome as one that has no refusals, if it has pieces, and the refusals as outcomes of their own."""
     whole = prepared_of(encoded)
+    if not whole.refusals:
+        return [encoded]
     taken = [PREPARED + _ENCODER.encode(Prepared(whole.pieces, []))] if whole.pieces else []
     return taken + [REFUSED + _ENCODER.encode(each) for each in whole.refusals]
 

@@ -70,7 +70,7 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
     _appender: Appender | None = None
     _device: Device | None = None
     _staging: Staging | None = None
-    _prepared: Sequence[bytes] = ()
+    _prepared: list[bytes] | None = None
 
     def open(self) -> None:
         options = self.options
@@ -106,11 +106,13 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
 
     def prepare(self, batch: Batch) -> dict[int, str]:
         text, refused = _ENCODERS[self.options.format](batch.records)
-        self._prepared = [*self._prepared, text]
+        if self._prepared is None:
+            self._prepared = []
+        self._prepared.append(text)
         return refused
 
     def prepared(self) -> bytes:
-        return b"".join(self._prepared)
+        return b"".join(self._prepared or ())
 
     def take(self, pieces: Sequence[bytes]) -> None:
         taker, text = self._taker, b"".join(pieces)

@@ -13,10 +13,9 @@ import pytest
 from conduit_connectors import file, postgres
 from conduit_connectors import spark as spark_connector
 from conduit_connectors.spark.options import SparkOptions
+from engine_world import kept, no_good, sorted_out
 
 from conduit_py import pipeline as p
-from conduit_py.record import Record
-from conduit_py.sdk.processor import processor
 from conduit_py.spark.supervisor import SparkSupervisor
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Supervised = Callable[[p.Pipeline, Store], SparkSupervisor]
-COLUMNS = "id BIGINT, double BIGINT, name STRING"
+COLUMNS = "n BIGINT, double BIGINT, name STRING"
 
 
 @pytest.fixture
@@ -37,24 +36,8 @@ def supervised(spark: "SparkSession", spark_options: dict[str, Any]) -> Supervis
     return supervised
 
 
-@processor
-def doubled(record: Record) -> Record | list[Record] | None:
-    """Every third record is filtered, every fifth split, every seventh refused."""
-    n = record.payload["id"]
-    if n % 7 == 6:
-        raise ValueError(f"{n} is no good")
-    record.payload["double"] = 2 * n
-    if n % 3 == 2:
-        return None
-    return [record, record.copy()] if n % 5 == 4 else record
-
-
-def expected(count: int) -> list[int]:
-    return [n for n in range(count) if n % 7 != 6 and n % 3 != 2 for _ in range(2 if n % 5 == 4 else 1)]
-
-
 def orders(path: Path, count: int) -> file.Source:
-    path.write_text("".join(json.dumps({"id": n, "name": f"customer\t{n}\\"}) + "\n" for n in range(count)))
+    path.write_text("".join(json.dumps({"n": n, "name": f"customer\t{n}\\"}) + "\n" for n in range(count)))
     return file.Source(path=path, format="json")
 
 
@@ -62,7 +45,7 @@ def into(folder: Path, *destinations: p.Destination, **more: Any) -> p.Pipeline:
     return p.Pipeline(
         "orders",
         sources=[p.Source("in", orders(folder / "in.jsonl", 1000))],
-        processors=[doubled],
+        processors=[sorted_out],
         destinations=list(destinations),
         **({"dead_letters": p.DeadLetters(file.Destination(path=folder / "dead.jsonl", format="json"))} | more),
     )
@@ -75,7 +58,7 @@ def lake(folder: Path) -> list[dict[str, Any]]:
 
 def table(url: str, name: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(url) as connection:
-        return connection.execute(f"SELECT id, double, name FROM {name} ORDER BY ctid".encode()).fetchall()
+        return connection.execute(f"SELECT n, double, name FROM {name} ORDER BY ctid".encode()).fetchall()
 
 
 async def test_parquet_and_a_table_get_what_executors_made_ready(
@@ -92,7 +75,7 @@ async def test_parquet_and_a_table_get_what_executors_made_ready(
     state = await supervisor.run()
 
     assert state.status is Status.COMPLETED, state.error
-    rows = [(n, 2 * n, f"customer\t{n}\\") for n in expected(1000)]
+    rows = [(n, 2 * n, f"customer\t{n}\\") for n in kept(range(1000))]
     assert [tuple(row.values()) for row in lake(tmp_path / "lake")] == rows
     assert table(postgres, "orders") == rows
     assert spark.read.parquet(str(tmp_path / "lake")).count() == len(rows)
@@ -107,7 +90,7 @@ async def test_a_row_that_the_table_refuses_is_found_by_going_back_to_single_rec
 ) -> None:
     """Executors cannot know what is in the table: the driver can, and then says which record it is."""
     with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("CREATE TABLE orders (id BIGINT, double BIGINT CHECK (double <> 24), name TEXT)")
+        connection.execute("CREATE TABLE orders (n BIGINT, double BIGINT CHECK (double <> 24), name TEXT)")
     destination = p.Destination("table", postgres_destination(postgres, "orders"))
     supervisor = supervised(into(tmp_path, destination, delivery="exactly_once"), MemoryStore())
 
@@ -115,11 +98,11 @@ async def test_a_row_that_the_table_refuses_is_found_by_going_back_to_single_rec
         state = await supervisor.run()
 
     assert state.status is Status.COMPLETED, state.error
-    assert [row[0] for row in table(postgres, "orders")] == [n for n in expected(1000) if n != 12]
+    assert [row[0] for row in table(postgres, "orders")] == [n for n in kept(range(1000)) if n != 12]
     letters = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
     [refused] = [letter for letter in letters if letter["node"] == "table"]
-    assert refused["record"]["payload"]["after"]["id"] == 12
-    assert len(letters) == 1 + sum(n % 7 == 6 for n in range(1000))
+    assert refused["record"]["payload"]["after"]["n"] == 12
+    assert len(letters) == 1 + len(no_good(range(1000)))
     assert "the driver now writes record by record" in caplog.text
 
 
@@ -134,9 +117,9 @@ async def test_where_a_refused_record_stops_it_all_before_it_are_delivered(
     assert state.status is Status.DEGRADED
     assert state.error is not None
     assert "6 is no good" in state.error.message
-    delivered = [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert delivered[: len(expected(6))] == expected(6)
-    assert Counter(delivered) <= Counter(expected(1000))
+    delivered = [json.loads(line)["n"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert delivered[: len(kept(range(6)))] == kept(range(6))
+    assert Counter(delivered) <= Counter(kept(range(1000)))
 
 
 def postgres_destination(url: str, name: str) -> Any:

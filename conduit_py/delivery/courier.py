@@ -12,7 +12,7 @@ from conduit_py.errors import RecordRefused, StateFailed
 from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, Destination
 from conduit_py.store.tables import Pending
-from conduit_py.stream.answers import check_refusals, next_answers, not_awaited
+from conduit_py.stream.answers import answers_about, check_refusals
 from conduit_py.stream.border import border
 from conduit_py.stream.calls import Calls
 
@@ -75,17 +75,10 @@ class Courier:
         with border(node, "write"):
             refused = check_refusals(node, await calls("write", batch), 1)
         if not refused and _acks(calls) is AckMode.LATER:
-            refused = await self._answered(node, calls, batch)
+            await calls("flush")
+            refused = await answers_about(node, calls, batch, refused)
         if refused:
             raise RecordRefused(f"{node} refuses a record: {refused[0]}")
-
-    async def _answered(self, node: str, calls: Calls, batch: Batch) -> dict[int, str]:
-        await calls("flush")
-        while True:
-            for answer in await next_answers(node, calls):
-                if answer.message != batch.id(0):
-                    raise not_awaited(node, answer.message)
-                return {} if answer.refused is None else {0: answer.refused}
 
     async def _flush(self, target: str) -> None:
         with border(node_of(target), "flush"):

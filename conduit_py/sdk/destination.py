@@ -67,8 +67,12 @@ class Destination(Connector[OptionsT], ABC):
     def flush(self) -> Awaitable[None] | None:
         """Return when everything written is durable (AckMode.FLUSH), or is on its way (AckMode.LATER)."""
 
-    def answers(self) -> Awaitable[Sequence[Answer]] | Sequence[Answer]:
-        """Wait for the next answers, in any order, each message once (AckMode.LATER only)."""
+    def answers(self) -> Awaitable[Sequence[Answer | Batch]] | Sequence[Answer | Batch]:
+        """Wait for the next answers, in any order, each message once (AckMode.LATER only).
+
+        A batch in place of an answer says that all of its messages that had no answer yet are handled: that costs
+        the same for one message and for thousands.
+        """
         raise NotImplementedError(f"{type(self).__qualname__} says AckMode.LATER but has no answers()")
 
 

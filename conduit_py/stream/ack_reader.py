@@ -1,6 +1,6 @@
 """AckReader: hears the answers of a destination that gives them later."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import trio
 
@@ -21,6 +21,9 @@ class AckReader:
     A message is expected before it is written, because its answer may be faster than the return of
     `write`. What is expected is bounded by the windows of the sources. Answers end when the writer
     has finished and none is outstanding.
+
+    A batch of which nothing was said yet is kept whole, and looked at message by message only when
+    somebody speaks of one of them.
     """
 
     def __init__(
@@ -32,24 +35,27 @@ class AckReader:
         self._ledgers = ledgers
         self._meter = meter
         self._point = point
-        self._outstanding: dict[MessageId, tuple[Batch, int]] = {}
+        self._whole: dict[MessageId, Batch] = {}
+        """Batches by their first messages."""
+        self._single: dict[MessageId, tuple[Batch, int]] = {}
         self._changed = Signal()
         self._finishing = False
         self._listening = trio.CancelScope()
 
     def expect(self, batch: Batch) -> None:
-        for index, message in enumerate(batch.ids):
-            self._outstanding[message] = (batch, index)
+        self._whole[batch.id(0)] = batch
         self._changed.set()
 
     def forget(self, batch: Batch, indices: Iterable[int]) -> None:
         """`write` itself has answered for these."""
+        self._look_into(batch.id(0))
         for index in indices:
             self._take(batch.id(index))
 
     def unanswered(self, batch: Batch) -> Batch:
         """What is left to write of a batch whose write failed: some answers may have come all the same."""
-        return batch.select([index for index, message in enumerate(batch.ids) if message in self._outstanding])
+        self._look_into(batch.id(0))
+        return batch.select([index for index, message in enumerate(batch.ids) if message in self._single])
 
     def finish(self) -> None:
         """Nothing more will be written."""
@@ -58,6 +64,10 @@ class AckReader:
         if not self._outstanding:
             # `write` itself may have answered while `answers` already waited: then no answer will ever come.
             self._listening.cancel()
+
+    @property
+    def _outstanding(self) -> bool:
+        return bool(self._whole or self._single)
 
     async def run(self) -> None:
         with self._listening:
@@ -72,11 +82,14 @@ class AckReader:
             answers = await next_answers(self._node, self._calls)
         self._hear(answers)
 
-    def _hear(self, answers: Iterable[Answer]) -> None:
+    def _hear(self, answers: Iterable[Answer | Batch]) -> None:
         """Vote for all that have come, for a run of acks within one span at once."""
         span: Span | None = None
         acked: list[int] = []
         for answer in answers:
+            if isinstance(answer, Batch):
+                self._ack(*self._take_all(answer))
+                continue
             batch, index = self._take(answer.message)
             if answer.refused is not None:
                 self._refuse(batch, index, answer.refused)
@@ -87,7 +100,7 @@ class AckReader:
             acked.append(batch.sequences[index])
         self._ack(span, acked)
 
-    def _ack(self, span: Span | None, sequences: list[int]) -> None:
+    def _ack(self, span: Span | None, sequences: Sequence[int]) -> None:
         if span is not None:
             self._ledgers[span.source].ack_some(span, sequences, self._voter)
 
@@ -99,6 +112,31 @@ class AckReader:
         self._ledgers[batch.span.source].nack(batch.span, letter, self._voter)
 
     def _take(self, message: MessageId) -> tuple[Batch, int]:
-        if not isinstance(message, MessageId) or message not in self._outstanding:
+        if not isinstance(message, MessageId):
             raise not_awaited(self._node, message)
-        return self._outstanding.pop(message)
+        if message not in self._single:
+            for first in [*self._whole]:
+                self._look_into(first)
+        if message not in self._single:
+            raise not_awaited(self._node, message)
+        return self._single.pop(message)
+
+    def _take_all(self, answered: Batch) -> tuple[Span, Sequence[int]]:
+        """Those of its messages that waited for an answer, which some must have done."""
+        first = answered.id(0) if answered.sequences else None
+        given = self._whole.get(first) if first is not None else None
+        if given is not None and given.sequences is answered.sequences and given.pieces is answered.pieces:
+            del self._whole[given.id(0)]
+            return given.span, given.sequences
+        for other in [each for each, batch in self._whole.items() if batch.span is answered.span]:
+            self._look_into(other)
+        waiting = [found for message in answered.ids if (found := self._single.pop(message, None)) is not None]
+        if not waiting:
+            raise not_awaited(self._node, first or "a batch without messages")
+        return waiting[0][0].span, [batch.sequences[index] for batch, index in waiting]
+
+    def _look_into(self, first: MessageId) -> None:
+        """From now on each message of the batch that begins with this one is waited for by itself."""
+        batch = self._whole.pop(first, None)
+        if batch is not None:
+            self._single.update((message, (batch, index)) for index, message in enumerate(batch.ids))

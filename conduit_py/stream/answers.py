@@ -5,6 +5,7 @@ from typing import Any
 
 import trio
 
+from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import ContractBroken
 from conduit_py.sdk.destination import Answer, refusal_text
 from conduit_py.stream.border import border
@@ -24,7 +25,7 @@ def check_refusals(node: str, said: Any, count: int) -> dict[int, str]:
     return {index: refusal_text(said[index]) for index in sorted(said)}
 
 
-async def next_answers(node: str, calls: Calls) -> Sequence[Answer]:
+async def next_answers(node: str, calls: Calls) -> Sequence[Answer | Batch]:
     """Wait for the next answers of a destination that gives them later."""
     if calls.inherited("answers"):
         raise ContractBroken(node, "says AckMode.LATER but has no answers()")
@@ -33,12 +34,27 @@ async def next_answers(node: str, calls: Calls) -> Sequence[Answer]:
     if not isinstance(answers, Sequence):
         raise ContractBroken(node, f"answers() must return a sequence of Answer, not {type(answers).__name__}")
     for answer in answers:
-        if not isinstance(answer, Answer):
-            raise ContractBroken(node, f"answers() must give Answer, not {type(answer).__name__}")
+        if not isinstance(answer, Answer | Batch):
+            raise ContractBroken(node, f"answers() must give Answer or Batch, not {type(answer).__name__}")
     if not answers:
         # One that polls without ever waiting would starve everybody else.
         await trio.lowlevel.checkpoint()
     return answers
+
+
+async def answers_about(node: str, calls: Calls, batch: Batch, refused: Mapping[int, str]) -> dict[int, str]:
+    """Wait until all of a batch is answered for but what `write` has refused; which are refused now, and why."""
+    waiting = {message: index for index, message in enumerate(batch.ids) if index not in refused}
+    later: dict[int, str] = {}
+    while waiting:
+        for answer in await next_answers(node, calls):
+            messages = answer.ids if isinstance(answer, Batch) else [answer.message]
+            found = [waiting.pop(each) for each in messages if isinstance(each, MessageId) and each in waiting]
+            if not found:
+                raise not_awaited(node, messages[0] if messages else "a batch without messages")
+            if isinstance(answer, Answer) and answer.refused is not None:
+                later[found[0]] = answer.refused
+    return later
 
 
 def not_awaited(node: str, message: object) -> ContractBroken:

@@ -2,12 +2,12 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import trio
 
-from conduit_py.batch import Batch, MessageId, Span
+from conduit_py.batch import Batch, Span
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import (
     DeadLetterFailed,
@@ -23,7 +23,7 @@ from conduit_py.sdk.destination import AckMode, Destination
 from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.store.letters import LetterBox
 from conduit_py.store.packing import pack
-from conduit_py.stream.answers import check_refusals, next_answers, not_awaited
+from conduit_py.stream.answers import answers_about, check_refusals
 from conduit_py.stream.border import border, lent
 from conduit_py.stream.calls import Calls, is_async
 from conduit_py.stream.meter import Meter
@@ -148,25 +148,12 @@ class DeadLetterOffice:
             if not self.in_transaction:
                 await calls("flush")
             if self._answers_later:
-                refused |= await self._answered(batch, refused, calls)
+                refused |= await answers_about(self._node, calls, batch, refused)
         except Exception as error:  # a border: whatever it is, these letters are not safe
             raise Refused(self._failed(letters[0], describe(error)), letters[0], 0) from error
         if refused:
             first = min(refused)
             raise Refused(self._failed(letters[first], refused[first]), letters[first], first)
-
-    async def _answered(self, batch: Batch, refused: Mapping[int, str], calls: Calls) -> dict[int, str]:
-        """Wait for the answers about the rest of the batch; the indices that they refuse."""
-        waiting = {message: index for index, message in enumerate(batch.ids) if index not in refused}
-        later: dict[int, str] = {}
-        while waiting:
-            for answer in await next_answers(self._node, calls):
-                if not isinstance(answer.message, MessageId) or answer.message not in waiting:
-                    raise not_awaited(self._node, answer.message)
-                index = waiting.pop(answer.message)
-                if answer.refused is not None:
-                    later[index] = answer.refused
-        return later
 
     def _batch(self, letters: Sequence[DeadLetter]) -> Batch:
         span = Span(

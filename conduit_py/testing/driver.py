@@ -155,6 +155,9 @@ class DestinationDriver:
         later: dict[int, str] = {}
         while waiting:
             for answer in await self._calls("answers"):
+                if isinstance(answer, Batch):
+                    _check_answered(answer, waiting)
+                    continue
                 index = _checked_answer(answer, waiting)
                 if answer.refused is not None:
                     later[index] = answer.refused
@@ -213,7 +216,13 @@ def _checked_refusals(refusals: Any, batch: Batch) -> dict[int, str]:
     return {index: str(reason) for index, reason in refusals.items()}
 
 
+def _check_answered(batch: Batch, waiting: dict[MessageId, int]) -> None:
+    """All of its messages that wait are handled; some must."""
+    found = [message for message in batch.ids if waiting.pop(message, None) is not None]
+    require(bool(found), f"answered for a batch of {len(batch)}, none of which is waiting for an answer")
+
+
 def _checked_answer(answer: Any, waiting: dict[MessageId, int]) -> int:
-    require(isinstance(answer, Answer), f"answers must give Answer, not {type(answer).__name__}")
+    require(isinstance(answer, Answer), f"answers must give Answer or Batch, not {type(answer).__name__}")
     require(answer.message in waiting, f"answered for {answer.message}, which is not waiting for an answer")
     return waiting.pop(answer.message)

@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from conduit_py import DeadLetter, DeadLetters, Destination, Pipeline, Source, sdk
+from conduit_py import DeadLetter, DeadLetters, Destination, Pipeline, Retry, Source, sdk
+from conduit_py.batch import Span
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode, Answer, Batch, MessageId
 from conduit_py.status import Status
@@ -166,7 +167,7 @@ class TestBrokenContracts:
         [
             (None, "answers() must return a sequence of Answer, not NoneType"),
             (7, "answers() must return a sequence of Answer, not int"),
-            (["yes"], "answers() must give Answer, not str"),
+            (["yes"], "answers() must give Answer or Batch, not str"),
             (
                 [Answer(MessageId("elsewhere", 0))],
                 "answered for MessageId(source='elsewhere', sequence=0, piece=()), which is not waiting for an answer",
@@ -257,3 +258,113 @@ class TestTheEnd:
         assert sorted(set(log.numbers("lake")), key=str) == sorted(range(12), key=str)
         assert (await store.positions("p")) == {"source": b"11"}
         log.check()
+
+
+class TestWholeBatches:
+    """A batch in place of answers stands for those of its messages that had none yet."""
+
+    class Wholesale(Outspoken):
+        """Answers for a batch as a whole, after what is said about some of its messages."""
+
+        def saying(self, *answers: Any) -> "Any":
+            self.given: list[Batch] = []
+            return super().saying(*answers)
+
+        async def write(self, batch: Batch) -> Any:
+            self.given.append(batch)
+            await super().write(batch)
+
+        async def answers(self) -> Sequence[Any]:
+            self.calls += 1
+            await self.arrived.wait()
+            self.arrived, given, self.given = trio.Event(), self.given, []
+            return [answer for batch in given for answer in self.about(batch)]
+
+        def about(self, batch: Batch) -> list[Any]:
+            return [batch]
+
+    async def test_one_answer_acks_all_of_them(self, autojump_clock: MockClock) -> None:
+        log, lake = Log(), self.Wholesale().saying()
+        state = await Supervisor(made(log, lake), MemoryStore()).run()
+
+        assert state.status is Status.COMPLETED
+        assert log.acked["source"] == [position_of(n) for n in range(12)]
+        assert lake.calls == 3
+
+    async def test_messages_that_were_refused_before_it_stay_refused(self, autojump_clock: MockClock) -> None:
+        class Choosy(TestWholeBatches.Wholesale):
+            async def write(self, batch: Batch) -> dict[int, str]:
+                await super().write(batch)
+                return {3: "at once"}
+
+            def about(self, batch: Batch) -> list[Any]:
+                return [Answer(batch.id(1), refused="later"), batch]
+
+        log = Log()
+        state = await Supervisor(made(log, Choosy().saying()), MemoryStore()).run()
+
+        assert state.status is Status.COMPLETED
+        refused = [
+            ("1", "later"),
+            ("3", "at once"),
+            ("5", "later"),
+            ("7", "at once"),
+            ("9", "later"),
+            ("11", "at once"),
+        ]
+        assert kept(log) == refused
+        assert log.acked["source"] == [position_of(n) for n in range(12)]
+
+    async def test_a_part_of_a_batch_is_a_batch_too(self, autojump_clock: MockClock) -> None:
+        class Halving(TestWholeBatches.Wholesale):
+            def about(self, batch: Batch) -> list[Any]:
+                return [batch.select([2, 3]), Answer(batch.id(1)), batch.select([0])]
+
+        log = Log()
+        state = await Supervisor(made(log, Halving().saying()), MemoryStore()).run()
+
+        assert state.status is Status.COMPLETED
+        assert log.acked["source"] == [position_of(n) for n in range(12)]
+
+    @pytest.mark.parametrize(
+        ("about", "rule"),
+        [
+            (lambda batch: [batch, batch], "answered for MessageId(source='source', sequence=0, piece=()), which"),
+            (lambda batch: [batch.select([])], "answered for a batch without messages, which"),
+            (
+                lambda batch: [Batch.whole(Span("p", "elsewhere", 0, [b"0"]), batch.records[:1])],
+                "answered for MessageId(source='elsewhere', sequence=0, piece=()), which",
+            ),
+        ],
+    )
+    async def test_that_nobody_waits_for_break_the_contract(
+        self, about: Any, rule: str, autojump_clock: MockClock
+    ) -> None:
+        lake = self.Wholesale().saying()
+        lake.about = about  # type: ignore[method-assign]
+        state = await Supervisor(made(Log(), lake), MemoryStore()).run()
+
+        assert state.error is not None
+        assert state.error.code == "contract.broken"
+        assert state.error.message == f"lake: {rule} is not waiting for an answer"
+
+    async def test_a_write_that_failed_is_repeated_for_what_was_not_answered(self, autojump_clock: MockClock) -> None:
+        class Stumbling(TestWholeBatches.Wholesale):
+            async def write(self, batch: Batch) -> None:
+                sizes.append(len(batch))
+                if len(sizes) == 1:
+                    self.given.append(batch.select([0, 1]))
+                    self.arrived.set()
+                    await trio.sleep(1)
+                    raise sdk.TransientError("link down")
+                await super().write(batch)
+
+        sizes: list[int] = []
+        log = Log()
+        pipeline = made(log, Stumbling().saying())
+        pipeline.destinations[0].retry = Retry(attempts=2)
+        state = await Supervisor(pipeline, MemoryStore()).run()
+
+        assert state.status is Status.COMPLETED
+        assert sizes == [4, 2, 4, 4]
+        assert log.acked["source"] == [position_of(n) for n in range(12)]

@@ -10,7 +10,7 @@ from conduit_py.errors import FatalError, RecordRefused
 from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, refusal_text
 from conduit_py.spark.format.columns import refused_row
-from conduit_py.stream.answers import check_refusals, next_answers, not_awaited
+from conduit_py.stream.answers import answers_about, check_refusals
 from conduit_py.stream.border import border
 from conduit_py.stream.calls import Calls
 
@@ -60,16 +60,11 @@ class Outlet:
         assert isinstance(plugin, sdk.Destination)
         if plugin.acks is not AckMode.WRITE:
             await self.call("flush")
-        waiting = set(batch.ids) if plugin.acks is AckMode.LATER else set()
-        while waiting:
-            for answer in await next_answers(NODE, self._calls):
-                if answer.message not in waiting:
-                    raise not_awaited(NODE, answer.message)
-                waiting.remove(answer.message)
-                if answer.refused is not None:
-                    index = batch.ids.index(answer.message)
-                    number = answer.message.sequence
-                    raise RowRefused(refused_row(number, partition, RecordRefused(answer.refused), records[index]))
+        if plugin.acks is not AckMode.LATER:
+            return
+        for index, reason in (await answers_about(NODE, self._calls, batch, {})).items():
+            number = batch.sequences[index]
+            raise RowRefused(refused_row(number, partition, RecordRefused(reason), records[index]))
 
 
 @asynccontextmanager

@@ -1,18 +1,18 @@
 """Appender: a file to which whole batches of lines are added durably, or not at all."""
 
-import errno
 import fcntl
 import logging
 import os
 import stat
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
+from conduit_connectors.file.disk import FULL, advice, make_folders, sync_data, sync_folder, write_all
 from conduit_connectors.file.marker import Begun, Marker, marker_path
 from conduit_py.sdk import FatalError, TransientError
 
 _logger = logging.getLogger(__name__)
-_sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has only fsync.
 
 
 class Appender:
@@ -44,7 +44,7 @@ class Appender:
         except OSError as error:
             self.close()
             what = f"cannot get {path} ready for appending: {error.strerror}"
-            raise TransientError(what, suggestion=_advice(error, path)) from error
+            raise TransientError(what, suggestion=advice(error, path)) from error
         except FatalError:
             self.close()
             raise
@@ -60,26 +60,25 @@ class Appender:
     def fulfil(self) -> None:
         self._promised = False
 
-    def append(self, text: bytes) -> None:
-        """Add whole lines. On an error the file is as it was before: TransientError."""
+    def append(self, pieces: Iterable[bytes | memoryview], size: int) -> None:
+        """Add whole lines, `size` bytes in all. On an error the file is as it was before: TransientError."""
         self._refuse_after_failure()
         assert self._marker is not None
         written = 0
         try:
             start = self.size()
-            self._marker.note(self._inode, self._before(start), start, len(text))
+            self._marker.note(self._inode, self._before(start), start, size)
             self._dirty = True
-            view = memoryview(text)
-            while written < len(text):
-                written += os.write(self._fd, view[written:])
+            for count in write_all(self._fd, pieces):
+                written += count
         except OSError as error:
             self._take_back(written)
-            what = f"cannot append {len(text)} bytes to {self.path}: {error.strerror}"
+            what = f"cannot append {size} bytes to {self.path}: {error.strerror}"
             outcome = self._failed or "nothing of them was kept"
-            raise TransientError(f"{what}; {outcome}", suggestion=_advice(error, self.path)) from error
+            raise TransientError(f"{what}; {outcome}", suggestion=advice(error, self.path)) from error
         end = self._offset()
-        if end - len(text) != self._end:
-            self._doubtful_from = end - len(text)  # What somebody else appended in between is never cut.
+        if end - size != self._end:
+            self._doubtful_from = end - size  # What somebody else appended in between is never cut.
         self._end = end
 
     def sync(self) -> None:
@@ -88,12 +87,12 @@ class Appender:
         if not self._dirty:
             return
         try:
-            _sync_data(self._fd)
+            sync_data(self._fd)
         except OSError as error:
             # The kernel may have dropped what it could not write, and the next sync would not say so.
             self._failed = f"what was appended to {self.path} could not be made durable: {error.strerror}"
             self._cut(self._doubtful_from, expected=self._end)
-            raise TransientError(self._failed, suggestion=_advice(error, self.path)) from error
+            raise TransientError(self._failed, suggestion=advice(error, self.path)) from error
         if os.fstat(self._fd).st_nlink == 0:
             self._failed = f"{self.path} was deleted while it was being written"
             raise TransientError(self._failed, suggestion="move the file away only while the pipeline is stopped")
@@ -105,10 +104,12 @@ class Appender:
         return os.pread(self._fd, size, offset)
 
     def close(self) -> None:
-        """Unlock the file. A run whose batches are all durable leaves no marker behind."""
-        if self._marker is not None:
-            self._marker.close(clean=not self._dirty and self._failed is None and not self._promised)
-        os.close(self._fd)
+        """Unlock the file. A run whose batches are all durable leaves nothing beside it."""
+        try:
+            if self._marker is not None:
+                self._marker.close(clean=not self._dirty and self._failed is None and not self._promised)
+        finally:
+            os.close(self._fd)
 
     def _repair(self, begun: Begun | None) -> None:
         """Remove what a crashed run left half written, and end a last line that somebody else left open."""
@@ -148,7 +149,7 @@ class Appender:
         os.fsync(self._fd)
         marker.note(self._inode, self._before(size), size, 0)
         marker.sync()
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
         return size
 
     def _before(self, offset: int) -> int:
@@ -186,13 +187,13 @@ class Appender:
 
 def _open(path: Path) -> int:
     try:
-        _make_folders(path.parent)
+        make_folders(path.parent)
         # Without O_NONBLOCK opening a named pipe would wait for a reader.
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        kind = TransientError if error.errno in _FULL else FatalError
+        kind = TransientError if error.errno in FULL else FatalError
         what = f"cannot open {path} for appending: {error.strerror}"
-        raise kind(what, suggestion=_advice(error, path)) from error
+        raise kind(what, suggestion=advice(error, path)) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         hint = 'path must name a regular file; for standard output use the destination "stdio"'
@@ -216,33 +217,3 @@ def _lock(fd: int, path: Path) -> None:
             f"{path} is being written by another destination or process",
             suggestion="give every destination a path of its own, and stop the other process if it should not run",
         ) from None
-
-
-def _make_folders(folder: Path) -> None:
-    """Create missing folders so that they outlive a power failure."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    for each in reversed(missing):
-        each.mkdir(exist_ok=True)
-        _sync_folder(each.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-def _advice(error: OSError, path: Path) -> str:
-    if error.errno == errno.ENOSPC:
-        usage = os.statvfs(path.parent)
-        return f"free some space on the disk of {path.parent}: {usage.f_bavail * usage.f_frsize} bytes are left"
-    if error.errno in _FULL:
-        return f"raise the quota or the file size limit of the user that writes {path}"
-    if isinstance(error, PermissionError):
-        return f"give the user that runs this write permission on {path} and its folder"
-    return "check the path and the device it is on"

@@ -1,6 +1,6 @@
 """The file destination: records appended to one file, a line each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -42,10 +42,11 @@ class DestinationOptions(Options):
 class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestination[DestinationOptions]):
     """Appends a line per record; a record counts as handled once its line is on the disk.
 
-    Exactly-once in an exactly-once pipeline: the lines of a transaction are committed with it and appended
-    after that, so readers see committed lines only, in order, each once. A transaction is held in memory
-    until then. At-least-once in any other: after a crash the records that were not yet acked are
-    appended again.
+    Exactly-once in an exactly-once pipeline: the lines of a transaction are appended after its commit, so readers
+    see committed lines only, in order, each once. Until then those of a small transaction are held in memory and
+    committed with it; those of a larger one are in a file beside this one, `.<name>.conduit-staged`, which is as
+    large as a transaction, is needed after a crash, and goes away when the pipeline stops in an orderly way.
+    At-least-once in any other: after a crash the records that were not yet acked are appended again.
 
     Readers may rely on this: every line that ends in a line feed is whole. A batch goes into the file in
     full or not at all: when the disk is full or fails halfway, what was written of it is taken back, and
@@ -94,10 +95,9 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
             self._table.adopt_header(self._appender.read(0, _HEADER_SIZE_MAX))
 
     def write(self, batch: Batch) -> dict[int, str]:
-        taker = self._taker
-        text, refused = self._encode(batch, taker.size)
+        text, refused = self._encode(batch)
         if text:
-            (taker.add if isinstance(taker, Staging) else taker.append)(text)
+            self.take([text])
         return refused
 
     def prepares(self, *, exactly_once: bool) -> bool:
@@ -115,8 +115,14 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
         return b"".join(self._prepared or ())
 
     def take(self, pieces: Sequence[bytes]) -> None:
-        taker, text = self._taker, b"".join(pieces)
-        (taker.add if isinstance(taker, Staging) else taker.append)(text)
+        if self._staging is not None:
+            self._staging.add(pieces)
+        elif self._device is not None:
+            for piece in pieces:
+                self._device.append(piece)
+        else:
+            assert self._appender is not None
+            self._appender.append(pieces, sum(map(len, pieces)))
 
     def stage(self) -> bytes | None:
         assert self._staging is not None
@@ -134,18 +140,14 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
         self._appender.fulfil()
 
     def teardown(self) -> None:
-        for taker in (self._appender, self._device):
-            if taker is not None:
-                taker.close()
-        self._appender = self._device = None
+        for each in (self._staging, self._appender, self._device):
+            if each is not None:
+                each.close()
+        self._staging = self._appender = self._device = None
 
-    @property
-    def _taker(self) -> Staging | Device | Appender:
-        taker = self._staging or self._device or self._appender
-        assert taker is not None, "opened"
-        return taker
-
-    def _encode(self, batch: Batch, size: Callable[[], int]) -> Encoded:
+    def _encode(self, batch: Batch) -> Encoded:
         if self.options.format == "csv":
-            return self._table.encode(batch.records, header=size() == 0)
+            taker = self._staging or self._device or self._appender
+            assert taker is not None, "opened"
+            return self._table.encode(batch.records, header=taker.size() == 0)
         return _ENCODERS[self.options.format](batch.records)

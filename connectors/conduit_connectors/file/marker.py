@@ -34,6 +34,7 @@ class Marker:
 
     def __init__(self, target: Path) -> None:
         self.path = marker_path(target)
+        self._side_path = side_path(target)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._boot = _boot_id()
 
@@ -58,15 +59,21 @@ class Marker:
         os.fsync(self._fd)
 
     def close(self, *, clean: bool) -> None:
-        """Let go of the marker, and remove it when nothing can be half written."""
-        if clean:
-            self.path.unlink(missing_ok=True)
+        """Let go of the marker, and leave nothing beside the file when nothing can be half written or left to do."""
         os.close(self._fd)
+        if clean:
+            self._side_path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
 
 def marker_path(target: Path) -> Path:
     """The marker's name begins with a dot, so that whoever reads the whole folder passes over it."""
     return target.with_name(f".{target.name}.conduit")
+
+
+def side_path(target: Path) -> Path:
+    """Where the lines of a transaction wait until it is committed."""
+    return target.with_name(f".{target.name}.conduit-staged")
 
 
 def _boot_id() -> str:

@@ -1,71 +1,130 @@
 """Staging: lines that wait for their transaction, and how they get into the file exactly once."""
 
 import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from conduit_connectors.file.appender import Appender
+from conduit_connectors.file.side_file import SideFile, Staged, blocks
 from conduit_py.sdk import FatalError
+
+INLINE_MAX = 128 * 1024
+"""The size up to which a transaction is carried by its intent: to sync a file of its own would take longer."""
 
 
 class Intent(msgspec.Struct, frozen=True, array_like=True):
-    """To have `text` in the file at `offset`. It carries the lines themselves: nothing is staged beside the file."""
+    """To have lines in the file at `offset`: these, or those that the side file holds.
+
+    Versions without side files know the first form only, and do not mistake the second one for it.
+    """
 
     offset: int
-    text: bytes
+    content: bytes | Staged
+
+    @property
+    def size(self) -> int:
+        return len(self.content) if isinstance(self.content, bytes) else self.content.size
 
 
 class Staging:
     """Gathers lines and appends them when told, each transaction once, however often it is told.
 
-    What is already there is recognised by its place and content, so a crash at any moment, also in the
-    middle of a write, is made good by telling it again.
+    A small transaction waits in memory and is carried by its intent; of a larger one memory holds no more than
+    `inline_max` bytes, the rest is in a side file. What is already in its place is recognised by its content, so a
+    crash at any moment, also in the middle of a write, is made good by telling it again.
     """
 
-    def __init__(self, appender: Appender) -> None:
+    def __init__(self, appender: Appender, inline_max: int = INLINE_MAX) -> None:
         self._appender = appender
+        self._inline_max = inline_max
+        self._side = SideFile(appender.path)
         self._lines: list[bytes] = []
+        self._lines_size = 0
 
     def recover(self, intents: Sequence[bytes]) -> None:
-        """Append what the last transaction left to do; after an orderly end that is nothing, wherever the file is."""
+        """Append what the last transaction left to do, and forget what was not committed.
+
+        After an orderly end there is nothing to do, wherever the file is.
+        """
         if not self._appender.ended_well:
             for intent in intents:
                 self.apply(intent)
+        self._side.discard()
         self._appender.fulfil()
 
     def size(self) -> int:
         """How long the file will be with everything that waits."""
-        return self._appender.size() + sum(map(len, self._lines))
+        return self._appender.size() + self._side.size + self._lines_size
 
-    def add(self, text: bytes) -> None:
-        self._lines.append(text)
+    def add(self, pieces: Sequence[bytes]) -> None:
+        """Let whole lines wait. On an error none of these do: TransientError."""
+        size = self._lines_size + sum(map(len, pieces))
+        if size <= self._inline_max:
+            self._lines += pieces
+            self._lines_size = size
+        else:
+            self._side.write([*self._lines, *pieces])
+            self._lines, self._lines_size = [], 0
 
     def stage(self) -> bytes | None:
-        if not self._lines:
+        content: bytes | Staged
+        if self._side.size:
+            self._side.write(self._lines)
+            content = self._side.sync()
+        elif self._lines:
+            content = b"".join(self._lines)
+        else:
             return None
-        intent = Intent(self._appender.size(), b"".join(self._lines))
-        self._lines = []
+        self._lines, self._lines_size = [], 0
         # From now on only an orderly end after `apply` counts as one.
         self._appender.promise()
-        return msgspec.msgpack.encode(intent)
+        return msgspec.msgpack.encode(Intent(self._appender.size(), content))
 
     def apply(self, encoded: bytes) -> None:
         """Append the lines, or what is missing of them; durable on return."""
         intent = msgspec.msgpack.decode(encoded, type=Intent)
-        there = self._appender.read(intent.offset, len(intent.text))
-        if self._appender.size() < intent.offset or not intent.text.startswith(there):
+        content, size = intent.content, intent.size
+        there = min(self._appender.size() - intent.offset, size)
+        if there < 0 or not self._begins(intent, there):
             raise _changed(self._appender.path, intent)
-        if missing := intent.text[len(there) :]:
-            self._appender.append(missing)
+        if isinstance(content, bytes):
+            missing = iter([memoryview(content)[there:]])
+        else:
+            missing = (memoryview(self._side.read(at, length)) for at, length in blocks(there, size))
+        if there < size:
+            self._appender.append(missing, size - there)
         self._appender.sync()
         self._appender.fulfil()
+        if isinstance(content, Staged):
+            self._side.release(content)
+
+    def close(self) -> None:
+        """Let go of the side file. It goes away when the appender is closed, unless there is more to do."""
+        self._side.close()
+
+    def _begins(self, intent: Intent, there: int) -> bool:
+        """Whether what is in the file at the offset, so many bytes, is how the transaction begins."""
+        content = intent.content
+        if isinstance(content, bytes):
+            return self._appender.read(intent.offset, there) == content[:there]
+        if there == content.size:
+            # Then the side file is not needed: it may hold the next transaction by now, or be gone.
+            checksum = 0
+            for at, size in blocks(intent.offset, intent.offset + there):
+                checksum = zlib.crc32(self._appender.read(at, size), checksum)
+            return checksum == content.checksum
+        self._side.check(content)
+        return all(
+            self._appender.read(intent.offset + at, size) == self._side.read(at, size) for at, size in blocks(0, there)
+        )
 
 
 def _changed(path: Path, intent: Intent) -> FatalError:
     return FatalError(
-        f"{path} is not as it was left: {len(intent.text)} bytes of the last transaction belong at {intent.offset}, "
+        f"{path} is not as it was left: {intent.size} bytes of the last transaction belong at {intent.offset}, "
         f"but {'there is something else' if os.path.getsize(path) >= intent.offset else 'it is shorter than that'}",
         suggestion=f"put {path.name} back as it was when the pipeline ended; it may be moved away only after an "
         "orderly stop, and nobody else may write it",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_py.sdk.values import Maps, rows, values
+from conduit_py.sdk.values import Maps, rows_of, values_of
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 # Mostly times that Python's types reach, and such that they do not.
@@ -82,7 +82,7 @@ def outcome(call: Callable[[], list[Any]]) -> object:
 
 @given(columns(), st.sampled_from([None, "strict"]))
 def test_values_are_those_that_arrow_gives(column: pa.Array | pa.ChunkedArray, maps: Maps) -> None:
-    assert outcome(lambda: values(column, maps=maps)) == outcome(lambda: column.to_pylist(maps_as_pydicts=maps))
+    assert outcome(lambda: values_of(column, maps=maps)) == outcome(lambda: column.to_pylist(maps_as_pydicts=maps))
 
 
 @given(st.data(), st.integers(0, 4), st.lists(st.sampled_from(["a", "b", "a b", "'", "k0", ""]), max_size=5))
@@ -91,18 +91,18 @@ def test_rows_are_those_that_arrow_gives(data: st.DataObject, count: int, names:
     arrays = [array(kind, data.draw(st.lists(some, min_size=count, max_size=count))) for kind, some in kinds]
     table = pa.Table.from_arrays(arrays, names)
 
-    assert outcome(lambda: rows(table)) == outcome(table.to_pylist)
-    assert outcome(lambda: rows(table, maps="strict")) == outcome(lambda: table.to_pylist(maps_as_pydicts="strict"))
+    assert outcome(lambda: rows_of(table)) == outcome(table.to_pylist)
+    assert outcome(lambda: rows_of(table, maps="strict")) == outcome(lambda: table.to_pylist(maps_as_pydicts="strict"))
     for batch in table.to_batches():
-        assert outcome(partial(rows, batch)) == outcome(batch.to_pylist)
+        assert outcome(partial(rows_of, batch)) == outcome(batch.to_pylist)
 
 
 def test_a_table_without_columns_has_its_rows() -> None:
-    assert rows(pa.table({"n": [1, 2]}).select([])) == [{}, {}]
+    assert rows_of(pa.table({"n": [1, 2]}).select([])) == [{}, {}]
 
 
 def test_rows_share_nothing_that_can_be_changed() -> None:
-    first, second = rows(pa.table({"n": [[1], [1]]}))
+    first, second = rows_of(pa.table({"n": [[1], [1]]}))
     first["n"].append(2)
     first["m"] = 3
 
@@ -113,4 +113,4 @@ def test_rows_share_nothing_that_can_be_changed() -> None:
 def test_a_table_may_be_wide(width: int) -> None:
     table = pa.table({f"column {index}": [index, None] for index in range(width)})
 
-    assert rows(table) == table.to_pylist()
+    assert rows_of(table) == table.to_pylist()

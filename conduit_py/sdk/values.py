@@ -21,14 +21,14 @@ _SINCE: dict[str, Callable[[list[int]], Iterator[timedelta]]] = {
 }
 
 
-def rows(table: pa.Table | pa.RecordBatch, *, maps: Maps = None) -> list[dict[str, Any]]:
+def rows_of(table: pa.Table | pa.RecordBatch, *, maps: Maps = None) -> list[dict[str, Any]]:
     """The rows as `to_pylist` gives them, each a dict that nobody else has."""
     if not table.num_columns:
         return [{} for _ in range(table.num_rows)]
-    return _dicts(table.num_columns)(table.schema.names, [values(column, maps=maps) for column in table.columns])
+    return _dicts(table.num_columns)(table.schema.names, [values_of(column, maps=maps) for column in table.columns])
 
 
-def values(column: pa.Array | pa.ChunkedArray, *, maps: Maps = None) -> list[Any]:
+def values_of(column: pa.Array | pa.ChunkedArray, *, maps: Maps = None) -> list[Any]:
     """The values of a column as `to_pylist` gives them, of the same types, or the error that it raises."""
     made: list[Any]
     if (way := _way(column.type)) is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conduit_connectors.spark.positions import Staged, decode
+from conduit_connectors.spark.positions import Staged, decode, encode, staged_positions
 from conduit_connectors.spark.stage import Segments, Stage
 
 from conduit_py.errors import FatalError
@@ -43,6 +43,13 @@ def test_every_row_follows_the_one_before_in_every_run(tmp_path: Path) -> None:
         again = Stage(tmp_path)
         again.seek(position(rows[index][1]))
         assert read(again, 100) == rows[index + 1 :]
+
+
+@pytest.mark.parametrize("snapshot", ["0f-1", "-1", '50 % "of" %d-1'])
+def test_positions_of_many_rows_are_those_of_each(snapshot: str) -> None:
+    numbers = [0, 9, 10, 99_999]
+
+    assert staged_positions(snapshot, 3, numbers) == [encode(Staged(snapshot, 3, row)) for row in numbers]
 
 
 @pytest.mark.parametrize("crashed_before_the_ack", [True, False])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from conduit_connectors.spark.positions import Ordered, encode
 from conduit_py.sdk import FatalError
+from conduit_py.sdk.values import rows_of, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -41,7 +42,7 @@ class OrderedRows:
         """The next rows, at most `n`, and their positions; none when there are none now."""
         if self._row >= len(self._keys):
             self._load()
-        rows: list[dict[str, Any]] = self._chunk.slice(self._row, n).to_pylist()
+        rows = rows_of(self._chunk.slice(self._row, n))
         keys = self._keys[self._row : self._row + len(rows)]
         self._row += len(rows)
         return rows, [encode(Ordered(key)) for key in keys]
@@ -53,7 +54,7 @@ class OrderedRows:
             frame = frame.where(self._beyond(self._after))
         # One more than wanted: a row that is like the last one would be passed over by the next query.
         chunk = frame.orderBy(*map(_quoted, self._columns)).limit(self._chunk_rows + 1).toArrow()
-        columns = [[_text(name, value) for value in chunk.column(name).to_pylist()] for name in self._columns]
+        columns = [[_text(name, value) for value in values_of(chunk.column(name))] for name in self._columns]
         keys = list(zip(*columns, strict=True))
         for key, following in pairwise(keys):
             if key == following:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from conduit_py.delivery_key import delivery_key, delivery_keys
+from conduit_py.delivery_key import delivery_key
 from conduit_py.record import Record
 
 Piece: TypeAlias = tuple[int, ...]
@@ -132,21 +132,24 @@ class Batch:
         or of the run: a destination that remembers it can make its side effects idempotent. Where
         several pipelines share the work of a source, its scope stands for pipeline and source.
         """
-        return delivery_key((*self._owner(), *self._input(index)))
-
-    def delivery_keys(self) -> list[bytes]:
-        """The delivery key of every message, for less than one by one."""
-        return delivery_keys(self._owner(), map(self._input, range(len(self.records))))
-
-    def _owner(self) -> tuple[bytes, bytes]:
-        span = self.span
-        # No pipeline has an empty name, so the two kinds of key cannot meet.
-        home, name = ("", span.scope) if span.scope else (span.pipeline, span.origin)
-        return home.encode(), name.encode()
-
-    def _input(self, index: int) -> tuple[bytes, bytes]:
         position = self.span.position(self.sequences[index])
-        return position, ".".join(map(str, self.pieces[index])).encode() if self.pieces is not None else b""
+        home, name = self.owner
+        return delivery_key([home.encode(), name.encode(), position, ".".join(map(str, self.piece(index))).encode()])
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        """Whose positions these are, since those of others may be equal: a pipeline and a source, or "" and a scope."""
+        span = self.span
+        # No pipeline has an empty name, so the two kinds of owner cannot meet.
+        return ("", span.scope) if span.scope else (span.pipeline, span.origin)
+
+    @property
+    def positions(self) -> Sequence[bytes]:
+        """The position of every message. With the owner and its piece it names a message as the delivery key does."""
+        span, sequences = self.span, self.sequences
+        if sequences == range(span.first, span.first + len(span)):
+            return span.positions
+        return [span.positions[sequence - span.first] for sequence in sequences]
 
     def on_fate(self, index: int, handler: FateHandler) -> None:
         """Have `handler` told once how the message at `index` ends; the last registered hears first.

@@ -44,11 +44,18 @@ def test_pieces_pipelines_and_sources_have_keys_of_their_own() -> None:
     assert len({*pieces, *others}) == 7
 
 
-def test_keys_of_all_are_those_of_each() -> None:
+def test_positions_are_those_of_each_message_whatever_became_of_the_batch() -> None:
     span = Span("p", "s", 5, [b"5", b"6", b"7"])
     pieces = Batch(span, [Record()] * 4, [5, 5, 6, 7], [(0,), (1, 10), (), (2,)])
+    whole = Batch.whole(span, [Record()] * 3)
+
+    assert whole.positions is span.positions
+    assert whole.select([0, 2]).positions == [b"5", b"7"]
+    assert pieces.positions == [b"5", b"5", b"6", b"7"]
+
+
+def test_the_owner_of_positions_is_the_scope_of_shared_work() -> None:
     shared = batch(2)
     shared.span.scope = "work"
 
-    for each in (batch(3), pieces, shared):
-        assert each.delivery_keys() == [each.delivery_key(index) for index in range(len(each))]
+    assert (batch(2, pipeline="p", source="s").owner, shared.owner) == (("p", "s"), ("", "work"))

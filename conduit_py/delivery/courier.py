@@ -102,8 +102,9 @@ class _Letter(Batch):
 
     def __init__(self, message: Pending) -> None:
         record = Record.from_json(message.body)
-        position = record.position = record.position or b"%d" % message.number
-        span = Span(message.owner, node_of(message.target), message.number, [position])
+        record.position = record.position or b"%d" % message.number
+        # Several published records may have the same position: what names the message is its key.
+        span = Span(message.owner, node_of(message.target), message.number, [message.key])
         super().__init__(span, [record], [message.number])
         self._key = message.key
 

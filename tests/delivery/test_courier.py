@@ -119,6 +119,29 @@ async def test_what_is_published_arrives_in_order_before_the_run_is_over(store: 
     assert await store.outbox.targets() == []
 
 
+async def test_published_records_with_one_position_are_still_told_apart(store: Store) -> None:
+    """Destinations may know messages by owner and position, as they may by delivery key."""
+
+    @processor(state=True)
+    def alike(record: Record, state: State) -> Record:
+        state.publish("mail", Record.of({"n": record.payload["n"]}, position=b"same"))
+        return record
+
+    class Named(Counted):
+        names: set[tuple[tuple[str, str], bytes]]
+
+        async def write(self, batch: Batch) -> Refusals | None:
+            assert batch[0].position == b"same"
+            self.names.add((batch.owner, batch.positions[0]))
+            return await super().write(batch)
+
+    mail = Named(vault=Vault())
+    mail.came, mail.names = [], set()
+    await run_to_end(pipeline(10, {"mail": mail}, processors=[alike]), store)
+
+    assert (len(mail.came), len(mail.names)) == (10, 10)
+
+
 async def test_it_arrives_while_the_pipeline_runs_right_after_its_commit(autojump_clock: MockClock) -> None:
     mail, press = counted(), counted()
     supervisor = Supervisor(pipeline(6, {"mail": mail, "press": press}, endless=True), MemoryStore())

@@ -13,6 +13,7 @@ import trio
 from conduit_connectors.spark import Destination
 from conduit_connectors.spark.folder import HadoopFolder
 from conduit_connectors.spark.manifest import Manifests, staged, visible
+from delivered import delivered
 from pyspark.sql import SparkSession
 
 from conduit_py.batch import Batch, Span
@@ -49,27 +50,15 @@ def batch(*payloads: Any, first: int = 0) -> Batch:
     return Batch.whole(Span("p", "s", first, [record.position for record in records]), records)
 
 
-def deliver(destination: Destination, given: Batch) -> dict[int, str]:
-    """Write a batch and wait for the answers to it; what was refused, by index."""
-    refused = dict(destination.write(given) or {})
-    waiting = {message: at for at, message in enumerate(given.ids) if at not in refused}
-    while waiting:
-        for answer in destination.answers():
-            at = waiting.pop(answer.message)
-            if answer.refused is not None:
-                refused[at] = answer.refused
-    return refused
-
-
 def test_records_that_come_again_after_a_crash_are_acked_and_not_written(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
     first = opened(tmp_path, spark_options)
-    deliver(first, batch({"n": 0}, {"n": 1}, {"n": 2}))
+    delivered(first, batch({"n": 0}, {"n": 1}, {"n": 2}))
     trio.run(first.teardown)
 
     again = opened(tmp_path, spark_options)
-    refused = deliver(again, batch({"n": 1}, {"n": 2}, {"n": 3}, b"bad", first=1))
+    refused = delivered(again, batch({"n": 1}, {"n": 2}, {"n": 3}, b"bad", first=1))
     trio.run(again.teardown)
 
     assert stored(tmp_path) == [{"n": 0}, {"n": 1}, {"n": 2}, {"n": 3}]
@@ -81,8 +70,8 @@ def test_a_crash_at_any_step_of_a_commit_leaves_all_or_nothing(
 ) -> None:
     """A crash before the manifest: the batch is gone. After it: the next run shows it."""
     first = opened(tmp_path, spark_options)
-    deliver(first, batch({"n": 0}))
-    deliver(first, batch({"n": 1}, first=1))
+    delivered(first, batch({"n": 0}))
+    delivered(first, batch({"n": 1}, first=1))
     trio.run(first.teardown)
     # What a crash between manifest and move, and one before the manifest, would have left.
     (tmp_path / "_conduit/plain").mkdir(exist_ok=True)
@@ -91,7 +80,7 @@ def test_a_crash_at_any_step_of_a_commit_leaves_all_or_nothing(
     (tmp_path / "_conduit/plain/000000000002/part-0.parquet").write_bytes(b"half")
 
     again = opened(tmp_path, spark_options)
-    deliver(again, batch({"n": 1}, {"n": 2}, first=1))
+    delivered(again, batch({"n": 1}, {"n": 2}, first=1))
     trio.run(again.teardown)
 
     assert stored(tmp_path) == [{"n": 0}, {"n": 1}, {"n": 2}]
@@ -102,35 +91,37 @@ def test_other_file_systems_keep_the_same_promises(tmp_path: Path, spark: SparkS
     java: Any = spark._jvm
     root = java.org.apache.hadoop.fs.Path(str(tmp_path / "lake"))
     folder = HadoopFolder(java, root.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), root)
-    manifests = Manifests(folder, 2)
+    manifests = Manifests(folder, 4)
     manifests.recover()
     for number in range(3):
         path = tmp_path / "lake" / staged(number)
         path.mkdir(parents=True)
         (path / "part-0").write_text(str(number))
-        manifests.commit(manifests.next, [bytes([number]) * 16])
+        manifests.commit(manifests.next, [{"p": [b"%d" % number]}, {"q": [b"%d" % number]}])
         if number < 2:
             folder.move(staged(number), visible(number))
     (tmp_path / "lake" / staged(7)).mkdir()
 
-    again = Manifests(folder, 2)
+    again = Manifests(folder, 4)
     again.recover()
     again.recover()
 
     assert [(tmp_path / "lake" / visible(number) / "part-0").read_text() for number in range(3)] == ["0", "1", "2"]
     assert folder.names("_conduit/plain") == []
-    assert again.keys == {bytes([1]) * 16, bytes([2]) * 16}
+    assert folder.names("_conduit")[-1] == "plain"
+    assert [name for name in folder.names("_conduit") if "names" in name] == [f"{n:012d}.names" for n in (1, 2)]
+    assert len(again.written) == 4
     assert again.next == 3
     assert not folder.create("_conduit/format", b"other")
 
 
-def test_only_the_newest_keys_are_kept(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
+def test_only_the_newest_names_are_kept(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     destination = opened(tmp_path, spark_options, remember=2)
     for number in range(4):
-        deliver(destination, batch({"n": number}, first=number))
+        delivered(destination, batch({"n": number}, first=number))
     trio.run(destination.teardown)
 
-    kept = sorted(path.stem for path in (tmp_path / "_conduit").glob("*.keys"))
+    kept = sorted(path.stem for path in (tmp_path / "_conduit").glob("*.names"))
 
     assert kept == ["000000000002", "000000000003"]
 
@@ -195,7 +186,7 @@ def test_values_arrive_in_the_declared_types(tmp_path: Path, spark: SparkSession
         "b": b"\x00\xff",
     }
     destination = opened(tmp_path, spark_options, columns=columns)
-    refused = deliver(destination, batch(row, {}))
+    refused = delivered(destination, batch(row, {}))
     trio.run(destination.teardown)
 
     assert refused == {}
@@ -207,7 +198,7 @@ def test_records_that_would_be_changed_are_refused_with_the_reason(
 ) -> None:
     columns = "i INT NOT NULL, day DATE, s STRUCT<a: INT>"
     destination = opened(tmp_path, spark_options, columns=columns)
-    refused = deliver(
+    refused = delivered(
         destination,
         batch(
             {"i": 1},
@@ -241,11 +232,11 @@ def test_the_first_records_decide_about_the_schema_for_all_runs(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
     first = opened(tmp_path, spark_options)
-    deliver(first, batch({"n": 1, "x": None}, {"n": 2, "x": "a"}))
+    delivered(first, batch({"n": 1, "x": None}, {"n": 2, "x": "a"}))
     trio.run(first.teardown)
 
     second = opened(tmp_path, spark_options)
-    refused = deliver(second, batch({"n": "three"}, {"n": 4}, first=2))
+    refused = delivered(second, batch({"n": "three"}, {"n": 4}, first=2))
     trio.run(second.teardown)
 
     assert list(refused) == [0]
@@ -256,7 +247,7 @@ def test_unknown_fields_can_be_ignored_or_end_the_run(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
     lenient = opened(tmp_path, spark_options, columns="n INT", drift="ignore")
-    deliver(lenient, batch({"n": 1, "more": 2}))
+    delivered(lenient, batch({"n": 1, "more": 2}))
     trio.run(lenient.teardown)
     strict = opened(tmp_path, spark_options, columns="n INT", drift="stop")
     with pytest.raises(FatalError, match="has fields that are not in the schema: 'more'"):
@@ -270,7 +261,7 @@ def test_columns_other_than_those_of_the_files_are_refused(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
     destination = opened(tmp_path, spark_options, columns="n INT, old STRING")
-    deliver(destination, batch({"n": 1}))
+    delivered(destination, batch({"n": 1}))
     trio.run(destination.teardown)
 
     other = Destination(path=str(tmp_path), columns="n BIGINT, new INT", **spark_options).fresh()
@@ -301,7 +292,7 @@ def test_columns_that_are_no_sql_are_told_at_once(tmp_path: Path, spark: SparkSe
 
 def test_whole_records_can_be_written(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     destination = opened(tmp_path, spark_options, payload="envelope")
-    refused = deliver(destination, batch({"n": 1}, b"\xff", None))
+    refused = delivered(destination, batch({"n": 1}, b"\xff", None))
     trio.run(destination.teardown)
 
     assert refused == {}
@@ -313,6 +304,12 @@ def test_whole_records_can_be_written(tmp_path: Path, spark: SparkSession, spark
     assert [row["position"] for row in stored(tmp_path)] == [b"0", b"1", b"2"]
 
 
+def answered(destination: Destination) -> list[int]:
+    """The messages that it answers for, each batch as a whole."""
+    batches = [each for each in destination.answers() if isinstance(each, Batch)]
+    return [sequence for batch in batches for sequence in batch.sequences]
+
+
 def test_many_batches_become_few_jobs(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     destination = Destination(path=str(tmp_path), rows_max=50, delay_seconds=60, **spark_options).fresh()
     destination.open()
@@ -320,8 +317,8 @@ def test_many_batches_become_few_jobs(tmp_path: Path, spark: SparkSession, spark
         given = [numbered(number) for number in range(first, first + 10)]
         destination.write(Batch.whole(Span("p", "s", first, [record.position for record in given]), given))
         if first == 40:
-            answers = [answer.message.sequence for answer in destination.answers()]
-    more = [answer.message.sequence for answer in destination.answers()]
+            answers = answered(destination)
+    more = answered(destination)
     trio.run(destination.teardown)
 
     assert answers == list(range(50))

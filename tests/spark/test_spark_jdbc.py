@@ -9,6 +9,7 @@ import pytest
 import trio
 from conduit_connectors import memory
 from conduit_connectors.spark import Jdbc
+from delivered import delivered
 from pyspark.sql import SparkSession
 
 from conduit_py import pipeline as p
@@ -71,8 +72,7 @@ def test_what_breaks_a_constraint_is_refused_and_nothing_else(
     run(postgres, "CREATE TABLE numbers (n INT PRIMARY KEY CHECK (n < 100))")
     run(postgres, "INSERT INTO numbers VALUES (3)")
     destination = opened(jdbc(postgres, spark_options))
-    destination.write(batch({"n": 1}, {"n": 200}, {"n": 2}, {"n": 3}, {"n": None}))
-    refused = {answer.message.sequence: answer.refused for answer in destination.answers() if answer.refused}
+    refused = delivered(destination, batch({"n": 1}, {"n": 200}, {"n": 2}, {"n": 3}, {"n": None}))
     trio.run(destination.teardown)
 
     assert sorted(refused) == [1, 3, 4]

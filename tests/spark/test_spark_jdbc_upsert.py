@@ -8,6 +8,7 @@ import pytest
 import trio
 from conduit_connectors import memory
 from conduit_connectors.spark import Jdbc
+from delivered import delivered
 from pyspark.sql import SparkSession
 
 from conduit_py import pipeline as p
@@ -50,12 +51,6 @@ def batch(records: list[Record], first: int = 0) -> Batch:
     return Batch.whole(span, records)
 
 
-def deliver(destination: Jdbc, given: Batch) -> dict[int, str]:
-    refused = dict(destination.write(given) or {})
-    answers = list(destination.answers()) if len(refused) < len(given) else []
-    return refused | {answer.message.sequence: answer.refused for answer in answers if answer.refused is not None}
-
-
 def opened(destination: Jdbc) -> Jdbc:
     assert destination.problems == []
     destination = destination.fresh()
@@ -86,9 +81,9 @@ def test_the_last_change_of_a_key_counts(table: str, spark: SparkSession, spark_
         gone(3),
         put(3, "3"),
     ]
-    refused = deliver(destination, batch(changes))
+    refused = delivered(destination, batch(changes))
     # At least once: what comes again changes nothing.
-    again = deliver(destination, batch(changes))
+    again = delivered(destination, batch(changes))
     trio.run(destination.teardown)
 
     assert (refused, again) == ({}, {})
@@ -98,7 +93,7 @@ def test_the_last_change_of_a_key_counts(table: str, spark: SparkSession, spark_
 def test_only_what_the_table_does_not_take_is_refused(table: str, spark: SparkSession, spark_options: Options) -> None:
     destination = opened(jdbc(table, spark_options))
     keyless = Record(b"x", Operation.DELETE, {}, None, Payload())
-    refused = deliver(
+    refused = delivered(
         destination,
         batch([put(7, "seven"), put(1, "nobody"), gone(2), put(8, None), keyless, Record.of(b"raw"), put(9, "nine")]),
     )

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 from conduit_connectors.spark import Sink
+from delivered import delivered
 from pyspark.sql import DataFrame, SparkSession
 
 from conduit_py.batch import Batch, Span
@@ -53,14 +54,6 @@ def batch(*payloads: Any) -> Batch:
     return Batch.whole(Span("p", "s", 0, [record.position for record in records]), records)
 
 
-def outcome(sink: Sink, given: Batch) -> dict[int, str]:
-    """What became of a batch: why records were refused, by index."""
-    refused = dict(sink.write(given) or {})
-    answers = list(sink.answers())
-    assert len(answers) + len(refused) == len(given)
-    return refused | {answer.message.sequence: answer.refused for answer in answers if answer.refused is not None}
-
-
 def test_a_bad_batch_is_halved_until_only_bad_records_are_left(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
@@ -68,7 +61,7 @@ def test_a_bad_batch_is_halved_until_only_bad_records_are_left(
         frame.selectExpr("CAST(n AS TINYINT) AS n").write.mode("append").parquet(str(tmp_path / "out"))
 
     sink = opened(spark_options, function=narrow)
-    refused = outcome(sink, batch(*({"n": n} for n in (1, 2, 300, 4, 5, 6, 700, 8))))
+    refused = delivered(sink, batch(*({"n": n} for n in (1, 2, 300, 4, 5, 6, 700, 8))))
     trio.run(sink.teardown)
 
     assert sorted(refused) == [2, 6]
@@ -83,7 +76,7 @@ def test_a_function_may_refuse_records(tmp_path: Path, spark: SparkSession, spar
             raise RecordRefused("three is not taken")
 
     sink = opened(spark_options, function=picky)
-    refused = outcome(sink, batch({"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}))
+    refused = delivered(sink, batch({"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}))
     trio.run(sink.teardown)
 
     assert refused == {2: "three is not taken"}
@@ -116,7 +109,7 @@ def test_a_job_that_is_too_large_for_java_is_not_tried_again(spark: SparkSession
 
 def test_any_format_can_be_appended_to(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     sink = opened(spark_options, format="json", options={"path": str(tmp_path / "out")})
-    refused = outcome(sink, batch({"n": 1}, {"n": 2}))
+    refused = delivered(sink, batch({"n": 1}, {"n": 2}))
     trio.run(sink.teardown)
 
     assert refused == {}

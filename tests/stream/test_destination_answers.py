@@ -341,7 +341,7 @@ class TestWholeBatches:
         self, about: Any, rule: str, autojump_clock: MockClock
     ) -> None:
         lake = self.Wholesale().saying()
-        lake.about = about  # type: ignore[method-assign]
+        lake.about = about
         state = await Supervisor(made(Log(), lake), MemoryStore()).run()
 
         assert state.error is not None

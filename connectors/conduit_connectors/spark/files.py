@@ -12,12 +12,13 @@ from pydantic import Field
 
 from conduit_connectors.spark.failures import BadRows, explain, spark_errors
 from conduit_connectors.spark.folder import Folder, LocalFolder, folder_of
-from conduit_connectors.spark.gather import GatherOptions, Piece, joined
+from conduit_connectors.spark.gather import GatherOptions, Load
 from conduit_connectors.spark.gathering import GatheringDestination
 from conduit_connectors.spark.manifest import Manifests, staged, visible
 from conduit_connectors.spark.prepared import Prepared
 from conduit_connectors.spark.rows import Envelopes, Fields, frame_of
 from conduit_connectors.spark.schema import difference
+from conduit_connectors.spark.written import names_of
 from conduit_py import sdk
 from conduit_py.sdk import Batch, FatalError
 
@@ -56,8 +57,8 @@ class Destination(
     """Writes batches of files that become visible whole, with a manifest that says what is in them.
 
     Exactly-once in an exactly-once pipeline (staged, D3). In an at-least-once one too, as long as what comes
-    again after a crash is among the last `remember` records: those are recognised by their delivery
-    keys, committed with the data, acked and not written. One destination to a path.
+    again after a crash is among the last `remember` records: those are recognised by what
+    names them, committed with the data, acked and not written. One destination to a path.
     """
 
     _stages: str | None = None
@@ -158,28 +159,23 @@ class Destination(
             )
         self._maker.schema = there
 
-    def _keys(self, batch: Batch) -> list[bytes]:
-        return batch.delivery_keys()
+    def _repeated(self, batch: Batch) -> set[int]:
+        return self._manifests.written.among(batch)
 
-    def _repeated(self, keys: Sequence[bytes]) -> set[int]:
-        known = self._manifests.keys
-        return set() if known.isdisjoint(keys) else {index for index, key in enumerate(keys) if key in known}
-
-    def _commit(self, session: "SparkSession", piece: Piece) -> None:
+    def _commit(self, session: "SparkSession", load: Load) -> None:
         number = self._manifests.next
-        self._write_files(session, piece, staged(number))
-        self._manifests.commit(number, piece.keys)
+        self._write_files(session, load.rows, staged(number))
+        self._manifests.commit(number, [names_of(piece.batch, piece.kept) for piece in load.pieces])
         self._folder.move(staged(number), visible(number))
 
     def _stage_gathered(self) -> None:
         pieces = self._gathered.take()
         if not pieces:
             return
-        piece, stage = joined(pieces), self._next_stage()
-        what = f"a Spark job over {len(piece.messages)} records"
+        load, stage = Load.of(pieces), self._next_stage()
         try:
-            with spark_errors(what), self._work.running() as session:
-                self._write_files(session, piece, stage)
+            with spark_errors(f"a Spark job over {len(load)} records"), self._work.running() as session:
+                self._write_files(session, load.rows, stage)
         except BadRows as bad:
             raise FatalError(f"Spark does not write these records as {self.options.format}: {bad}") from bad
 
@@ -195,16 +191,16 @@ class Destination(
             self._folder.create(_SCHEMA, schema.serialize().to_pybytes())
             self._schema_kept = True
 
-    def _write_files(self, session: "SparkSession", piece: Piece, name: str) -> None:
+    def _write_files(self, session: "SparkSession", rows: pa.RecordBatch, name: str) -> None:
         """Write rows to a folder that readers do not see, durably."""
-        self._keep_schema(piece.rows.schema)
-        frame = frame_of(session, piece.rows)
+        self._keep_schema(rows.schema)
+        frame = frame_of(session, rows)
         writer = frame.write.format(self.options.format).mode("overwrite").options(**self.options.options)
         # An empty marker file is not data, and would be moved about with it.
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         writer.partitionBy(*self.options.partition_by).save(self._folder.url(name))
         if isinstance(self._folder, LocalFolder):
-            self._check_shared(self._folder, name, len(piece.messages))
+            self._check_shared(self._folder, name, rows.num_rows)
         self._folder.settle(name)
 
     def _check_shared(self, folder: LocalFolder, name: str, rows: int) -> None:

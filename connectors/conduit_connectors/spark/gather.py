@@ -1,13 +1,15 @@
 """Gathered: what a destination was given and Spark not yet, and when it is time to hand it over."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+import msgspec
 import pyarrow as pa
 from pydantic import Field
 
 from conduit_connectors.spark.options import SparkOptions
 from conduit_connectors.spark.schema import Drift
-from conduit_py.sdk import MessageId
+from conduit_py.sdk import Batch, MessageId
 
 QUIET = 0.1
 """The part of `delay_seconds` after which, with nothing more coming, there is nothing to wait for."""
@@ -34,11 +36,48 @@ class GatherOptions(SparkOptions):
 
 
 class Piece(NamedTuple):
-    """Rows that came together, with the messages they are made of and what names those for ever."""
+    """Rows that came together, and the messages they are made of: those at the indices `kept` of a batch."""
 
     rows: pa.RecordBatch
-    messages: list[MessageId]
-    keys: list[bytes]
+    batch: Batch
+    kept: Sequence[int]
+    repeated: bool = False
+    """Whether other messages of the batch were written before, so that they are handled in any case."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Rows for one Spark job, at least one, and the pieces that they are put together from."""
+
+    rows: pa.RecordBatch
+    pieces: Sequence[Piece]
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> "Load":
+        [rows] = pa.Table.from_batches([piece.rows for piece in pieces]).combine_chunks().to_batches()
+        return cls(rows, pieces)
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    @property
+    def messages(self) -> list[MessageId]:
+        """Who each row is."""
+        return [piece.batch.id(index) for piece in self.pieces for index in piece.kept]
+
+    def halves(self) -> tuple["Load", "Load"]:
+        """The same in two parts, if there are two rows."""
+        middle = len(self) // 2
+        return self._part(0, middle), self._part(middle, len(self))
+
+    def _part(self, start: int, stop: int) -> "Load":
+        pieces, at = [], 0
+        for piece in self.pieces:
+            begin, end = max(start - at, 0), min(stop - at, len(piece.kept))
+            if begin < end:
+                rows = piece.rows.slice(begin, end - begin)
+                pieces.append(piece._replace(rows=rows, kept=piece.kept[begin:end]))
+            at += len(piece.kept)
+        return Load(self.rows.slice(start, stop - start), pieces)
 
 
 class Gathered:
@@ -53,7 +92,7 @@ class Gathered:
             self._first_at = now
         self._last_at = now
         self._pieces.append(piece)
-        self.rows += len(piece.messages)
+        self.rows += len(piece.kept)
         self._bytes += piece.rows.nbytes
 
     @property
@@ -80,14 +119,3 @@ class Gathered:
         self._pieces: list[Piece] = []
         self._first_at = self._last_at = 0.0
         self.rows = self._bytes = 0
-
-
-def joined(pieces: list[Piece]) -> Piece:
-    """Several pieces as one; at least one must be given."""
-    table = pa.Table.from_batches([piece.rows for piece in pieces]).combine_chunks()
-    [rows] = table.to_batches()
-    return Piece(
-        rows,
-        [message for piece in pieces for message in piece.messages],
-        [key for piece in pieces for key in piece.keys],
-    )

@@ -6,10 +6,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
-import pyarrow as pa
-
 from conduit_connectors.spark.failures import BadRows, spark_errors
-from conduit_connectors.spark.gather import Gathered, GatherOptions, Piece, joined
+from conduit_connectors.spark.gather import Gathered, GatherOptions, Load, Piece
 from conduit_connectors.spark.rows import Envelopes, Fields, RowMaker
 from conduit_connectors.spark.schema import declared
 from conduit_connectors.spark.work import OnSpark
@@ -43,7 +41,7 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
 
     def open(self) -> None:
         self._gathered = Gathered(self.options)
-        self._handled: list[MessageId] = []
+        self._handled: list[Batch] = []
         with spark_errors("opening"):
             self._work.start(self.options)
             with self._work.running() as session:
@@ -52,28 +50,28 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
 
     def write(self, batch: Batch) -> dict[int, str] | None:
         """Rows are made here, so that what does not fit is refused while the batch is at hand."""
-        keys = self._keys(batch)
-        repeated = self._repeated(keys)
+        repeated = self._repeated(batch)
         fresh = [index for index in range(len(batch)) if index not in repeated] if repeated else range(len(batch))
         records = [batch.records[index] for index in fresh] if repeated else batch.records
         rows, kept, refused = self._maker.rows(records, batch.source)
-        kept = [fresh[index] for index in kept]
-        ids = batch.ids
-        piece = Piece(rows, [ids[index] for index in kept], [keys[index] for index in kept] if keys else [])
+        if repeated:
+            kept = [fresh[index] for index in kept]
         with self._changed:
             if kept:
-                self._gathered.add(piece, time.monotonic())
-            self._handled += [batch.id(index) for index in sorted(repeated)]
+                self._gathered.add(Piece(rows, batch, kept, bool(repeated)), time.monotonic())
+            elif repeated:
+                self._handled.append(batch.select(sorted(repeated)))
             self._changed.notify_all()
         return {fresh[index]: reason for index, reason in refused.items()} or None
 
-    def answers(self) -> Sequence[Answer]:
+    def answers(self) -> Sequence[Answer | Batch]:
         """This thread, which is the destination's own, is the one that runs the jobs."""
         handled, pieces = self._wait()
-        answers = [Answer(message) for message in handled]
-        if pieces:
-            answers += self._committed(joined(pieces))
-        return answers
+        if not pieces:
+            return handled
+        refused = self._committed(Load.of(pieces))
+        messages = {answer.message for answer in refused}
+        return [*refused, *(piece.batch for piece in pieces if _some_left(piece, messages))]
 
     def _close(self) -> None:
         with self._changed:
@@ -94,18 +92,14 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
         """Look at what is there already. Called by `open`, when rows can be made."""
 
     @abstractmethod
-    def _commit(self, session: "SparkSession", piece: Piece) -> None:
+    def _commit(self, session: "SparkSession", load: Load) -> None:
         """Write the rows; on return they are durable. An error that blames the data means that none was kept."""
 
-    def _keys(self, batch: Batch) -> list[bytes]:
-        """What is kept to recognise the records of a batch if they come again, one each; none if nothing is."""
-        return []
-
-    def _repeated(self, keys: Sequence[bytes]) -> set[int]:
-        """Which of these an earlier run has written, by index."""
+    def _repeated(self, batch: Batch) -> set[int]:
+        """Which of these are known to be written already, by index."""
         return set()
 
-    def _wait(self) -> tuple[list[MessageId], list[Piece]]:
+    def _wait(self) -> tuple[list[Batch], list[Piece]]:
         with self._changed:
             while not self._closing and not self._handled:
                 due_at = self._gathered.due_at()
@@ -115,20 +109,19 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
             handled, self._handled = self._handled, []
             return handled, []
 
-    def _committed(self, piece: Piece) -> list[Answer]:
-        """Write the rows; if some of them are to blame for a failure, all but those."""
-        count = len(piece.messages)
+    def _committed(self, load: Load) -> list[Answer]:
+        """Write the rows; if some of them are to blame for a failure, all but those, which are returned."""
         try:
-            with spark_errors(f"a Spark job over {count} records"), self._work.running() as session:
-                self._commit(session, piece)
+            with spark_errors(f"a Spark job over {len(load)} records"), self._work.running() as session:
+                self._commit(session, load)
         except BadRows as bad:
-            if count == 1:
-                return [Answer(piece.messages[0], refused=str(bad))]
-            halves = (_part(piece, 0, count // 2), _part(piece, count // 2, count))
-            return [answer for half in halves for answer in self._committed(half)]
-        return [Answer(message) for message in piece.messages]
+            if len(load) > 1:
+                return [answer for half in load.halves() for answer in self._committed(half)]
+            [message] = load.messages
+            return [Answer(message, refused=str(bad))]
+        return []
 
 
-def _part(piece: Piece, start: int, stop: int) -> Piece:
-    rows: pa.RecordBatch = piece.rows.slice(start, stop - start)
-    return Piece(rows, piece.messages[start:stop], piece.keys[start:stop])
+def _some_left(piece: Piece, refused: set[MessageId]) -> bool:
+    """Whether anything of its batch was not refused."""
+    return not refused or piece.repeated or any(piece.batch.id(index) not in refused for index in piece.kept)

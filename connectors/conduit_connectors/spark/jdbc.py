@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from conduit_connectors.spark.changes import Changes, numbered
 from conduit_connectors.spark.database import Database
 from conduit_connectors.spark.failures import BadRows, spark_errors
-from conduit_connectors.spark.gather import GatherOptions, Piece, joined
+from conduit_connectors.spark.gather import GatherOptions, Load
 from conduit_connectors.spark.gathering import GatheringDestination
 from conduit_connectors.spark.rows import Fields, RowMaker, frame_of
 from conduit_py import sdk
@@ -128,8 +128,8 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
     def _prepare(self, session: "SparkSession") -> None:
         self._database.prepare()
 
-    def _commit(self, session: "SparkSession", piece: Piece) -> None:
-        stage = self._staged(session, piece)
+    def _commit(self, session: "SparkSession", load: Load) -> None:
+        stage = self._staged(session, load)
         try:
             self._database.apply(stage, self._columns, self.options.key)
         except Exception:
@@ -146,24 +146,24 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
         pieces = self._gathered.take()
         if not pieces:
             return
-        piece = joined(pieces)
+        load = Load.of(pieces)
         try:
-            with spark_errors(f"a Spark job over {len(piece.messages)} records"), self._work.running() as session:
-                self._stages.append(self._staged(session, piece))
+            with spark_errors(f"a Spark job over {len(load)} records"), self._work.running() as session:
+                self._stages.append(self._staged(session, load))
         except BadRows as bad:
             raise FatalError(f"{self.options.table} does not take these records: {bad}") from bad
 
-    def _staged(self, session: "SparkSession", piece: Piece) -> str:
+    def _staged(self, session: "SparkSession", load: Load) -> str:
         """Write rows to a new staging table. A task that was lost after its commit has written its rows twice."""
         assert self._owner is not None
         stage = self._database.stage(self._owner, self._fence, self._count, self.options.key)
         self._count += 1
         try:
-            frame = frame_of(session, numbered(piece.rows) if self.options.key else piece.rows)
+            frame = frame_of(session, numbered(load.rows) if self.options.key else load.rows)
             frame.write.format("jdbc").options(**self._spark_options(stage)).mode("append").save()
             written = self._database.count(stage)
-            if written != len(piece.messages):
-                raise TransientError(f"{written} rows were written to {stage} for {len(piece.messages)} records")
+            if written != len(load):
+                raise TransientError(f"{written} rows were written to {stage} for {len(load)} records")
         except Exception:
             self._database.forget(stage)
             raise

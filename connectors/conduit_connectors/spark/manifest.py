@@ -1,4 +1,4 @@
-"""Manifests: which batches of files are committed, and the delivery keys of the newest records in them."""
+"""Manifests: which batches of files are committed, and the names of the newest records in them."""
 
 import re
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import msgspec
 
 from conduit_connectors.spark.folder import Folder
+from conduit_connectors.spark.written import Names, Written
 from conduit_py.sdk import FatalError, TransientError
 
-KEY_SIZE = 16
 _FOLDER = "_conduit"
-_FORMAT = b"conduit-py batches 1\n"
+_FORMAT = b"conduit-py batches 2\n"
 _NAME = re.compile(r"(\d{12})\.json")
 
 
@@ -34,7 +34,7 @@ class Manifests:
         _check_format(folder)
         self._remember = remember
         self._numbers = [int(match[1]) for name in folder.names(_FOLDER) if (match := _NAME.fullmatch(name))]
-        self.keys: set[bytes] = set()
+        self.written = Written()
         self._kept: list[tuple[int, int]] = []
 
     @property
@@ -49,34 +49,41 @@ class Manifests:
             else:
                 self._folder.remove(f"{_FOLDER}/plain/{name}")
         for number in reversed(self._numbers):
-            if len(self.keys) >= self._remember:
+            if len(self.written) >= self._remember:
                 break
-            keys = self._folder.read(_keys(number)) or b""
-            self.keys.update(keys[at : at + KEY_SIZE] for at in range(0, len(keys), KEY_SIZE))
-            self._kept.insert(0, (number, len(keys) // KEY_SIZE))
+            names = self._names(number)
+            for each in names:
+                self.written.add(each)
+            self._kept.insert(0, (number, _count(names)))
 
-    def commit(self, number: int, keys: Sequence[bytes]) -> None:
+    def commit(self, number: int, names: Sequence[Names]) -> None:
         """The point at which a staged batch becomes part of the data."""
-        self._folder.remove(_keys(number))
-        self._folder.create(_keys(number), b"".join(keys))
-        manifest = msgspec.json.encode(Manifest(number, len(keys), visible(number)))
+        self._folder.remove(_names_file(number))
+        self._folder.create(_names_file(number), msgspec.msgpack.encode(names))
+        manifest = msgspec.json.encode(Manifest(number, _count(names), visible(number)))
         if not self._folder.create(f"{_FOLDER}/{number:012d}.json", manifest):
             raise TransientError(
                 f"batch {number} of {self._folder.url('')} was committed by somebody else",
                 suggestion="give every destination a path of its own",
             )
         self._numbers.append(number)
-        self.keys.update(keys)
-        self._kept.append((number, len(keys)))
+        for each in names:
+            self.written.add(each)
+        self._kept.append((number, _count(names)))
         self._prune()
 
     def _prune(self) -> None:
-        """Forget the keys of batches so old that none of their records can come again."""
+        """Forget the names of records in batches so old that none of them can come again."""
         while len(self._kept) > 1 and sum(count for _, count in self._kept[1:]) >= self._remember:
             number, _ = self._kept.pop(0)
-            old = self._folder.read(_keys(number)) or b""
-            self.keys.difference_update(old[at : at + KEY_SIZE] for at in range(0, len(old), KEY_SIZE))
-            self._folder.remove(_keys(number))
+            for each in self._names(number):
+                self.written.remove(each)
+            self._folder.remove(_names_file(number))
+
+    def _names(self, number: int) -> list[dict[str, list[bytes]]]:
+        """The names of the records of a batch; none if they were forgotten."""
+        text = self._folder.read(_names_file(number))
+        return [] if text is None else msgspec.msgpack.decode(text, type=list[dict[str, list[bytes]]])
 
 
 def _check_format(folder: Folder) -> None:
@@ -101,5 +108,9 @@ def visible(number: int) -> str:
     return f"batch={number:012d}"
 
 
-def _keys(number: int) -> str:
-    return f"{_FOLDER}/{number:012d}.keys"
+def _names_file(number: int) -> str:
+    return f"{_FOLDER}/{number:012d}.names"
+
+
+def _count(names: Sequence[Names]) -> int:
+    return sum(len(each) for of_batch in names for each in of_batch.values())

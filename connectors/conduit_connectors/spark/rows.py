@@ -60,9 +60,12 @@ class Fields:
         self._drift = drift
 
     def rows(self, records: Sequence[Record], source: str) -> Fitted:
-        fields = [index for index, record in enumerate(records) if isinstance(record.payload.after, dict)]
-        made = self.fit([cast(Structured, records[index].payload.after) for index in fields])
-        refused = {index: without_fields(records[index].payload.after) for index in {*range(len(records))} - {*fields}}
+        data = [record.payload.after for record in records]
+        refused = {index: without_fields(each) for index, each in enumerate(data) if not isinstance(each, dict)}
+        if not refused:
+            return self.fit(cast(list[Structured], data))
+        fields = [index for index in range(len(data)) if index not in refused]
+        made = self.fit([cast(Structured, data[index]) for index in fields])
         refused |= {fields[row]: reason for row, reason in made.refused.items()}
         return Fitted(made.batch, [fields[row] for row in made.kept], dict(sorted(refused.items())))
 

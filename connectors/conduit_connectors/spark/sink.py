@@ -8,7 +8,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, Field, model_validator
 
 from conduit_connectors.spark.failures import blames_definition, explain
-from conduit_connectors.spark.gather import GatherOptions, Piece
+from conduit_connectors.spark.gather import GatherOptions, Load
 from conduit_connectors.spark.gathering import GatheringDestination
 from conduit_connectors.spark.rows import Fields, RowMaker, frame_of
 from conduit_py.sdk import FatalError
@@ -55,8 +55,8 @@ class Sink(GatheringDestination[SinkOptions]):
             return maker
         return Fields(_schema_of(session, self.options.table), self.options.drift)
 
-    def _commit(self, session: "SparkSession", piece: Piece) -> None:
-        frame = frame_of(session, piece.rows)
+    def _commit(self, session: "SparkSession", load: Load) -> None:
+        frame = frame_of(session, load.rows)
         if self.options.function is not None:
             self.options.function(frame)
         elif self.options.table is not None:

@@ -1,6 +1,7 @@
 """spark.Source passes the acceptance suite in every mode, and resumes exactly whatever happened to its tables."""
 
-from datetime import datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,30 @@ def test_a_snapshot_stays_as_it_was_taken(tmp_path: Path, spark: SparkSession, s
     assert sorted(payloads(first + rest)) == list(range(ROWS))
     assert first[0].key == {"n": first[0].payload["n"]}
     assert first[0].operation == "snapshot"
+
+
+def test_a_snapshot_has_the_values_of_the_query(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
+    query = """
+        SELECT id AS n, IF(id = 1, NULL, named_struct(
+            'at', TIMESTAMP'1900-01-01 00:00:00.000001Z', 'wall', TIMESTAMP_NTZ'2026-01-01 00:00:00.000001',
+            'day', DATE'1600-02-29', 'sum', CAST('-1.50' AS DECIMAL(20,2)), 'text', 'ä', 'half', -0.0D)) AS all
+        FROM range(0, 3, 1, 1)
+    """
+    query = f"SELECT n, all.* FROM ({query})"
+    records = read(Source(query=query, stage=tmp_path, **spark_options))
+
+    whole = {
+        "at": datetime(1900, 1, 1, microsecond=1, tzinfo=UTC),
+        "wall": datetime(2026, 1, 1, microsecond=1),  # noqa: DTZ001 - it has none
+        "day": date(1600, 2, 29),
+        "sum": Decimal("-1.50"),
+        "text": "ä",
+        "half": -0.0,
+    }
+    rows = [{"n": 0} | whole, {"n": 1} | dict.fromkeys(whole), {"n": 2} | whole]
+    assert [record.payload.after for record in records] == rows
+    assert str(records[0].payload["sum"]) == "-1.50"
+    assert list(records[1].payload) == ["n", *whole]
 
 
 def test_a_snapshot_that_is_acked_is_let_go_and_the_next_one_is_new(

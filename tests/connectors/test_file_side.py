@@ -146,14 +146,24 @@ def test_a_run_that_ends_before_its_commit_leaves_nothing_behind(path: Path) -> 
     assert path.read_bytes() == b""
 
 
+def test_a_run_that_ends_after_its_commit_and_does_not_apply_leaves_it_to_the_next(path: Path) -> None:
+    run = Run(path)
+    intent = run.staged(b"one\n")
+    run.stop()
+
+    Run(path, intent).stop()
+
+    assert path.read_bytes() == b"one\n"
+
+
 def test_after_a_power_failure_only_what_is_missing_is_appended(path: Path) -> None:
     run = Run(path)
     intent = run.staged(*LINES)
-    run.staging.apply(intent)
-    # Another boot, so that the mark may be old; whole lines of the transaction were kept, and a torn one.
-    run.vanish()
-    os.truncate(path, 2345)
     note = marker_path(path).read_bytes()[:160]
+    run.staging.apply(intent)
+    run.vanish()
+    # Another boot, with the mark of an earlier batch; whole lines of the transaction were kept, and a torn one.
+    os.truncate(path, 2345)
     note = note.replace(note.split()[6], bytes(reversed(note.split()[6])))
     marker_path(path).write_bytes(b"%s%08x\n" % (note, zlib.crc32(note)))
 

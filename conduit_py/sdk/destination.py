@@ -45,7 +45,7 @@ class Answer(msgspec.Struct, frozen=True):
 class Destination(Connector[OptionsT], ABC):
     """Writes records in the order given and says which are durably handled.
 
-    Calls come in this order, one at a time: `open`, then `write` and `flush`, then `teardown`. Only
+    Calls come in this order, one at a time: `open`, then `write` and `flush`, `finish`, then `teardown`. Only
     `answers` runs beside the others, a sync one in a thread of its own. An exception from `write` means
     that nothing is known about the batch: the whole batch is written again, now if the node has a retry
     policy, else after a restart.
@@ -66,6 +66,12 @@ class Destination(Connector[OptionsT], ABC):
 
     def flush(self) -> Awaitable[None] | None:
         """Return when everything written is durable (AckMode.FLUSH), or is on its way (AckMode.LATER)."""
+
+    def finish(self) -> Awaitable[None] | None:
+        """Nothing more will be written in this run: do not wait for more (AckMode.LATER only).
+
+        A run that ends with an error, or by force, ends without it.
+        """
 
     def answers(self) -> Awaitable[Sequence[Answer | Batch]] | Sequence[Answer | Batch]:
         """Wait for the next answers, in any order, each message once (AckMode.LATER only).

@@ -84,6 +84,8 @@ class Writer:
         if not self._staged:
             await self._flush()
         if self._ack_reader is not None:
+            with border(self._node, "finish"):
+                await self._calls("finish")
             self._ack_reader.finish()
 
     async def _next(self, inbox: trio.MemoryReceiveChannel[Batch]) -> Batch | None:

@@ -93,6 +93,10 @@ class ScriptedDestination(Destination[ScriptedDestinationOptions]):
                         await perform(step.step, self.log, self._place("flush", delivery))
                 self.log.stores(self.options.name, self._unflushed.pop(0))
 
+    async def finish(self) -> None:
+        with self._etiquette.call("finish"):
+            self._note("finish")
+
     async def answers(self) -> Sequence[Answer]:
         with self._etiquette.call("answers", lane="answers"):
             return await self._pending.next()

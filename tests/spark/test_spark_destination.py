@@ -310,6 +310,19 @@ def answered(destination: Destination) -> list[int]:
     return [sequence for batch in batches for sequence in batch.sequences]
 
 
+def test_nothing_is_waited_for_once_it_is_said_that_nothing_will_come(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    destination = Destination(path=str(tmp_path), delay_seconds=36_000, **spark_options).fresh()
+    destination.open()
+    destination.write(batch({"n": 0}, {"n": 1}))
+    destination.finish()
+
+    assert answered(destination) == [0, 1]
+    assert stored(tmp_path) == [{"n": 0}, {"n": 1}]
+    trio.run(destination.teardown)
+
+
 def test_many_batches_become_few_jobs(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     destination = Destination(path=str(tmp_path), rows_max=50, delay_seconds=60, **spark_options).fresh()
     destination.open()

@@ -212,6 +212,28 @@ class TestBrokenContracts:
 class TestTheEnd:
     """The run waits for every answer, and for nothing else."""
 
+    @simulated(seeds=range(5))
+    async def test_a_destination_that_gathers_is_told_that_nothing_more_will_come(self, seed: int) -> None:
+        class Gathering(Outspoken):
+            enough = trio.Event()
+
+            async def finish(self) -> None:
+                assert len(self.written) == 12
+                finished_at.append(trio.current_time())
+                self.enough.set()
+
+            async def answers(self) -> Sequence[Answer]:
+                with trio.move_on_after(3600):
+                    await self.enough.wait()
+                return [Answer(message) for message in self.written]
+
+        finished_at: list[float] = []
+        lake = Gathering().saying()
+        state = await Supervisor(made(Log(), lake), MemoryStore()).run()
+
+        assert state.status is Status.COMPLETED
+        assert finished_at == [trio.current_time()]
+
     @simulated(seeds=range(10))
     async def test_it_ends_although_answers_are_waited_for_when_the_write_refuses_all(self, seed: int) -> None:
         class Refusing(Outspoken):

@@ -32,11 +32,12 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
 
     _changed: threading.Condition
     _closing: bool
+    _finished: bool
 
     def fresh(self) -> Self:
         new = super().fresh()
         new._changed = threading.Condition()
-        new._closing = False
+        new._closing = new._finished = False
         return new
 
     def open(self) -> None:
@@ -63,6 +64,11 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
                 self._handled.append(batch.select(sorted(repeated)))
             self._changed.notify_all()
         return {fresh[index]: reason for index, reason in refused.items()} or None
+
+    def finish(self) -> None:
+        with self._changed:
+            self._finished = True
+            self._changed.notify_all()
 
     def answers(self) -> Sequence[Answer | Batch]:
         """This thread, which is the destination's own, is the one that runs the jobs."""
@@ -103,7 +109,7 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
         with self._changed:
             while not self._closing and not self._handled:
                 due_at = self._gathered.due_at()
-                if due_at is not None and due_at <= time.monotonic():
+                if due_at is not None and (self._finished or due_at <= time.monotonic()):
                     return [], self._gathered.take()
                 self._changed.wait(None if due_at is None else due_at - time.monotonic())
             handled, self._handled = self._handled, []

@@ -74,7 +74,11 @@ def with_failing_call() -> Callable[[str, int, Callable[[], None]], None]:
     return run
 
 
-_CALLS = {"fdatasync": {"x86_64": 75, "aarch64": 83}, "ftruncate": {"x86_64": 77, "aarch64": 46}}
+_CALLS = {
+    "fsync": {"x86_64": 74, "aarch64": 82},
+    "fdatasync": {"x86_64": 75, "aarch64": 83},
+    "ftruncate": {"x86_64": 77, "aarch64": 46},
+}
 
 
 def _fail(call: str, errno: int) -> None:

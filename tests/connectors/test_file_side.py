@@ -358,6 +358,21 @@ def test_a_side_file_that_cannot_be_created_is_reported(path: Path) -> None:
     run.stop()
 
 
+def test_a_side_file_whose_name_is_not_durable_is_not_used(path: Path, with_failing_call: WithFailingCall) -> None:
+    run = Run(path)
+
+    def fail_to_create() -> None:
+        with pytest.raises(TransientError, match="where lines wait for their commit: Input/output error"):
+            run.staging.add([b"one\n"])
+
+    with_failing_call("fsync", errno.EIO, fail_to_create)
+    assert not side_path(path).exists()
+    run.staging.apply(run.staged(b"one\n"))
+    run.stop()
+
+    assert path.read_bytes() == b"one\n"
+
+
 def test_lines_that_wait_are_as_secret_as_the_file(path: Path) -> None:
     path.touch(0o640)
     path.chmod(0o640)

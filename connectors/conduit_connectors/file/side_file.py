@@ -120,13 +120,20 @@ class SideFile:
         try:
             # Nobody may read here what he may not read there, and who may go on with the file may read it here.
             mode = stat.S_IMODE(os.stat(self._target).st_mode)
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            os.fchmod(self._fd, mode)
-            sync_folder(self.path.parent)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.fchmod(fd, mode)
+                sync_folder(self.path.parent)
+            except OSError:
+                # One whose name is not durable must not be used by the next attempt.
+                os.close(fd)
+                self.path.unlink()
+                raise
         except OSError as error:
             what = f"cannot create {self.path}, where lines wait for their commit: {error.strerror}"
             raise TransientError(what, suggestion=advice(error, self.path)) from error
-        return self._fd
+        self._fd = fd
+        return fd
 
     def _open_existing(self, staged: Staged) -> int:
         try:

@@ -20,7 +20,7 @@ SEGMENT_ROWS = 100_000
 _WRITTEN_WITH = {
     "maxRecordsPerFile": str(SEGMENT_ROWS),
     "compression": "zstd",
-    # What helps to find rows in a file costs a third of the time to write it, and these are all read, once.
+    # What helps to find rows in a file costs a quarter of the time to write it, and these are all read, once.
     "parquet.enable.dictionary": "false",
     "parquet.column.statistics.enabled": "false",
     "parquet.size.statistics.enabled": "false",

@@ -13,6 +13,7 @@ from conduit_py.record import Data, Record, Structured
 from conduit_py.sdk.columns import ARROW_ERRORS, Fitted, columns, fitted
 from conduit_py.sdk.processor import Result
 from conduit_py.sdk.rows import Rows
+from conduit_py.sdk.values import values_of
 
 
 class Sheet:
@@ -165,8 +166,7 @@ def _bits(column: Any) -> Any:
 
 def _values(column: Any) -> Sequence[Any]:
     kind = _carried(column.type)
-    values: list[Any] = (column if kind == column.type else column.cast(kind)).to_pylist()
-    return values
+    return values_of(column if kind == column.type else column.cast(kind))
 
 
 def _carried(kind: pa.DataType) -> pa.DataType:

@@ -8,6 +8,7 @@ from pyspark.sql import types
 
 from conduit_py.errors import Problem, RecordRefused
 from conduit_py.record import Record
+from conduit_py.sdk import values
 from conduit_py.spark.format.envelope import COLUMNS, record_of
 from conduit_py.spark.format.settings import invalid
 
@@ -83,7 +84,7 @@ def check_schema(schema: types.StructType) -> None:
 
 def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        yield from batch.to_pylist(maps_as_pydicts="strict")
+        yield from values.rows_of(batch, maps="strict")
 
 
 def _repeated(names: list[str]) -> Iterator[Problem]:

@@ -13,11 +13,13 @@ def read_parquet(stream: Any, offset: int) -> Iterator[Part]:
     """The rows after the first `offset`, in the order in which they are stored."""
     from pyarrow import parquet
 
+    from conduit_py.sdk.values import rows_of
+
     with stream, parquet.ParquetFile(stream) as table:
         first = _first_group(table, offset)
         number = sum(table.metadata.row_group(group).num_rows for group in range(first))
         for batch in table.iter_batches(BATCH_ROWS, row_groups=range(first, table.num_row_groups)):
-            for row in batch.to_pylist():
+            for row in rows_of(batch):
                 number += 1
                 if number > offset:
                     yield Part(Record(payload=Payload(after=row)), number)

@@ -8,11 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from conduit_connectors.spark import yarn
 from conduit_connectors.spark.failures import explain, lost
 from conduit_connectors.spark.java import require_java
 from conduit_connectors.spark.options import SparkOptions
@@ -213,12 +214,20 @@ def _driving(options: SparkOptions) -> "SparkSession":
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = CONF | options.conf
     conf["spark.driver.extraJavaOptions"] = f"{_JAVA} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
+    submission = None
+    if options.master == yarn.MASTER:
+        yarn.require_manager(conf)
+        submission = yarn.Submission(options.start_seconds)
+        conf["spark.yarn.tags"] = submission.tags(conf.get("spark.yarn.tags"))
     builder = SparkSession.builder.master(options.master)
     for name, value in conf.items():
         builder = builder.config(name, value)
     try:
-        session = builder.getOrCreate()
+        with submission.watched() if submission else nullcontext():
+            session = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
+        if submission and (known := submission.explanation()):
+            raise known from error
         if _java_ended():
             _forget_java()
             what = f"Java ended while Spark was starting on {options.master}: {explain(error)}"
@@ -262,6 +271,7 @@ def _require_executor(session: "SparkSession", options: SparkOptions) -> None:
     context = session.sparkContext
     alone = options.master.startswith("local") or context.getConf().get("spark.dynamicAllocation.enabled") == "true"
     deadline = time.monotonic() + options.start_seconds
+    cores = "spark.executor.cores" if options.master == yarn.MASTER else "spark.cores.max"
     # The driver counts itself.
     while not alone and context._jsc.sc().getExecutorMemoryStatus().size() < 2:
         if context._jsc.sc().isStopped():
@@ -270,7 +280,7 @@ def _require_executor(session: "SparkSession", options: SparkOptions) -> None:
             raise TransientError(
                 f"{options.master} gave no executor within {options.start_seconds:g} s",
                 suggestion="see whether its workers are alive and have cores and memory to spare, "
-                "or ask for less with spark.executor.memory and spark.cores.max in `conf`",
+                f"or ask for less with spark.executor.memory and {cores} in `conf`",
             )
         time.sleep(0.1)
 

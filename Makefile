@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install java demo demo-page demo-spark page test check format bench bench-fleet bench-spark exactly-once spark-soak clean
+.PHONY: help install java demo demo-page demo-spark page test check format bench bench-fleet bench-spark exactly-once spark-soak test-yarn clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench-fleet  200 pipelines in one server for 10 minutes: memory, latency, drain"
 	@echo "make bench-spark  what Spark costs and gives, each figure beside its goal"
 	@echo "make spark-soak  kill executors, workers and drivers while 2 000 000 records go exactly once through a cluster"
+	@echo "make test-yarn  run pipelines on a YARN that it starts on this machine, and kill executors and drivers there"
 	@echo "make install   create .venv with the command at .venv/bin/conduit-py"
 	@echo "make format    put the code into house style"
 	@echo "make clean     remove what the others made"
@@ -82,6 +83,10 @@ exactly-once: install
 # On a master and two workers of its own; less with ARGS="CONDUIT_SOAK_RECORDS=200000 CONDUIT_SOAK_LIVES=2".
 spark-soak: install java
 	env CONDUIT_SOAK_RECORDS=2000000 CONDUIT_SOAK_LIVES=12 $(ARGS) $(BIN)/pytest -s tests/spark/test_spark_soak.py
+
+# On a ResourceManager and a NodeManager of its own, whose jars, 65 MB, it fetches the first time: about four minutes.
+test-yarn: install java
+	env CONDUIT_YARN=1 $(BIN)/pytest $(ARGS) tests/spark/test_spark_yarn.py
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -170,11 +170,13 @@ def test_a_file_goes_through_containers_of_yarn_exactly_once(yarn: YarnCluster, 
 
 
 def test_an_executor_that_dies_is_replaced_and_nothing_is_doubled(yarn: YarnCluster, job: Job) -> None:
-    code, said = job.run(yarn.conf, fatal=True)
+    code, said = job.run(yarn.conf, fatal=True, conf={"spark.executor.instances": "1"})
 
     assert code == 0, said + yarn.logs()
-    assert (job.folder / "killed").exists()
     job.assert_exact()
+    assert (job.folder / "killed").exists()
+    # The first container is Spark's own, the second was the executor that died.
+    assert {row["container"].rpartition("_")[2] for row in job.delivered()} == {"000003"}
 
 
 @pytest.mark.parametrize("moment", ["transaction.before_commit", "transaction.after_commit"])

@@ -1,5 +1,6 @@
 """spark.Destination passes the acceptance suite on a cluster, and commits each batch of files once and whole."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -17,7 +18,7 @@ from delivered import delivered
 from pyspark.sql import SparkSession
 
 from conduit_py.batch import Batch, Span
-from conduit_py.errors import FatalError
+from conduit_py.errors import FatalError, RunError
 from conduit_py.record import Record
 from conduit_py.testing import destination_acceptance, numbered
 
@@ -97,7 +98,7 @@ def test_other_file_systems_keep_the_same_promises(tmp_path: Path, spark: SparkS
         path = tmp_path / "lake" / staged(number)
         path.mkdir(parents=True)
         (path / "part-0").write_text(str(number))
-        manifests.commit(manifests.next, [{"p": [b"%d" % number]}, {"q": [b"%d" % number]}])
+        assert manifests.commit(staged(number), [{"p": [b"%d" % number]}, {"q": [b"%d" % number]}]) == number
         if number < 2:
             folder.move(staged(number), visible(number))
     (tmp_path / "lake" / staged(7)).mkdir()
@@ -146,6 +147,30 @@ def test_stages_of_a_transaction_show_only_when_applied(
     assert before == []
     assert stored(tmp_path) == [{"n": 0}, {"n": 1}, {"n": 2}]
     assert nothing is None
+
+
+def test_a_transaction_of_which_a_job_failed_cannot_be_staged_whatever_is_written_again(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    """A write that fails may be tried again; the batches before it, which failed with it, would be missing."""
+    destination = opened(tmp_path, spark_options, rows_max=2)
+    destination.begin("p", 1, [])
+    name = hashlib.blake2b(b"p", digest_size=16).hexdigest()
+    (tmp_path / "_conduit/staged" / name).mkdir(parents=True)
+    in_the_way = tmp_path / "_conduit/staged" / name / f"{1:012d}"
+    in_the_way.write_text("a file where a folder should be")
+    destination.write(batch({"n": 0}, {"n": 1}))
+    with pytest.raises(RunError):
+        destination.stage()
+    in_the_way.unlink()
+
+    destination.write(batch({"n": 2}, {"n": 3}, first=2))
+    with pytest.raises(RunError):
+        destination.write(batch({"n": 4}, {"n": 5}, first=4))
+    with pytest.raises(RunError):
+        destination.stage()
+    trio.run(destination.teardown)
+    assert stored(tmp_path) == []
 
 
 def test_a_new_fence_discards_what_was_not_committed_and_applies_what_was(

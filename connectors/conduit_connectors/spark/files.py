@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pydantic import Field
 
-from conduit_connectors.spark.failures import BadRows, explain, spark_errors
+from conduit_connectors.spark.failures import explain
 from conduit_connectors.spark.folder import Folder, LocalFolder, folder_of
 from conduit_connectors.spark.gather import GatherOptions, Load
 from conduit_connectors.spark.gathering import GatheringDestination
@@ -56,9 +57,9 @@ class Destination(
 ):
     """Writes batches of files that become visible whole, with a manifest that says what is in them.
 
-    Exactly-once in an exactly-once pipeline (staged, D3). In an at-least-once one too, as long as what comes
-    again after a crash is among the last `remember` records: those are recognised by what
-    names them, committed with the data, acked and not written. One destination to a path.
+    Exactly-once in an exactly-once pipeline (staged, D3). In an at-least-once one too, as long as what comes again
+    after a crash is among the last `remember` records: those are recognised by source and position, which are
+    committed with the data, acked and not written. One destination to a path.
     """
 
     _stages: str | None = None
@@ -77,8 +78,6 @@ class Destination(
         # A zombie's stages are in a folder of a lower fence: never committed, they are never moved from there.
         self._stages = f"{mine}/{fence:012d}"
         self._fence = fence
-        self._count = 0
-        self._moves: list[tuple[str, str]] = []
 
     def write(self, batch: Batch) -> dict[int, str] | None:
         refused = super().write(batch)
@@ -117,16 +116,18 @@ class Destination(
         return self._prepared.file()
 
     def take(self, pieces: Sequence[bytes]) -> None:
-        assert self._maker.schema is not None, "declared"
-        stage = self._next_stage()
-        self._keep_schema(self._maker.schema)
-        for number, piece in enumerate(pieces):
-            self._folder.create(f"{stage}/part-{number:05d}.parquet", piece)
+        number, self._loads = self._loads, self._loads + 1
+        for part, piece in enumerate(pieces):
+            self._folder.create(f"{self._stage_name(number)}/part-{part:05d}.parquet", piece)
+        self._collected.append(number)
 
     def stage(self) -> bytes | None:
-        self._stage_gathered()
-        moves, self._moves = self._moves, []
-        return msgspec.json.encode(Staged(moves)) if moves else None
+        numbers = self._collect_staged()
+        if not numbers:
+            return None
+        self._keep_schema()
+        moves = [(self._stage_name(number), f"batch={self._fence:012d}-{number:012d}") for number in numbers]
+        return msgspec.json.encode(Staged(moves))
 
     def apply(self, intent: bytes) -> None:
         for name, to in msgspec.json.decode(intent, type=Staged).moves:
@@ -137,6 +138,7 @@ class Destination(
             self._folder: Folder = folder_of(session, self.options.path)
             self._manifests = Manifests(self._folder, self.options.remember)
             self._manifests.recover()
+            self._first = self._manifests.next
         except (OSError, Py4JError) as error:
             raise FatalError(
                 f"cannot write to {self.options.path}: {explain(error)}",
@@ -162,38 +164,36 @@ class Destination(
     def _repeated(self, batch: Batch) -> set[int]:
         return self._manifests.written.among(batch)
 
-    def _commit(self, session: "SparkSession", load: Load) -> None:
-        number = self._manifests.next
-        self._write_files(session, load.rows, staged(number))
-        self._manifests.commit(number, [names_of(piece.batch, piece.kept) for piece in load.pieces])
-        self._folder.move(staged(number), visible(number))
-
-    def _stage_gathered(self) -> None:
-        pieces = self._gathered.take()
-        if not pieces:
-            return
-        load, stage = Load.of(pieces), self._next_stage()
+    def _stage(self, session: "SparkSession", load: Load, number: int) -> int:
+        name = self._stage_name(number)
         try:
-            with spark_errors(f"a Spark job over {len(load)} records"), self._work.running() as session:
-                self._write_files(session, load.rows, stage)
-        except BadRows as bad:
-            raise FatalError(f"Spark does not write these records as {self.options.format}: {bad}") from bad
+            self._write_files(session, load.rows, name)
+        except BaseException:
+            # What there is of it is not wanted; if it cannot be removed now, the next run does that.
+            with suppress(OSError, Py4JError):
+                self._folder.remove(name)
+            raise
+        return number
 
-    def _next_stage(self) -> str:
-        """A folder for files that become visible with the transaction."""
-        stage = f"{self._stages}/{self._count:012d}"
-        self._moves.append((stage, f"batch={self._fence:012d}-{self._count:012d}"))
-        self._count += 1
-        return stage
+    def _show(self, session: "SparkSession", load: Load, number: int) -> None:
+        self._keep_schema()
+        stage = self._stage_name(number)
+        batch = self._manifests.commit(stage, [names_of(piece.batch, piece.kept) for piece in load.pieces])
+        self._folder.move(stage, visible(batch))
 
-    def _keep_schema(self, schema: pa.Schema) -> None:
+    def _stage_name(self, number: int) -> str:
+        """The folder for files that become visible with their manifest, or with the transaction of a pipeline."""
+        return staged(self._first + number) if self._stages is None else f"{self._stages}/{number:012d}"
+
+    def _keep_schema(self) -> None:
+        """Before the first rows are shown."""
         if not self._schema_kept:
-            self._folder.create(_SCHEMA, schema.serialize().to_pybytes())
+            assert self._maker.schema is not None, "rows were made"
+            self._folder.create(_SCHEMA, self._maker.schema.serialize().to_pybytes())
             self._schema_kept = True
 
     def _write_files(self, session: "SparkSession", rows: pa.RecordBatch, name: str) -> None:
         """Write rows to a folder that readers do not see, durably."""
-        self._keep_schema(rows.schema)
         frame = frame_of(session, rows)
         writer = frame.write.format(self.options.format).mode("overwrite").options(**self.options.options)
         # An empty marker file is not data, and would be moved about with it.

@@ -66,7 +66,6 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
     _fence = -1
     """Of an exactly-once pipeline; -1 in any other."""
     _owner: str | None = None
-    _count = 0
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
@@ -74,7 +73,6 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
         with spark_errors("discarding stages"), self._work.running():
             self._database.discard(f"{owner}/{self.options.table}", fence)
         self._owner, self._fence = f"{owner}/{self.options.table}", fence
-        self._stages: list[str] = []
 
     def write(self, batch: Batch) -> dict[int, str] | None:
         if self._owner is None:
@@ -85,8 +83,7 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
         return refused
 
     def stage(self) -> bytes | None:
-        self._stage_gathered()
-        stages, self._stages = self._stages, []
+        stages = self._collect_staged()
         return msgspec.json.encode(Stages(stages, self._columns, self.options.key)) if stages else None
 
     def apply(self, intent: bytes) -> None:
@@ -128,8 +125,7 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
     def _prepare(self, session: "SparkSession") -> None:
         self._database.prepare()
 
-    def _commit(self, session: "SparkSession", load: Load) -> None:
-        stage = self._staged(session, load)
+    def _show(self, session: "SparkSession", load: Load, stage: str) -> None:
         try:
             self._database.apply(stage, self._columns, self.options.key)
         except Exception:
@@ -142,22 +138,10 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
         with spark_errors("discarding stages"), self._work.running():
             self._database.discard(owner, -1)
 
-    def _stage_gathered(self) -> None:
-        pieces = self._gathered.take()
-        if not pieces:
-            return
-        load = Load.of(pieces)
-        try:
-            with spark_errors(f"a Spark job over {len(load)} records"), self._work.running() as session:
-                self._stages.append(self._staged(session, load))
-        except BadRows as bad:
-            raise FatalError(f"{self.options.table} does not take these records: {bad}") from bad
-
-    def _staged(self, session: "SparkSession", load: Load) -> str:
+    def _stage(self, session: "SparkSession", load: Load, number: int) -> str:
         """Write rows to a new staging table. A task that was lost after its commit has written its rows twice."""
         assert self._owner is not None
-        stage = self._database.stage(self._owner, self._fence, self._count, self.options.key)
-        self._count += 1
+        stage = self._database.stage(self._owner, self._fence, number, self.options.key)
         try:
             frame = frame_of(session, numbered(load.rows) if self.options.key else load.rows)
             frame.write.format("jdbc").options(**self._spark_options(stage)).mode("append").save()

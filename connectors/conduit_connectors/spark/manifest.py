@@ -10,16 +10,18 @@ from conduit_connectors.spark.written import Names, Written
 from conduit_py.sdk import FatalError, TransientError
 
 _FOLDER = "_conduit"
+_STAGES = f"{_FOLDER}/plain"
 _FORMAT = b"conduit-py batches 2\n"
 _NAME = re.compile(r"(\d{12})\.json")
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One committed batch: how many rows it has, and in which folder."""
+    """One committed batch: how many rows it has, in which folder, and where that was before."""
 
     batch: int
     rows: int
     folder: str
+    stage: str
 
 
 class Manifests:
@@ -43,11 +45,13 @@ class Manifests:
 
     def recover(self) -> None:
         """Finish what the last run had committed, remove what it had not, and recall what it wrote."""
-        for name in self._folder.names(f"{_FOLDER}/plain"):
-            if name.isdecimal() and int(name) in self._numbers:
-                self._folder.move(f"{_FOLDER}/plain/{name}", visible(int(name)))
-            else:
-                self._folder.remove(f"{_FOLDER}/plain/{name}")
+        stages = {f"{_STAGES}/{name}" for name in self._folder.names(_STAGES)}
+        # A batch is moved before the next is committed, so only the last one can have been left where it was.
+        if stages and self._numbers and (last := self._manifest(self._numbers[-1])).stage in stages:
+            self._folder.move(last.stage, last.folder)
+            stages.remove(last.stage)
+        for stage in stages:
+            self._folder.remove(stage)
         for number in reversed(self._numbers):
             if len(self.written) >= self._remember:
                 break
@@ -56,11 +60,12 @@ class Manifests:
                 self.written.add(each)
             self._kept.insert(0, (number, _count(names)))
 
-    def commit(self, number: int, names: Sequence[Names]) -> None:
-        """The point at which a staged batch becomes part of the data."""
+    def commit(self, stage: str, names: Sequence[Names]) -> int:
+        """The point at which a staged batch becomes part of the data; its number."""
+        number = self.next
         self._folder.remove(_names_file(number))
         self._folder.create(_names_file(number), msgspec.msgpack.encode(names))
-        manifest = msgspec.json.encode(Manifest(number, _count(names), visible(number)))
+        manifest = msgspec.json.encode(Manifest(number, _count(names), visible(number), stage))
         if not self._folder.create(f"{_FOLDER}/{number:012d}.json", manifest):
             raise TransientError(
                 f"batch {number} of {self._folder.url('')} was committed by somebody else",
@@ -71,6 +76,7 @@ class Manifests:
             self.written.add(each)
         self._kept.append((number, _count(names)))
         self._prune()
+        return number
 
     def _prune(self) -> None:
         """Forget the names of records in batches so old that none of them can come again."""
@@ -79,6 +85,9 @@ class Manifests:
             for each in self._names(number):
                 self.written.remove(each)
             self._folder.remove(_names_file(number))
+
+    def _manifest(self, number: int) -> Manifest:
+        return msgspec.json.decode(self._folder.read(f"{_FOLDER}/{number:012d}.json") or b"", type=Manifest)
 
     def _names(self, number: int) -> list[dict[str, list[bytes]]]:
         """The names of the records of a batch; none if they were forgotten."""
@@ -100,7 +109,7 @@ def _check_format(folder: Folder) -> None:
 
 def staged(number: int) -> str:
     """Where a batch is written before it is committed: readers skip names that begin with an underscore."""
-    return f"{_FOLDER}/plain/{number:012d}"
+    return f"{_STAGES}/{number:012d}"
 
 
 def visible(number: int) -> str:

@@ -49,13 +49,18 @@ class Sink(GatheringDestination[SinkOptions]):
     values is halved until only the bad records are left, which are refused.
     """
 
+    jobs_at_once = 1
+
     def _row_maker(self, session: "SparkSession") -> RowMaker:
         maker = super()._row_maker(session)
         if self.options.table is None or not isinstance(maker, Fields) or maker.schema is not None:
             return maker
         return Fields(_schema_of(session, self.options.table), self.options.drift)
 
-    def _commit(self, session: "SparkSession", load: Load) -> None:
+    def _stage(self, session: "SparkSession", load: Load, number: int) -> None:
+        """There is no place to do that, so one load is written after the other."""
+
+    def _show(self, session: "SparkSession", load: Load, staged: None) -> None:
         frame = frame_of(session, load.rows)
         if self.options.function is not None:
             self.options.function(frame)

@@ -1,7 +1,9 @@
 """The spark connectors against what they are made of: Spark's own calls with the same rows, in the same session."""
 
+import gc
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,17 +25,19 @@ from conduit_py.store.opening import open_store
 
 BATCH, READ = 50_000, 4096
 """How many rows a job of Spark has, and a batch of records."""
+WARM_UP = 4
+"""Rounds until Java has compiled what is used."""
 COLUMNS = "id BIGINT, user STRING, ts STRING, amount DOUBLE, note STRING"
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("user", pa.string()), ("ts", pa.string()), ("amount", pa.float64()), ("note", pa.string())]
 )
 
 
-class Rows:
+class Ready:
     """What a source gives. As an option it is only a name: options are looked through when a pipeline starts."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = rows
+        self.records = [Record(position=b"%d" % number, payload=Payload(after=row)) for number, row in enumerate(rows)]
 
 
 class GivenOptions(sdk.Options):
@@ -43,7 +47,7 @@ class GivenOptions(sdk.Options):
 
 
 class Given(sdk.Source[GivenOptions]):
-    """Rows that are there already, as records; the position is the number."""
+    """Records that are there already; the position is the number."""
 
     blocking = False
 
@@ -51,11 +55,11 @@ class Given(sdk.Source[GivenOptions]):
         self._next = 0
 
     def read(self, n: int) -> list[Record]:
-        start, rows = self._next, self.options.given.rows[self._next : self._next + n]
-        if not rows:
+        records: list[Record] = self.options.given.records[self._next : self._next + n]
+        if not records:
             raise sdk.EndOfSource
-        self._next += len(rows)
-        return [Record(position=b"%d" % (start + i), payload=Payload(after=row)) for i, row in enumerate(rows)]
+        self._next += len(records)
+        return records
 
 
 def row(number: int) -> dict[str, Any]:
@@ -87,6 +91,9 @@ def destination_lines(session: SparkSession, options: SparkOptions, folder: Path
     chunks = [rows[start : start + BATCH] for start in range(0, count, BATCH)]
     tables = [pa.Table.from_pylist(chunk, schema=SCHEMA) for chunk in chunks]
     batches = [batches_of(chunk, BATCH * place) for place, chunk in enumerate(chunks)]
+    ready = Ready(rows)
+    # What everybody is given is not to be looked through for garbage while they are measured.
+    gc.freeze()
     raw, out = folder / "raw", folder / "lake"
 
     def by_hand(tables: Sequence[pa.Table]) -> None:
@@ -103,10 +110,10 @@ def destination_lines(session: SparkSession, options: SparkOptions, folder: Path
             "tables again": lambda: meter.used(partial(by_hand, tables)),
             "rows": lambda: meter.used(from_rows),
             "connector": lambda: meter.used(partial(write_directly, batches, folder / "direct", options)),
-            "pipeline": lambda: meter.used(partial(write, rows, out, options)),
+            "pipeline": lambda: meter.used(partial(write, ready, out, options)),
         },
         turns,
-        warm_up=2,
+        warm_up=WARM_UP,
     )
     assert counted(raw) == counted(out) == counted(folder / "direct") == count, "all have written every row"
     hand = "createDataFrame().write"
@@ -123,32 +130,39 @@ def destination_lines(session: SparkSession, options: SparkOptions, folder: Path
 
 
 def write_directly(batches: Sequence[Sequence[Batch]], out: Path, options: SparkOptions) -> None:
-    """As the runtime calls it: some batches are written, then it is heard what became of their records."""
+    """As the runtime calls it: batches are written, and beside that it is heard what became of them."""
     shutil.rmtree(out, ignore_errors=True)
-    connector = destination(out, options).fresh()
+    connector, answered = destination(out, options).fresh(), 0
     connector.open()
-    try:
-        for job in batches:
-            for batch in job:
-                assert connector.write(batch) is None
-            answered = [each for each in connector.answers() if isinstance(each, Batch)]
-            assert sum(map(len, answered)) == sum(map(len, job)), "each batch is answered for as a whole"
-    finally:
-        trio.run(connector.teardown)
+    with ThreadPoolExecutor(1) as writer:
+        written = writer.submit(write_all, connector, batches)
+        try:
+            while answered < sum(len(batch) for job in batches for batch in job):
+                answered += sum(len(each) for each in connector.answers() if isinstance(each, Batch))
+            written.result()
+        finally:
+            trio.run(connector.teardown)
+
+
+def write_all(connector: spark.Destination, batches: Sequence[Sequence[Batch]]) -> None:
+    for job in batches:
+        for batch in job:
+            assert connector.write(batch) is None, "nothing is refused"
+    connector.finish()
 
 
 def destination(out: Path, options: SparkOptions) -> spark.Destination:
     return spark.Destination(path=str(out), columns=COLUMNS, rows_max=BATCH, master=options.master, conf=options.conf)
 
 
-def write(rows: list[dict[str, Any]], out: Path, options: SparkOptions) -> None:
+def write(ready: Ready, out: Path, options: SparkOptions) -> None:
     """Through a whole pipeline of one machine, with its state, manifests and syncs."""
     shutil.rmtree(out, ignore_errors=True)
     state = out.with_suffix(".state")
     shutil.rmtree(state, ignore_errors=True)
     pipeline = Pipeline(
         "lake",
-        sources=[Source("rows", Given(given=Rows(rows)), window=4 * BATCH, batch_size=READ)],
+        sources=[Source("rows", Given(given=ready), window=4 * BATCH, batch_size=READ)],
         destinations=[Destination("lake", destination(out, options))],
     )
 
@@ -185,7 +199,7 @@ def source_lines(session: SparkSession, options: SparkOptions, folder: Path, cou
             "source": lambda: meter.used(snapshot),
         },
         turns,
-        warm_up=2,
+        warm_up=WARM_UP,
     )
     return [
         Line("toArrow again ÷ toArrow", ratio(taken, "seconds", "arrow", "arrow again")),

@@ -1,7 +1,9 @@
 """Columns: rows of fields as Arrow columns of one schema, and which rows do not fit it. Needs pyarrow."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -26,14 +28,21 @@ def fitted(rows: Sequence[Structured], schema: pa.Schema, *, more: bool = False)
     Fields that are missing are null. With `more` fields that the schema lacks are left out; without, a row that has
     one does not fit.
     """
-    values = columns(rows, schema.names)
+    values, complete = _columns(rows, schema.names)
+    # Rows that have every field have others only if they have more.
+    known = more or (max(map(len, rows)) <= len(schema) if complete else _known(rows, schema))
     refused: dict[int, str] = {}
-    if not _fit_plainly(rows, values, schema, more):
+    if not known or not _fit_plainly(values, schema):
         refused = _reasons(misfit(row, schema, more=more) for row in rows)
     try:
         return _without(refused, values, schema, len(rows))
     except ARROW_ERRORS:
         return _without(_reasons(_unfit(row, schema) for row in rows) | refused, values, schema, len(rows))
+
+
+def _known(rows: Sequence[Structured], schema: pa.Schema) -> bool:
+    """Whether no row has a field that the schema lacks."""
+    return all(map(set(schema.names).issuperset, rows))
 
 
 def _without(refused: dict[int, str], values: dict[str, list[Any]], schema: pa.Schema, count: int) -> Fitted:
@@ -50,7 +59,16 @@ def _reasons(found: Iterable[str | None]) -> dict[int, str]:
 
 def columns(rows: Sequence[Structured], names: Iterable[str]) -> dict[str, list[Any]]:
     """The values of these fields, None where they are missing."""
-    return {name: [row.get(name) for row in rows] for name in names}
+    return _columns(rows, names)[0]
+
+
+def _columns(rows: Sequence[Structured], names: Iterable[str]) -> tuple[dict[str, list[Any]], bool]:
+    """The same, and whether none is missing, as is so most of the time."""
+    # Other mappings may make up what they lack.
+    if {*map(type, rows)} == {dict}:
+        with suppress(KeyError):
+            return {name: list(map(itemgetter(name), rows)) for name in names}, True
+    return {name: [row.get(name) for row in rows] for name in names}, False
 
 
 def misfit(row: Structured, schema: pa.Schema, *, more: bool = False) -> str | None:
@@ -89,10 +107,8 @@ def _unfit(row: Structured, schema: pa.Schema) -> str | None:
     return None
 
 
-def _fit_plainly(rows: Sequence[Structured], values: Mapping[str, list[Any]], schema: pa.Schema, more: bool) -> bool:
+def _fit_plainly(values: Mapping[str, list[Any]], schema: pa.Schema) -> bool:
     """Whether the types of their values alone show that all rows fit; if not, each row needs a look of its own."""
-    if not more and not all(map(set(schema.names).issuperset, rows)):
-        return False
     for field in schema:
         kinds = set(map(type, values[field.name]))
         if field.nullable:

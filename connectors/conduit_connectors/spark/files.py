@@ -198,7 +198,9 @@ class Destination(
         writer = frame.write.format(self.options.format).mode("overwrite").options(**self.options.options)
         # An empty marker file is not data, and would be moved about with it.
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        writer.partitionBy(*self.options.partition_by).save(self._folder.url(name))
+        if self.options.partition_by:
+            writer = writer.partitionBy(*self.options.partition_by)
+        writer.save(self._folder.url(name))
         if isinstance(self._folder, LocalFolder):
             self._check_shared(self._folder, name, rows.num_rows)
         self._folder.settle(name)

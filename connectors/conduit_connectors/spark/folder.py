@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -10,6 +11,8 @@ from conduit_py.sdk import FatalError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SYNCS_AT_ONCE = 8
 
 
 class Folder(Protocol):
@@ -21,8 +24,11 @@ class Folder(Protocol):
     def read(self, name: str) -> bytes | None:
         """The bytes of a file; None when there is no such file."""
 
-    def create(self, name: str, content: bytes) -> bool:
-        """Make a file, durably, whole or not at all; False when it exists."""
+    def create(self, name: str, content: bytes, *, alone: bool = True) -> bool:
+        """Make a file, durably, whole or not at all; False when it exists.
+
+        One that is not made `alone` is there for good when another one has been made in its folder after it.
+        """
 
     def move(self, name: str, to: str) -> None:
         """Rename a folder, durably. One that is there already under its new name was moved by an earlier attempt."""
@@ -77,7 +83,7 @@ class LocalFolder:
         except FileNotFoundError:
             return None
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: bytes, *, alone: bool = True) -> bool:
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         half = path.with_name(f".{path.name}.{os.getpid()}")
@@ -92,7 +98,8 @@ class LocalFolder:
             return False
         finally:
             half.unlink()
-        sync(path.parent)
+        if alone:
+            sync(path.parent)
         return True
 
     def move(self, name: str, to: str) -> None:
@@ -113,10 +120,10 @@ class LocalFolder:
             path.unlink(missing_ok=True)
 
     def settle(self, name: str) -> None:
-        for folder, _, files in os.walk(self._root / name):
-            for file in files:
-                sync(Path(folder) / file)
-            sync(Path(folder))
+        paths = [self._root / name, *(self._root / name).rglob("*")]
+        with ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:
+            # Together, because a file system that is asked for several writes its journal once for all.
+            list(pool.map(sync, paths))
 
     def url(self, name: str) -> str:
         # Not `as_uri`, which escapes what Hadoop takes literally.
@@ -151,7 +158,7 @@ class HadoopFolder:
         finally:
             stream.close()
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: bytes, *, alone: bool = True) -> bool:
         path, half = self._path(name), self._path(f"{name}.{os.getpid()}._half")
         if self._files.exists(path):
             return False

@@ -64,7 +64,8 @@ class Manifests:
         """The point at which a staged batch becomes part of the data; its number."""
         number = self.next
         self._folder.remove(_names_file(number))
-        self._folder.create(_names_file(number), msgspec.msgpack.encode(names))
+        # Before the manifest, which makes both count.
+        self._folder.create(_names_file(number), msgspec.msgpack.encode(names), alone=False)
         manifest = msgspec.json.encode(Manifest(number, _count(names), visible(number), stage))
         if not self._folder.create(f"{_FOLDER}/{number:012d}.json", manifest):
             raise TransientError(

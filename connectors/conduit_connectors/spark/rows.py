@@ -61,9 +61,9 @@ class Fields:
 
     def rows(self, records: Sequence[Record], source: str) -> Fitted:
         data = [record.payload.after for record in records]
-        refused = {index: without_fields(each) for index, each in enumerate(data) if not isinstance(each, dict)}
-        if not refused:
+        if {*map(type, data)} == {dict}:
             return self.fit(cast(list[Structured], data))
+        refused = {index: without_fields(each) for index, each in enumerate(data) if not isinstance(each, dict)}
         fields = [index for index in range(len(data)) if index not in refused]
         made = self.fit([cast(Structured, data[index]) for index in fields])
         refused |= {fields[row]: reason for row, reason in made.refused.items()}

@@ -44,7 +44,7 @@ class Written:
         """The indices of the messages that are known."""
         known, positions = self._names.get(_owner(batch), set()), batch.positions
         if batch.pieces is None:
-            if known.isdisjoint(positions):
+            if not known or known.isdisjoint(positions):
                 return set()
             return {index for index, position in enumerate(positions) if position in known}
         pieces = self._names.get(_PIECES, set())

@@ -15,13 +15,12 @@ from conduit_connectors import spark
 from conduit_connectors.spark.options import SparkOptions
 from pyspark.sql import SparkSession
 
+from benchmarks.spark_engine import to_end
 from benchmarks.spark_measure import Line, Meter, ratio, rounds
 from conduit_py import Batch, Destination, Pipeline, Record, Source, sdk
 from conduit_py.batch import Span
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.record import Payload
-from conduit_py.status import Status
-from conduit_py.store.opening import open_store
 
 BATCH, READ = 50_000, 4096
 """How many rows a job of Spark has, and a batch of records."""
@@ -166,12 +165,7 @@ def write(ready: Ready, out: Path, options: SparkOptions) -> None:
         destinations=[Destination("lake", destination(out, options))],
     )
 
-    async def to_end() -> None:
-        async with await open_store(state) as store:
-            ended = await Supervisor(pipeline, store).run()
-            assert ended.status is Status.COMPLETED, ended.error
-
-    trio.run(to_end)
+    trio.run(to_end, pipeline, state, Supervisor)
 
 
 def source_lines(session: SparkSession, options: SparkOptions, folder: Path, count: int, turns: int) -> list[Line]:

@@ -1,7 +1,7 @@
 """The engine as a contender: a file through a processor into a file, by the executors of a session that is warm."""
 
 import shutil
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +12,14 @@ from conduit_connectors.spark.options import SparkOptions
 from benchmarks.spark_work import change
 from benchmarks.workload import dropped
 from conduit_py import Destination, Pipeline, Record, Source, processor
+from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.spark.supervisor import SparkSupervisor
 from conduit_py.status import Status
 from conduit_py.store.opening import open_store
+from conduit_py.store.store import Store
 
 Delivery = Literal["at_least_once", "exactly_once"]
+Supervise = Callable[[Pipeline, Store], Supervisor]
 
 
 @processor
@@ -39,14 +42,27 @@ def copying(source: Path, out: Path, delivery: Delivery) -> Pipeline:
 
 
 def run(source: Path, out: Path, delivery: Delivery, spark: SparkOptions) -> None:
-    """From nothing to everything written and synced, with the state in a folder of its own."""
+    """On Spark, from nothing to everything written and synced, with the state in a folder of its own."""
+    _run(on_spark(spark), source, out, delivery)
+
+
+def on_spark(spark: SparkOptions) -> Supervise:
+    return lambda pipeline, store: SparkSupervisor(pipeline, store, spark=spark)
+
+
+def run_here(source: Path, out: Path, delivery: Delivery) -> None:
+    """The same on the engine for one machine, in this process."""
+    _run(Supervisor, source, out, delivery)
+
+
+def _run(supervise: Supervise, source: Path, out: Path, delivery: Delivery) -> None:
     out.unlink(missing_ok=True)
     state = out.with_suffix(".state")
     shutil.rmtree(state, ignore_errors=True)
-    trio.run(partial(to_end, copying(source, out, delivery), state, spark))
+    trio.run(to_end, copying(source, out, delivery), state, supervise)
 
 
-async def to_end(pipeline: Pipeline, state: Path, spark: SparkOptions) -> None:
+async def to_end(pipeline: Pipeline, state: Path, supervise: Supervise) -> None:
     async with await open_store(state) as store:
-        ended = await SparkSupervisor(pipeline, store, spark=spark).run()
+        ended = await supervise(pipeline, store).run()
         assert ended.status is Status.COMPLETED, ended.error

@@ -9,7 +9,7 @@ import trio
 from conduit_connectors import file
 from conduit_connectors.spark.options import SparkOptions
 
-from benchmarks.spark_engine import Delivery, to_end
+from benchmarks.spark_engine import Delivery, on_spark, to_end
 from benchmarks.spark_measure import Line
 from conduit_py import Destination, Pipeline, Record, Source, processor, sdk
 from conduit_py.record import Payload
@@ -66,6 +66,6 @@ def line(spark: SparkOptions, folder: Path, count: int, delivery: Delivery) -> L
         destinations=[Destination("out", file.Destination(path=folder / f"{delivery}.jsonl", format="json"))],
         delivery=delivery,
     )
-    trio.run(to_end, pipeline, folder / f"{delivery}.state", spark)
+    trio.run(to_end, pipeline, folder / f"{delivery}.state", on_spark(spark))
     name = f"one record from read to ack, {delivery.replace('_', ' ')}"
     return Line(name, [1000 * each for each in took[WARM_UP:]], unit="ms", most=250)

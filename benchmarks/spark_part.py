@@ -37,6 +37,8 @@ def engine(folder: Path, records: int, turns: int) -> list[Line]:
         name = f"CPU per record, {delivery.replace('_', ' ')}"
         found.append(Line(f"{name} ÷ json loop", ratio(taken, "cpu_seconds", delivery, "json"), most=1.25))
         found.append(Line(f"{name} ÷ orjson loop", ratio(taken, "cpu_seconds", delivery, "orjson"), most=1.25))
+        here = ratio(taken, "cpu_seconds", delivery, one_process(delivery))
+        found.append(Line(f"{name} ÷ the same pipeline in one process", here, most=1.25))
     for delivery in DELIVERIES:
         name = f"speed on local[2], {delivery.replace('_', ' ')}"
         found.append(
@@ -63,6 +65,8 @@ def cluster(folder: Path, records: int, turns: int) -> list[Line]:
         name = f"speed on two executors, {delivery.replace('_', ' ')}"
         found.append(Line(f"{name} ÷ json loop", ratio(taken, "seconds", "json", delivery), least=1.6))
         found.append(Line(f"{name} ÷ orjson loop", ratio(taken, "seconds", "orjson", delivery), least=1.6))
+        here = ratio(taken, "seconds", one_process(delivery), delivery)
+        found.append(Line(f"{name} ÷ the same pipeline in one process", here, least=1.6))
     return found
 
 
@@ -114,11 +118,14 @@ def session_of(options: SparkOptions) -> Iterator[SparkSession]:
 
 def loops(folder: Path) -> dict[str, Callable[[], Used]]:
     source = folder / "in.jsonl"
-    return {
-        "json": partial(in_own_process, "json", source, folder / "json"),
-        "json again": partial(in_own_process, "json", source, folder / "json-again"),
-        "orjson": partial(in_own_process, "orjson", source, folder / "orjson"),
-    }
+    works = {"json": "json", "json again": "json", "orjson": "orjson"}
+    works |= {one_process(delivery): delivery for delivery in DELIVERIES}
+    return {name: partial(in_own_process, work, source, folder / name) for name, work in works.items()}
+
+
+def one_process(delivery: spark_engine.Delivery) -> str:
+    """The pipeline on the engine for one machine, among the contenders."""
+    return f"{delivery} in one process"
 
 
 def engines(folder: Path, meter: Meter, options: SparkOptions) -> dict[str, Callable[[], Used]]:
@@ -132,7 +139,8 @@ def engines(folder: Path, meter: Meter, options: SparkOptions) -> dict[str, Call
 
 def same_bytes(folder: Path, *jobs: str) -> None:
     """Everybody must have done the same work."""
-    outputs = {name: [folder / name] for name in ("json", "orjson", *(f"{each}.jsonl" for each in DELIVERIES))}
+    names = [*loops(folder), *(f"{each}.jsonl" for each in DELIVERIES)]
+    outputs = {name: [folder / name] for name in names}
     outputs |= {name: sorted((folder / name).glob("part-*")) for name in jobs}
     digests = {name: digest(paths) for name, paths in outputs.items()}
     assert len(set(digests.values())) == 1, f"the contenders wrote different bytes: {digests}"

@@ -1,6 +1,7 @@
 """The work of the benchmarks on Spark: lines of JSON, changed, one in ten dropped; and loops written by hand for it.
 
-`python -m benchmarks.spark_work NAME IN OUT` runs one loop in this process and prints what it used, as JSON.
+`python -m benchmarks.spark_work NAME IN OUT` runs one loop, or the pipeline on one machine if NAME is a delivery, in
+this process and prints what it used, as JSON.
 """
 
 import hashlib
@@ -9,8 +10,9 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -53,9 +55,19 @@ def orjson_loop(source: Path, out: Path) -> None:
 LOOPS = {"json": standard_loop, "orjson": orjson_loop}
 
 
+def runner(name: str) -> Callable[[Path, Path], None]:
+    """What does the work, with everything imported that it needs."""
+    if name in LOOPS:
+        return LOOPS[name]
+    from benchmarks.spark_engine import Delivery, run_here
+
+    return partial(run_here, delivery=cast(Delivery, name))
+
+
 def main(name: str, source: str, out: str) -> None:
+    run = runner(name)
     started, cpu = time.perf_counter(), time.process_time()
-    LOOPS[name](Path(source), Path(out))
+    run(Path(source), Path(out))
     used = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
     print(json.dumps(used))
 

@@ -30,7 +30,7 @@ def fitted(rows: Sequence[Structured], schema: pa.Schema, *, more: bool = False)
     """
     values, complete = _columns(rows, schema.names)
     # Rows that have every field have others only if they have more.
-    known = more or (max(map(len, rows)) <= len(schema) if complete else _known(rows, schema))
+    known = more or (max(map(len, rows)) <= len(values) if complete else _known(rows, schema))
     refused: dict[int, str] = {}
     if not known or not _fit_plainly(values, schema):
         refused = _reasons(misfit(row, schema, more=more) for row in rows)

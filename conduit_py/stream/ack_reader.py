@@ -38,13 +38,22 @@ class AckReader:
         self._whole: dict[MessageId, Batch] = {}
         """Batches by their first messages."""
         self._single: dict[MessageId, tuple[Batch, int]] = {}
+        self._writing: Span | None = None
+        self._early: list[Batch] = []
+        """Answers about what is being written: `write` may still say of some messages that it refuses them."""
         self._changed = Signal()
         self._finishing = False
         self._listening = trio.CancelScope()
 
     def expect(self, batch: Batch) -> None:
         self._whole[batch.id(0)] = batch
+        self._writing = batch.span
         self._changed.set()
+
+    def written(self) -> None:
+        """`write` has said what it had to say, and what it refused is forgotten."""
+        self._writing = None
+        self._hear_early()
 
     def forget(self, batch: Batch, indices: Iterable[int]) -> None:
         """`write` itself has answered for these."""
@@ -54,6 +63,7 @@ class AckReader:
 
     def unanswered(self, batch: Batch) -> Batch:
         """What is left to write of a batch whose write failed: some answers may have come all the same."""
+        self._hear_early()
         self._look_into(batch.id(0))
         return batch.select([index for index, message in enumerate(batch.ids) if message in self._single])
 
@@ -88,7 +98,10 @@ class AckReader:
         acked: list[int] = []
         for answer in answers:
             if isinstance(answer, Batch):
-                self._ack(*self._take_all(answer))
+                if answer.span is self._writing:
+                    self._early.append(answer)
+                else:
+                    self._ack(*self._take_all(answer))
                 continue
             batch, index = self._take(answer.message)
             if answer.refused is not None:
@@ -99,6 +112,11 @@ class AckReader:
                 span, acked = batch.span, []
             acked.append(batch.sequences[index])
         self._ack(span, acked)
+
+    def _hear_early(self) -> None:
+        early, self._early = self._early, []
+        for answered in early:
+            self._ack(*self._take_all(answered))
 
     def _ack(self, span: Span | None, sequences: Sequence[int]) -> None:
         if span is not None:

@@ -134,6 +134,8 @@ class Writer:
         self._meter.batch_sizes.observe(given)
         if refused:
             batch = self._without(batch, refused, ledger)
+        if self._ack_reader is not None:
+            self._ack_reader.written()
         if self._look is not None:
             self._look.written()
         if self._flushes:

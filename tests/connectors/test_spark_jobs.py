@@ -1,12 +1,17 @@
 """Jobs run a few at a time and are taken in the order they began; one that has failed is not got past."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 import pytest
 from conduit_connectors.spark.gather import Load
 from conduit_connectors.spark.jobs import Jobs
+
+from conduit_py.sdk import TransientError
 
 LOAD = Load(pa.RecordBatch.from_pydict({"n": [1]}), [])
 SECONDS = 20.0
@@ -60,6 +65,34 @@ def test_a_job_that_failed_stays_the_oldest_so_that_nothing_after_it_counts() ->
         with pytest.raises(RuntimeError, match="no"):
             jobs.await_oldest()
     assert len(jobs) == 2
+    jobs.close()
+
+
+def test_a_job_that_begins_too_late_fails_so_that_nobody_waits_for_it() -> None:
+    jobs = Jobs(2, nothing)
+    jobs.begin(LOAD, nothing)
+    jobs.await_oldest()
+    jobs.close()
+    jobs.begin(LOAD, nothing)
+
+    with pytest.raises(TransientError, match="closed before a job of it began"):
+        jobs.await_oldest()
+
+
+def test_a_thread_that_waits_keeps_nothing_of_its_last_job() -> None:
+    class Large:
+        """Something one can see the end of."""
+
+    ended = threading.Event()
+    jobs, large = Jobs(1, ended.set), Large()
+    kept = weakref.ref(large)
+    jobs.begin(LOAD, partial(id, large))
+    jobs.await_oldest()
+    assert ended.wait(SECONDS)
+    del large
+    gc.collect()
+
+    assert kept() is None
     jobs.close()
 
 

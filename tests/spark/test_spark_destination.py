@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -75,10 +76,10 @@ def test_a_crash_at_any_step_of_a_commit_leaves_all_or_nothing(
     delivered(first, batch({"n": 1}, first=1))
     trio.run(first.teardown)
     # What a crash between manifest and move, and one before the manifest, would have left.
-    (tmp_path / "_conduit/plain").mkdir(exist_ok=True)
-    (tmp_path / "batch=000000000001").rename(tmp_path / "_conduit/plain/000000000001")
-    (tmp_path / "_conduit/plain/000000000002").mkdir()
-    (tmp_path / "_conduit/plain/000000000002/part-0.parquet").write_bytes(b"half")
+    manifest = json.loads((tmp_path / "_conduit/000000000001.json").read_bytes())
+    (tmp_path / "batch=000000000001").rename(tmp_path / manifest["stage"])
+    (tmp_path / "_conduit/plain/half").mkdir()
+    (tmp_path / "_conduit/plain/half/part-0.parquet").write_bytes(b"half")
 
     again = opened(tmp_path, spark_options)
     delivered(again, batch({"n": 1}, {"n": 2}, first=1))
@@ -95,13 +96,13 @@ def test_other_file_systems_keep_the_same_promises(tmp_path: Path, spark: SparkS
     manifests = Manifests(folder, 4)
     manifests.recover()
     for number in range(3):
-        path = tmp_path / "lake" / staged(number)
+        path = tmp_path / "lake" / staged(str(number))
         path.mkdir(parents=True)
         (path / "part-0").write_text(str(number))
-        assert manifests.commit(staged(number), [{"p": [b"%d" % number]}, {"q": [b"%d" % number]}]) == number
+        assert manifests.commit(staged(str(number)), [{"p": [b"%d" % number]}, {"q": [b"%d" % number]}]) == number
         if number < 2:
-            folder.move(staged(number), visible(number))
-    (tmp_path / "lake" / staged(7)).mkdir()
+            folder.move(staged(str(number)), visible(number))
+    (tmp_path / "lake" / staged("7")).mkdir()
 
     again = Manifests(folder, 4)
     again.recover()
@@ -114,6 +115,35 @@ def test_other_file_systems_keep_the_same_promises(tmp_path: Path, spark: SparkS
     assert len(again.written) == 4
     assert again.next == 3
     assert not folder.create("_conduit/format", b"other")
+
+
+def test_no_run_uses_the_stages_of_another(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
+    """A manifest names the stage of its batch for ever, and what is found there must not be taken for that batch."""
+    for first in range(2):
+        destination = opened(tmp_path, spark_options)
+        delivered(destination, batch({"n": first}, first=first))
+        trio.run(destination.teardown)
+
+    stages = [json.loads(path.read_bytes())["stage"] for path in (tmp_path / "_conduit").glob("*.json")]
+    assert len(set(stages)) == 2
+
+
+def test_a_batch_that_could_not_be_moved_is_moved_before_the_next_is_committed(
+    tmp_path: Path, spark: SparkSession, spark_options: Options
+) -> None:
+    destination = opened(tmp_path, spark_options)
+    in_the_way = tmp_path / "batch=000000000000" / "something"
+    in_the_way.mkdir(parents=True)
+    destination.write(batch({"n": 0}))
+    with pytest.raises(RunError):
+        destination.answers()
+    shutil.rmtree(in_the_way.parent)
+    assert delivered(destination, batch({"n": 0})) == {}, "it is known, and not written again"
+    delivered(destination, batch({"n": 1}, first=1))
+    trio.run(destination.teardown)
+    trio.run(opened(tmp_path, spark_options).teardown)
+
+    assert stored(tmp_path) == [{"n": 0}, {"n": 1}]
 
 
 def test_only_the_newest_names_are_kept(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:

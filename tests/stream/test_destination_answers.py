@@ -337,6 +337,30 @@ class TestWholeBatches:
         assert kept(log) == refused
         assert log.acked["source"] == [position_of(n) for n in range(12)]
 
+    @pytest.mark.parametrize("fails", [False, True])
+    async def test_that_come_before_the_write_returns_leave_what_it_refuses_to_it(
+        self, fails: bool, autojump_clock: MockClock
+    ) -> None:
+        class Early(TestWholeBatches.Wholesale):
+            async def write(self, batch: Batch) -> dict[int, str] | None:
+                written.append(len(batch))
+                await super().write(batch)
+                await trio.sleep(1)
+                if fails and len(written) == 1:
+                    raise sdk.TransientError("link down")
+                return None if fails else {1: "no"}
+
+        written: list[int] = []
+        log = Log()
+        pipeline = made(log, Early().saying())
+        pipeline.destinations[0].retry = Retry(attempts=2)
+        state = await Supervisor(pipeline, MemoryStore()).run()
+
+        assert state.status is Status.COMPLETED
+        assert kept(log) == ([] if fails else [("1", "no"), ("5", "no"), ("9", "no")])
+        assert written == [4, 4, 4], "what is answered for is not written again"
+        assert log.acked["source"] == [position_of(n) for n in range(12)]
+
     async def test_a_part_of_a_batch_is_a_batch_too(self, autojump_clock: MockClock) -> None:
         class Halving(TestWholeBatches.Wholesale):
             def about(self, batch: Batch) -> list[Any]:

@@ -1,6 +1,7 @@
 """spark.Destination: files in any format and file system of Spark's, each record exactly once."""
 
 import hashlib
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -65,6 +66,8 @@ class Destination(
     _stages: str | None = None
     """In an exactly-once pipeline: the folder of the stages of this run."""
     _schema_kept = False
+    _unmoved: tuple[str, str] | None = None
+    """A batch that is committed and not yet where readers see it: where it is, and where it goes."""
     _prepared: Prepared | None = None
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
@@ -118,7 +121,8 @@ class Destination(
     def take(self, pieces: Sequence[bytes]) -> None:
         number, self._loads = self._loads, self._loads + 1
         for part, piece in enumerate(pieces):
-            self._folder.create(f"{self._stage_name(number)}/part-{part:05d}.parquet", piece)
+            self._folder.create(f"{self._stage_name(number)}/part-{part:05d}.parquet", piece, alone=False)
+        self._folder.settle(self._stage_name(number))
         self._collected.append(number)
 
     def stage(self) -> bytes | None:
@@ -138,7 +142,8 @@ class Destination(
             self._folder: Folder = folder_of(session, self.options.path)
             self._manifests = Manifests(self._folder, self.options.remember)
             self._manifests.recover()
-            self._first = self._manifests.next
+            # A manifest of an earlier run may name a stage of the same number.
+            self._run = uuid.uuid4().hex
         except (OSError, Py4JError) as error:
             raise FatalError(
                 f"cannot write to {self.options.path}: {explain(error)}",
@@ -177,13 +182,21 @@ class Destination(
 
     def _show(self, session: "SparkSession", load: Load, number: int) -> None:
         self._keep_schema()
+        # Only the last of the committed batches may be where it was.
+        self._move_committed()
         stage = self._stage_name(number)
         batch = self._manifests.commit(stage, [names_of(piece.batch, piece.kept) for piece in load.pieces])
-        self._folder.move(stage, visible(batch))
+        self._unmoved = stage, visible(batch)
+        self._move_committed()
+
+    def _move_committed(self) -> None:
+        if self._unmoved is not None:
+            self._folder.move(*self._unmoved)
+            self._unmoved = None
 
     def _stage_name(self, number: int) -> str:
         """The folder for files that become visible with their manifest, or with the transaction of a pipeline."""
-        return staged(self._first + number) if self._stages is None else f"{self._stages}/{number:012d}"
+        return staged(f"{self._run}-{number}") if self._stages is None else f"{self._stages}/{number:012d}"
 
     def _keep_schema(self) -> None:
         """Before the first rows are shown."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
+from conduit_connectors.file.disk import make_folders
 from conduit_py.sdk import FatalError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Folder(Protocol):
         """Remove a file or a folder with all that is in it; nothing when there is none."""
 
     def settle(self, name: str) -> None:
-        """Return when every file in a folder is durable."""
+        """Return when every file in a folder is durable, and the folder itself."""
 
     def url(self, name: str) -> str:
         """What Spark calls it."""
@@ -85,7 +86,7 @@ class LocalFolder:
 
     def create(self, name: str, content: bytes, *, alone: bool = True) -> bool:
         path = self._root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         half = path.with_name(f".{path.name}.{os.getpid()}")
         with half.open("wb") as file:
             file.write(content)
@@ -120,7 +121,9 @@ class LocalFolder:
             path.unlink(missing_ok=True)
 
     def settle(self, name: str) -> None:
-        paths = [self._root / name, *(self._root / name).rglob("*")]
+        # With the folders it is in: one whose own name is lost is lost with all that is in it.
+        above = [self._root / parent for parent in Path(name).parents]
+        paths = [*above, self._root / name, *(self._root / name).rglob("*")]
         with ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:
             # Together, because a file system that is asked for several writes its journal once for all.
             list(pool.map(sync, paths))

@@ -80,7 +80,8 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
     def answers(self) -> Sequence[Answer | Batch]:
         """This thread, which is the destination's own, begins jobs, and shows what they staged."""
         if not self._await_job():
-            handled, self._handled = self._handled, []
+            with self._changed:
+                handled, self._handled = self._handled, []
             return handled
         load, staged = self._jobs.take()
         refused = self._committed(load, staged.result)

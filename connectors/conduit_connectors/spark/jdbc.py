@@ -134,9 +134,9 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
 
     def _take_over(self, owner: str) -> None:
         """Outside exactly-once pipelines: remove what a killed run of this pipeline left behind."""
-        self._owner = owner
         with spark_errors("discarding stages"), self._work.running():
             self._database.discard(owner, -1)
+        self._owner = owner
 
     def _stage(self, session: "SparkSession", load: Load, number: int) -> str:
         """Write rows to a new staging table. A task that was lost after its commit has written its rows twice."""

@@ -48,8 +48,12 @@ class Manifests:
         stages = {f"{_STAGES}/{name}" for name in self._folder.names(_STAGES)}
         # A batch is moved before the next is committed, so only the last one can have been left where it was.
         if stages and self._numbers and (last := self._manifest(self._numbers[-1])).stage in stages:
-            self._folder.move(last.stage, last.folder)
-            stages.remove(last.stage)
+            if self._folder.read(_names_file(last.batch)) is not None:
+                self._folder.move(last.stage, last.folder)
+                stages.remove(last.stage)
+            else:
+                # The power failed before both were durable, so that nothing of it was acked: it comes again.
+                self._folder.remove(f"{_FOLDER}/{self._numbers.pop():012d}.json")
         for stage in stages:
             self._folder.remove(stage)
         for number in reversed(self._numbers):
@@ -108,9 +112,9 @@ def _check_format(folder: Folder) -> None:
         )
 
 
-def staged(number: int) -> str:
+def staged(name: str) -> str:
     """Where a batch is written before it is committed: readers skip names that begin with an underscore."""
-    return f"{_STAGES}/{number:012d}"
+    return f"{_STAGES}/{name}"
 
 
 def visible(number: int) -> str:

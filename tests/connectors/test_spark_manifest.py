@@ -1,0 +1,49 @@
+"""Manifests of a folder of batches: what a crash or a power cut leaves is finished or taken back."""
+
+from pathlib import Path
+
+from conduit_connectors.spark.folder import LocalFolder
+from conduit_connectors.spark.manifest import Manifests, staged, visible
+
+
+def opened(root: Path) -> Manifests:
+    manifests = Manifests(LocalFolder(root), remember=100)
+    manifests.recover()
+    return manifests
+
+
+def stage(root: Path, name: str) -> str:
+    path = root / staged(name)
+    path.mkdir(parents=True)
+    (path / "part-0").write_text(name)
+    return staged(name)
+
+
+def shown(root: Path) -> dict[str, str]:
+    return {path.name: (path / "part-0").read_text() for path in root.glob("batch=*")}
+
+
+def test_what_is_committed_is_shown_by_the_next_run_and_all_else_removed(tmp_path: Path) -> None:
+    manifests = opened(tmp_path)
+    stage(tmp_path, "not committed")
+    LocalFolder(tmp_path).move(stage(tmp_path, "first"), visible(manifests.commit(staged("first"), [{"p": [b"1"]}])))
+    manifests.commit(stage(tmp_path, "second"), [{"p": [b"2"]}])
+
+    again = opened(tmp_path)
+
+    assert shown(tmp_path) == {visible(0): "first", visible(1): "second"}
+    assert [*(tmp_path / "_conduit/plain").iterdir()] == []
+    assert (again.next, len(again.written)) == (2, 2)
+
+
+def test_a_manifest_that_outlived_a_power_cut_without_its_names_does_not_count(tmp_path: Path) -> None:
+    """Nothing of such a batch was acked, so it comes again; without names it would not be recognised."""
+    manifests = opened(tmp_path)
+    manifests.commit(stage(tmp_path, "first"), [{"p": [b"1"]}])
+    (tmp_path / "_conduit/000000000000.names").unlink()
+
+    again = opened(tmp_path)
+
+    assert (again.next, len(again.written), shown(tmp_path)) == (0, 0, {})
+    LocalFolder(tmp_path).move(stage(tmp_path, "again"), visible(again.commit(staged("again"), [{"p": [b"1"]}])))
+    assert shown(tmp_path) == {visible(0): "again"}

@@ -1,0 +1,37 @@
+"""Rows fit a schema, or it is said why not, whichever way they are looked at."""
+
+from collections import defaultdict
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from conduit_py.sdk.columns import fitted
+
+AB = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("rows", "schema", "refused"),
+    [
+        ([{"a": 1, "b": 2}], AB, []),
+        ([{"a": 1}], AB, []),
+        ([{"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}], AB, [1]),
+        ([{"a": 1, "c": 2}], AB, [0]),
+        ([{"a": 1, "b": 2}], pa.schema([("a", pa.int64()), ("a", pa.int64())]), [0]),
+        ([{}, {"a": 1}], pa.schema([]), [1]),
+        ([], AB, []),
+    ],
+)
+def test_fields_that_the_schema_lacks_are_noticed(
+    rows: list[dict[str, Any]], schema: pa.Schema, refused: list[int]
+) -> None:
+    assert list(fitted(rows, schema).refused) == refused
+    assert list(fitted(rows, schema, more=True).refused) == []
+
+
+def test_looking_does_not_fill_in_what_a_row_lacks() -> None:
+    row: defaultdict[str, int] = defaultdict(int, a=1)
+
+    assert fitted([row], AB).batch.to_pylist() == [{"a": 1, "b": None}]
+    assert dict(row) == {"a": 1}

@@ -97,7 +97,7 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
     def write(self, batch: Batch) -> dict[int, str]:
         text, refused = self._encode(batch)
         if text:
-            self.take([text])
+            self._add([text])
         return refused
 
     def prepares(self, *, exactly_once: bool) -> bool:
@@ -115,6 +115,9 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
         return b"".join(self._prepared or ())
 
     def take(self, pieces: Sequence[bytes]) -> None:
+        self._add(pieces)
+
+    def _add(self, pieces: Sequence[bytes]) -> None:
         if self._staging is not None:
             self._staging.add(pieces)
         elif self._device is not None:

@@ -38,7 +38,7 @@ class Folder(Protocol):
         """Remove a file or a folder with all that is in it; nothing when there is none."""
 
     def settle(self, name: str) -> None:
-        """Return when every file in a folder is durable, and the folder itself."""
+        """Return when every file in a folder, if there is one, is durable, and the folder itself."""
 
     def url(self, name: str) -> str:
         """What Spark calls it."""
@@ -121,9 +121,12 @@ class LocalFolder:
             path.unlink(missing_ok=True)
 
     def settle(self, name: str) -> None:
+        settled = self._root / name
+        if not settled.exists():
+            return  # Of a query without rows there are no files.
         # With the folders it is in: one whose own name is lost is lost with all that is in it.
         above = [self._root / parent for parent in Path(name).parents]
-        paths = [*above, self._root / name, *(self._root / name).rglob("*")]
+        paths = [*above, settled, *settled.rglob("*")]
         with ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:
             # Together, because a file system that is asked for several writes its journal once for all.
             list(pool.map(sync, paths))

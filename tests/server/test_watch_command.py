@@ -120,6 +120,8 @@ def test_files_that_come_and_go_and_a_reload_by_hand(server: "Server") -> None:
     count = len(rows(server))
     server.write("flowing.py", flowing(1))
     assert running.http.post("/api/v1/reload").json()["steps"] == {"flowing": "add"}
+    while running.http.get("/api/v1/pipelines/flowing").status_code == 404:
+        pass
     until_row(server, running, mark=1)
     running.signal(signal.SIGTERM)
     assert running.wait() == 0

@@ -9,8 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from killed_copies import killed_copies
 
-from conduit_py.testing.crash import AT_RANDOM, run_with_kills
+from conduit_py.testing.crash import AT_RANDOM
 
 CHILD = Path(__file__).with_name("file_staged_child.py")
 SHIM = Path(__file__).parents[1] / "delivery" / "faulty_disk.c"
@@ -64,28 +65,13 @@ pipeline = Pipeline(
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_i8_killed_again_and_again_a_copy_is_exact(tmp_path: Path) -> None:
-    (tmp_path / "copy.py").write_text(PIPELINE)
     expected = "".join(json.dumps({"n": n, "text": "x" * 60}, separators=(",", ":")) + "\n" for n in range(RECORDS))
     kills: Counter[str] = Counter()
-    # A quick machine may be done before it was killed often enough: then it copies once more.
-    for seed in range(5):
-        for left in ("in.jsonl", "out.jsonl"):
-            (tmp_path / left).unlink(missing_ok=True)
-        shutil.rmtree(tmp_path / "state", ignore_errors=True)
-        (tmp_path / "in.jsonl").write_text(expected)
-        report = run_with_kills(
-            [Path(sys.executable).with_name("conduit-py"), "run", "copy.py", "--state", "state"],
-            kills_max=KILLS - kills.total(),
-            points=POINTS,
-            seed=seed,
-            delay_max_seconds=1.5,
-            seconds_max=180,
-            directory=tmp_path,
-        )
+    for directory, report in killed_copies(
+        tmp_path, PIPELINE, expected, kills=KILLS, points=POINTS, copies_max=5, seconds_max=180
+    ):
         kills += report.kills
-        assert (tmp_path / "out.jsonl").read_text() == expected
-        assert not list(tmp_path.glob(".*conduit*"))
-        if kills.total() >= KILLS:
-            break
+        assert (directory / "out.jsonl").read_text() == expected
+        assert not list(directory.glob(".*conduit*"))
 
     assert set(kills) == {AT_RANDOM, *POINTS}

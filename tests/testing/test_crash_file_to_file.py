@@ -1,13 +1,13 @@
 """Invariant 11 on real processes: `kill -9` at named and random moments, and every record arrives, in order."""
 
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from killed_copies import killed_copies
 
-from conduit_py.testing.crash import AT_RANDOM, run_with_kills
+from conduit_py.testing.crash import AT_RANDOM
 
 RECORDS = 200_000
 KILLS = 50
@@ -38,32 +38,15 @@ pipeline = Pipeline(
 @pytest.mark.timeout(420)
 def test_killed_again_and_again_a_copy_still_has_every_record_in_order(tmp_path: Path) -> None:
     kills: Counter[str] = Counter()
-    # A quick machine may be done before it was killed often enough: then it copies once more.
-    for seed in range(10):
-        directory = prepared(tmp_path / str(seed))
-        report = run_with_kills(
-            [Path(sys.executable).with_name("conduit-py"), "run", "copy.py", "--state", "state"],
-            kills_max=KILLS - kills.total(),
-            points=POINTS,
-            seed=seed,
-            delay_max_seconds=1.5,
-            seconds_max=400,
-            directory=directory,
-        )
+    content = "".join(f'{{"n": {number}}}\n' for number in range(RECORDS))
+    for directory, report in killed_copies(
+        tmp_path, PIPELINE, content, kills=KILLS, points=POINTS, copies_max=10, seconds_max=400
+    ):
         kills += report.kills
         check(directory / "out.jsonl", report.kills.total())
-        if kills.total() >= KILLS:
-            break
 
     assert kills.total() >= KILLS
     assert set(kills) == {AT_RANDOM, *POINTS}
-
-
-def prepared(directory: Path) -> Path:
-    directory.mkdir()
-    (directory / "copy.py").write_text(PIPELINE)
-    (directory / "in.jsonl").write_text("".join(f'{{"n": {number}}}\n' for number in range(RECORDS)))
-    return directory
 
 
 def check(path: Path, kills: int) -> None:

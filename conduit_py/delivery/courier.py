@@ -98,7 +98,7 @@ def _acks(calls: Calls) -> AckMode:
 class _Letter(Batch):
     """A published record. Its delivery key is that of the message: the same on every attempt."""
 
-    __slots__ = ("_key",)
+    __slots__ = ()
 
     def __init__(self, message: Pending) -> None:
         record = Record.from_json(message.body)
@@ -106,7 +106,6 @@ class _Letter(Batch):
         # Several published records may have the same position: what names the message is its key.
         span = Span(message.owner, node_of(message.target), message.number, [message.key])
         super().__init__(span, [record], [message.number])
-        self._key = message.key
 
     def delivery_key(self, index: int) -> bytes:
-        return self._key
+        return self.positions[index]

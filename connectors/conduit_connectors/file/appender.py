@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from conduit_connectors.file.disk import FULL, advice, make_folders, sync_data, sync_folder, write_all
+from conduit_connectors.file.disk import FULL, advice, make_folders, sync_data, sync_path, write_all
 from conduit_connectors.file.marker import Begun, Marker, marker_path
 from conduit_py.sdk import FatalError, TransientError
 
@@ -149,7 +149,7 @@ class Appender:
         os.fsync(self._fd)
         marker.note(self._inode, self._before(size), size, 0)
         marker.sync()
-        sync_folder(self.path.parent)
+        sync_path(self.path.parent)
         return size
 
     def _before(self, offset: int) -> int:

@@ -24,11 +24,12 @@ def make_folders(folder: Path) -> None:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
-        sync_folder(each.parent)
+        sync_path(each.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def sync_path(path: Path) -> None:
+    """Return when a file, or the names in a folder, are durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from conduit_connectors.file.disk import advice, sync_data, sync_folder, write_all
+from conduit_connectors.file.disk import advice, sync_data, sync_path, write_all
 from conduit_connectors.file.marker import marker_path, side_path
 from conduit_py.sdk import FatalError, TransientError
 
@@ -123,7 +123,7 @@ class SideFile:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 os.fchmod(fd, mode)
-                sync_folder(self.path.parent)
+                sync_path(self.path.parent)
             except OSError:
                 # One whose name is not durable must not be used by the next attempt.
                 os.close(fd)

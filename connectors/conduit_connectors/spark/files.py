@@ -119,7 +119,7 @@ class Destination(
         return self._prepared.file()
 
     def take(self, pieces: Sequence[bytes]) -> None:
-        number, self._loads = self._loads, self._loads + 1
+        number = next(self._numbers)
         for part, piece in enumerate(pieces):
             self._folder.create(f"{self._stage_name(number)}/part-{part:05d}.parquet", piece, alone=False)
         self._folder.settle(self._stage_name(number))

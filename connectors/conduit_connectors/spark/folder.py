@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from conduit_connectors.file.disk import make_folders
+from conduit_connectors.file.disk import make_folders, sync_path
 from conduit_py.sdk import FatalError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class LocalFolder:
         finally:
             half.unlink()
         if alone:
-            sync(path.parent)
+            sync_path(path.parent)
         return True
 
     def move(self, name: str, to: str) -> None:
@@ -111,7 +111,7 @@ class LocalFolder:
         except FileNotFoundError:
             if not target.exists():
                 raise
-        sync(target.parent)
+        sync_path(target.parent)
 
     def remove(self, name: str) -> None:
         path = self._root / name
@@ -129,7 +129,7 @@ class LocalFolder:
         paths = [*above, settled, *settled.rglob("*")]
         with ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:
             # Together, because a file system that is asked for several writes its journal once for all.
-            list(pool.map(sync, paths))
+            list(pool.map(sync_path, paths))
 
     def url(self, name: str) -> str:
         # Not `as_uri`, which escapes what Hadoop takes literally.
@@ -195,12 +195,3 @@ class HadoopFolder:
 
     def _path(self, name: str) -> Any:
         return self._java.org.apache.hadoop.fs.Path(self._root, name) if name else self._root
-
-
-def sync(path: Path) -> None:
-    """Return when a file, or the names in a folder, are durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -5,6 +5,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from conduit_connectors.spark.failures import BadRows, spark_errors
@@ -49,7 +50,7 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
         self._gathered = Gathered(self.options)
         self._handled: list[Batch] = []
         self._jobs = Jobs(self.jobs_at_once, self._notify)
-        self._loads = 0
+        self._numbers = count()
         self._collected: list[Any] = []
         with spark_errors("opening"):
             self._work.start(self.options)
@@ -143,8 +144,7 @@ class GatheringDestination(OnSpark[OptionsT], sdk.Destination[OptionsT]):
 
     def _staging(self, load: Load) -> Callable[[], Any]:
         """What stages a load, as the next in number."""
-        self._loads += 1
-        return partial(self._staged, load, self._loads - 1)
+        return partial(self._staged, load, next(self._numbers))
 
     def _staged(self, load: Load, number: int) -> Any:
         with spark_errors(_job_over(load)), self._work.running() as session:

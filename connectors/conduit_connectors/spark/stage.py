@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.parquet as pq
 
-from conduit_connectors.spark.folder import LocalFolder, sync
+from conduit_connectors.file.disk import sync_path
+from conduit_connectors.spark.folder import LocalFolder
 from conduit_connectors.spark.positions import Staged, staged_positions
 from conduit_py.sdk import FatalError
 from conduit_py.sdk.values import rows_of
@@ -144,5 +145,5 @@ class Stage:
             file.flush()
             os.fsync(file.fileno())
         half.replace(self.folder / "segments.json")
-        sync(self.folder)
+        sync_path(self.folder)
         self.segments = segments

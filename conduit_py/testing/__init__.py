@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from conduit_py.testing.source import ScriptedSource, StoppableSource
 
 _HOME = {
-    "acceptance": ("destination_acceptance", "source_acceptance"),
-    "crash": ("CrashReport", "CrashTestFailed", "run_with_kills"),
-    "destination": ("ScriptedDestination",),
-    "harness": ("Outcome", "rehearse", "run_to_end"),
-    "log": ("Delivery", "Event", "Log"),
-    "outage": ("MortalStore", "run_with_outage"),
-    "records": ("number_of", "numbered", "position_of"),
-    "script": (
+    "conduit_py.testing.acceptance": ("destination_acceptance", "source_acceptance"),
+    "conduit_py.testing.crash": ("CrashReport", "CrashTestFailed", "run_with_kills"),
+    "conduit_py.testing.destination": ("ScriptedDestination",),
+    "conduit_py.testing.harness": ("Outcome", "rehearse", "run_to_end"),
+    "conduit_py.testing.log": ("Delivery", "Event", "Log"),
+    "conduit_py.testing.outage": ("MortalStore", "run_with_outage"),
+    "conduit_py.testing.records": ("number_of", "numbered", "position_of"),
+    "conduit_py.testing.script": (
         "AwaitFlush",
         "Block",
         "Delay",
@@ -64,8 +64,8 @@ _HOME = {
         "ReturnTooMany",
         "Step",
     ),
-    "simulation": ("SimulationStuck", "simulate", "simulated"),
-    "source": ("ScriptedSource", "StoppableSource"),
+    "conduit_py.testing.simulation": ("SimulationStuck", "simulate", "simulated"),
+    "conduit_py.testing.source": ("ScriptedSource", "StoppableSource"),
 }
 
 __all__ = [
@@ -114,7 +114,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     for module, names in _HOME.items():
         if name in names:
-            return getattr(import_module(f"conduit_py.testing.{module}"), name)
+            return getattr(import_module(module), name)
     raise AttributeError(f"module 'conduit_py.testing' has no attribute {name!r}")
 
 

@@ -24,12 +24,14 @@ help:
 
 install: $(READY)
 
+# The distribution had another name once: left in an old .venv, it would register plugins of its time.
 # Debian keeps the module that makes virtual environments in a package of its own.
 $(READY): pyproject.toml constraints.txt
 	@rm -rf .venv/.ready
 	@echo "setting up .venv, which takes about a minute"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
 		(rm -rf .venv && apt-get update -q && apt-get install -qy python3-venv && $(PYTHON) -m venv .venv)
+	@$(BIN)/python -m pip uninstall --quiet --yes conduit-py 2>/dev/null
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
 

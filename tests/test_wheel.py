@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 def test_a_built_wheel_installs_and_runs_away_from_the_source(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True, timeout=100)
-    [wheel] = tmp_path.glob("*.whl")
+    [wheel] = tmp_path.glob("conduit_dataflow-*.whl")
 
     names = zipfile.ZipFile(wheel).namelist()
     for package in ("conduit_py", "conduit_connectors", "conduit_processors"):

@@ -87,7 +87,7 @@ def require_engines(pipelines: Iterable[Pipeline]) -> None:
     try:
         from conduit_py.spark.engine import require_spark
     except ImportError as error:
-        raise EnvironmentUnfit(str(error), suggestion="pip install 'conduit-py[spark]'") from error
+        raise EnvironmentUnfit(str(error), suggestion="pip install 'conduit-dataflow[spark]'") from error
     require_spark()
 
 

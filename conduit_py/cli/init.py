@@ -122,7 +122,7 @@ A pipeline of conduit-py: `pipelines/{file}` takes orders from `data/orders.json
     conduit-py check pipelines/{file}        every mistake at once
     conduit-py run pipelines/{file}          runs it; a second run goes on where the first ended
     conduit-py serve --pipelines pipelines --watch    runs everything in the folder, and follows your edits
-    pip install 'conduit-py[testing]' && pytest       tests it
+    pip install 'conduit-dataflow[testing]' && pytest       tests it
     conduit-py doctor                        says what is wrong with this machine, if anything
 
 Positions are kept in `.conduit`: with `--fresh`, a run starts from the beginning.

@@ -146,7 +146,7 @@ def table_problems(processor: Processor[Any]) -> list[Problem]:
         return []
     spot = getattr(processor, "place", None) or (None, None)
     if find_spec("pyarrow") is None:
-        what, hint = "takes Arrow tables, and pyarrow is not installed here", "pip install 'conduit-py[arrow]'"
+        what, hint = "takes Arrow tables, and pyarrow is not installed here", "pip install 'conduit-dataflow[arrow]'"
         return [Problem("arrow", what, hint, *spot)]
     import pyarrow as pa
 

@@ -38,7 +38,7 @@ def find(kind: Kind, name: str) -> type[Plugin[Any]]:
     except ImportError as error:
         raise EnvironmentUnfit(
             f"the {kind} plugin {bare!r} cannot be loaded: {error}",
-            suggestion=f"install what it needs, for example with the extra conduit-py[{bare}]",
+            suggestion=f"install what it needs, for example with the extra conduit-dataflow[{bare}]",
         ) from error
     assert isinstance(plugin, type)
     return plugin

@@ -26,7 +26,7 @@ def definition(pipeline: Pipeline, recovery: Recovery) -> Begin:
         raise FatalError(error.message, suggestion=error.suggestion) from error
     except ImportError as error:
         what = f"the engine spark needs pyspark, not installed here: {error}"
-        raise FatalError(what, suggestion="pip install 'conduit-py[spark]'") from error
+        raise FatalError(what, suggestion="pip install 'conduit-dataflow[spark]'") from error
     debug = logging.getLogger("conduit_py").isEnabledFor(logging.DEBUG)
     return Begin(pickled, recovery.model_dump_json(), sys.path, debug)
 

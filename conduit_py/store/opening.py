@@ -31,6 +31,6 @@ async def _open_postgres(address: str) -> Store:
             raise
         raise EnvironmentUnfit(
             "a state in PostgreSQL needs psycopg, which is not installed",
-            suggestion="pip install 'conduit-py[postgres]'",
+            suggestion="pip install 'conduit-dataflow[postgres]'",
         ) from error
     return await PostgresStore.open(address)

@@ -194,6 +194,6 @@ def _nats() -> Any:
         import nats.js.api
     except ImportError as error:
         raise FatalError(
-            "NATS is used through nats-py, which is not installed", suggestion="pip install 'conduit-py[nats]'"
+            "NATS is used through nats-py, which is not installed", suggestion="pip install 'conduit-dataflow[nats]'"
         ) from error
     return nats

@@ -217,6 +217,6 @@ def _redis() -> Any:
         import redis
     except ImportError as error:
         raise FatalError(
-            "Redis is used through redis-py, which is not installed", suggestion="pip install 'conduit-py[redis]'"
+            "Redis is used through redis-py, which is not installed", suggestion="pip install 'conduit-dataflow[redis]'"
         ) from error
     return redis

@@ -152,6 +152,6 @@ def _boto3() -> Any:
         import boto3
     except ImportError as error:
         raise FatalError(
-            "SQS is used through boto3, which is not installed", suggestion="pip install 'conduit-py[sqs]'"
+            "SQS is used through boto3, which is not installed", suggestion="pip install 'conduit-dataflow[sqs]'"
         ) from error
     return boto3

@@ -180,7 +180,7 @@ except Exception as error:
 
     extra = name.partition("_")[0]
     assert ran.stdout.startswith("FatalError ")
-    assert f"which is not installed pip install 'conduit-py[{extra}]'" in ran.stdout
+    assert f"which is not installed pip install 'conduit-dataflow[{extra}]'" in ran.stdout
 
 
 def test_a_stream_or_queue_that_is_missing_or_something_else_is_named(

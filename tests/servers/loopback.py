@@ -58,7 +58,7 @@ def beside_python(name: str) -> str:
     """A program that a package of the virtual environment brought along, else one of the machine."""
     found = Path(sys.executable).with_name(name)
     program = str(found) if found.exists() else shutil.which(name)
-    assert program is not None, f"{name} is needed: install conduit-py[dev]"
+    assert program is not None, f"{name} is needed: install conduit-dataflow[dev]"
     return program
 
 

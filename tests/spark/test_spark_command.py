@@ -64,7 +64,7 @@ def test_without_pyspark_it_says_what_to_install(tmp_path: Path) -> None:
 
     assert code == 3
     assert "needs pyspark, not installed here" in said
-    assert "pip install 'conduit-py[spark]'" in said
+    assert "pip install 'conduit-dataflow[spark]'" in said
 
 
 def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:

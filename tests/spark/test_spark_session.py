@@ -69,7 +69,7 @@ except ImportError as error:
     print(error)
 """
     assert in_a_process(code) == (
-        "the spark connector needs pyspark, not installed here: pip install 'conduit-py[spark]'\n"
+        "the spark connector needs pyspark, not installed here: pip install 'conduit-dataflow[spark]'\n"
     )
 
 

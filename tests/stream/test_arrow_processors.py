@@ -227,7 +227,7 @@ pipeline = Pipeline(
 
     assert refused.returncode == 2
     assert "takes Arrow tables, and pyarrow is not installed here" in refused.stdout + refused.stderr
-    assert "pip install 'conduit-py[arrow]'" in refused.stdout + refused.stderr
+    assert "pip install 'conduit-dataflow[arrow]'" in refused.stdout + refused.stderr
     assert fine.returncode == 0, fine.stderr
 
 

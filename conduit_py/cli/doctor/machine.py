@@ -16,6 +16,8 @@ from conduit_py import __version__
 from conduit_py.cli.doctor.finding import Finding, fail, ok, warn
 from conduit_py.sdk.catalog import list_plugins
 
+DISTRIBUTION = "conduit-dataflow"
+"""The name under which pip knows conduit-py."""
 BUILT_AT = 1_760_000_000
 """No clock that is right shows a time before this one, October 2025."""
 FILES_MIN = 1024
@@ -63,7 +65,7 @@ def check_plugins() -> Iterator[Finding]:
     plugins = list_plugins()
     for plugin in plugins:
         if not plugin.available:
-            fix = _install(f"conduit-py[{plugin.name}]") if plugin.name in _extras() else None
+            fix = _install(f"{DISTRIBUTION}[{plugin.name}]") if plugin.name in _extras() else None
             yield warn("plugins", f"the {plugin.kind} {plugin.name} cannot be used: {plugin.summary}", fix)
     usable = sum(plugin.available for plugin in plugins)
     yield ok("plugins", f"{usable} of {len(plugins)} connectors and processors can be used")
@@ -131,13 +133,13 @@ def check_temporary() -> Finding:
 
 
 def _extras() -> list[str]:
-    found = [extra for text in requires("conduit-py") or () for extra in re.findall(r"extra == [\"']([^\"']+)", text)]
+    found = [extra for text in requires(DISTRIBUTION) or () for extra in re.findall(r"extra == [\"']([^\"']+)", text)]
     return [extra for extra in dict.fromkeys(found) if extra not in INSIDE_OUT]
 
 
 def _requirements(extra: str | None) -> Iterator[tuple[str, bool]]:
     """What conduit-py, or one of its extras, needs, and whether it is installed and new enough."""
-    for text in requires("conduit-py") or ():
+    for text in requires(DISTRIBUTION) or ():
         requirement, _, marker = text.partition(";")
         if ("extra" in marker) == (extra is not None) and (extra is None or re.search(rf"[\"']{extra}[\"']", marker)):
             yield requirement.strip(), _satisfied(requirement)

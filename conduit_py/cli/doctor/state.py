@@ -80,7 +80,7 @@ def _check_file(file: Path) -> Finding:
         return fail(file.name, f"{file} was not written by conduit-py", f"move it away, or {ELSEWHERE}")
     if file.name == "state.db" and written > STATE.version:
         message = f"{file} has format version {written}; this conduit-py knows versions up to {STATE.version}"
-        return fail(file.name, message, f"pip install --upgrade conduit-py, or {ELSEWHERE}")
+        return fail(file.name, message, f"pip install --upgrade conduit-dataflow, or {ELSEWHERE}")
     if ahead > 60:
         return warn(file.name, f"{file} was written in the future: the clock has been set back", "check the clock")
     return ok(file.name, f"sound, format version {written}, {file.stat().st_size / 1024:.0f} KB")

@@ -102,6 +102,7 @@ def _arrow_files() -> Any:
         from pyarrow import fs
     except ImportError as error:
         raise FatalError(
-            "objects are read through pyarrow, which is not installed", suggestion="pip install 'conduit-py[objects]'"
+            "objects are read through pyarrow, which is not installed",
+            suggestion="pip install 'conduit-dataflow[objects]'",
         ) from error
     return fs

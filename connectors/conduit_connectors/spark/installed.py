@@ -6,5 +6,5 @@ MISSING = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(n
 
 if MISSING:
     raise ImportError(
-        f"the spark connector needs {' and '.join(MISSING)}, not installed here: pip install 'conduit-py[spark]'"
+        f"the spark connector needs {' and '.join(MISSING)}, not installed here: pip install 'conduit-dataflow[spark]'"
     )

@@ -178,7 +178,8 @@ def _connected(options: SparkOptions) -> "SparkSession":
         return builder.getOrCreate()
     except ImportError as error:
         raise FatalError(
-            f"Spark Connect needs more than is installed: {error}", suggestion="pip install 'conduit-py[spark-connect]'"
+            f"Spark Connect needs more than is installed: {error}",
+            suggestion="pip install 'conduit-dataflow[spark-connect]'",
         ) from error
     except PySparkException as error:
         raise TransientError(

@@ -13,8 +13,7 @@ from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, Destination
 from conduit_py.store.tables import Pending
 from conduit_py.stream.answers import answers_about, check_refusals
-from conduit_py.stream.border import border
-from conduit_py.stream.calls import Calls
+from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
 
 log = logging.getLogger("conduit_py")
 
@@ -29,7 +28,7 @@ class Courier:
     it is committed. What has not arrived then, or when a run is cut short, waits in the store for the next one.
     """
 
-    def __init__(self, outbox: Outbox, calls: Mapping[str, Calls]) -> None:
+    def __init__(self, outbox: Outbox, calls: Mapping[str, PluginCaller]) -> None:
         self._outbox = outbox
         self._calls = calls
         self._forwarder = Forwarder(
@@ -72,7 +71,7 @@ class Courier:
     async def _send(self, message: Pending) -> None:
         calls = self._calls[message.target]
         node, batch = node_of(message.target), _Letter(message)
-        with border(node, "write"):
+        with plugin_errors(node, "write"):
             refused = check_refusals(node, await calls("write", batch), 1)
         if not refused and _acks(calls) is AckMode.LATER:
             await calls("flush")
@@ -81,7 +80,7 @@ class Courier:
             raise RecordRefused(f"{node} refuses a record: {refused[0]}")
 
     async def _flush(self, target: str) -> None:
-        with border(node_of(target), "flush"):
+        with plugin_errors(node_of(target), "flush"):
             await self._calls[target]("flush")
 
 
@@ -90,7 +89,7 @@ def node_of(target: str) -> str:
     return f"outbox:{target}"
 
 
-def _acks(calls: Calls) -> AckMode:
+def _acks(calls: PluginCaller) -> AckMode:
     assert isinstance(calls.plugin, Destination)
     return calls.plugin.acks
 

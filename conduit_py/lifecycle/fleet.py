@@ -19,6 +19,7 @@ from conduit_py.errors import (
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.guarantees import stateful
 from conduit_py.graph.node import Graph
+from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.letter_desk import LetterDesk
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
@@ -26,7 +27,6 @@ from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
 from conduit_py.store.trail import Point, Trail
 from conduit_py.stream.meter import Progress
-from conduit_py.stream.tap import Taps
 
 log = logging.getLogger("conduit_py")
 

@@ -8,17 +8,17 @@ from collections.abc import Collection
 import trio
 
 from conduit_py.backoff import Recovery
-from conduit_py.delivery.exactly_once import ExactlyOnce
-from conduit_py.delivery.isolation import Isolation
 from conduit_py.errors import FatalError, RunElsewhere, RunError, StateFailed
+from conduit_py.exactly_once.isolation import Isolation
+from conduit_py.exactly_once.transaction_loop import ExactlyOnce
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
+from conduit_py.inspect.tap import Taps
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Meter, Progress
 from conduit_py.stream.run import Ending, How, Run
-from conduit_py.stream.tap import Taps
 
 log = logging.getLogger("conduit_py")
 
@@ -185,7 +185,7 @@ class Supervisor:
             with trio.move_on_after(seconds):
                 await self._mended.wait()
             if self._run is not None:
-                await self._run.writes_ended()
+                await self._run.join_writes()
             nursery.cancel_scope.cancel()
 
     async def _cancel_when_stopped(self, scope: trio.CancelScope) -> None:

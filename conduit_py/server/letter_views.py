@@ -6,13 +6,13 @@ from typing import Any, Literal
 import msgspec
 from pydantic import Field
 
+from conduit_py.inspect.record_view import view_record
 from conduit_py.lifecycle.letter_desk import ReplayReport
 from conduit_py.record import Record, Structured
 from conduit_py.server.redaction import Redaction
 from conduit_py.server.views import View
 from conduit_py.store.letter import Letter
 from conduit_py.store.letter_table import Cause, Summary, size_of
-from conduit_py.stream.exhibit import exhibit
 
 RECORD_SIZE_MAX = 64 * 1024
 """Characters that are shown of a record: no more than a request may send back. The rest is there all the same."""
@@ -161,12 +161,12 @@ def replay_view(report: ReplayReport, *, dry_run: bool) -> ReplayView:
 
 def shown(record: Record, redaction: Redaction) -> Structured:
     """What is shown of a record."""
-    return exhibit(record, RECORD_SIZE_MAX, redaction).value
+    return view_record(record, RECORD_SIZE_MAX, redaction).value
 
 
 def _record_view(node: str, letter: Letter, redaction: Redaction) -> LetterRecordView:
     original = letter.originals.get(node)
-    display = exhibit(letter.records[node], RECORD_SIZE_MAX, redaction)
+    display = view_record(letter.records[node], RECORD_SIZE_MAX, redaction)
     return LetterRecordView(
         node=node,
         record=display.value,

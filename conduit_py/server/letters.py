@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import ConfigDict, Field, StringConstraints
 from starlette.convertors import StringConvertor, register_url_convertor
 
+from conduit_py.inspect.record_edit import apply_edit
 from conduit_py.pipeline import Id, NodeId
 from conduit_py.record import Operation, Record
 from conduit_py.server.letter_views import (
@@ -26,7 +27,6 @@ from conduit_py.server.service import Here
 from conduit_py.server.views import View
 from conduit_py.store.letter import LetterState
 from conduit_py.store.letter_filter import LetterFilter
-from conduit_py.stream.revision import revised
 
 log = logging.getLogger("conduit_py.server")
 
@@ -203,7 +203,7 @@ async def edit_letter(service: Here, letter: LetterIdInPath, request: RecordRequ
     given = request.record.model_dump(exclude_unset=True)
 
     def revise(original: Record) -> Record:
-        return revised(original, shown(original, service.redaction), given)
+        return apply_edit(original, shown(original, service.redaction), given)
 
     edited = await service.fleet.letters.edit(letter, revise, request.node)
     log.info("dead letter %s was edited, over HTTP", letter)

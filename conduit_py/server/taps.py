@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from conduit_py.errors import FleetError, PipelineUnknown
+from conduit_py.inspect.tap import RATE, Outcome, Sample, Tap
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline import NodeId
 from conduit_py.server.event_stream import EventStream, streamed
@@ -20,7 +21,6 @@ from conduit_py.server.pipelines import PipelineId
 from conduit_py.server.problems import documented
 from conduit_py.server.service import Here, Service
 from conduit_py.server.views import View
-from conduit_py.stream.tap import RATE, Outcome, Sample, Tap
 
 log = logging.getLogger("conduit_py.server")
 

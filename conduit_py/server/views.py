@@ -14,9 +14,8 @@ from conduit_py.pipeline import DeadLetters, Delivery
 from conduit_py.sdk import Destination
 from conduit_py.server.redaction import Redaction
 from conduit_py.status import Status, Stopper
-from conduit_py.stream.histogram import Histogram
-from conduit_py.stream.meter import Meter, NodeKind, Progress
-from conduit_py.stream.outlet import channel_size
+from conduit_py.stream.fan_out import channel_size
+from conduit_py.stream.meter import Histogram, Meter, NodeKind, Progress
 
 
 class View(BaseModel):

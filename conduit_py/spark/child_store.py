@@ -8,8 +8,8 @@ import msgspec
 import trio
 
 from conduit_py.dead_letter import DeadLetter
-from conduit_py.delivery.checkpoint import decode_settled, encode_settled
 from conduit_py.errors import ConduitError, StateFailed
+from conduit_py.exactly_once.checkpoint import decode_settled, encode_settled
 from conduit_py.spark.child_link import Answer, Call, ChildLink, Fault, ToChild
 from conduit_py.store.letter import Letter
 from conduit_py.store.letter_table import LetterTable, Queued, Settled, decode_letter, encode_letter

@@ -19,6 +19,7 @@ import trio
 from conduit_py.backoff import Recovery
 from conduit_py.errors import FatalError, RunElsewhere, RunError, StateFailed, StopTimedOut
 from conduit_py.graph.node import Graph
+from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.spark.child_definition import definition
@@ -30,7 +31,6 @@ from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress
 from conduit_py.stream.run import Ending, How
 from conduit_py.stream.signal import Signal
-from conduit_py.stream.tap import Taps
 
 log = logging.getLogger("conduit_py")
 

@@ -10,7 +10,7 @@ from conduit_py.record import Record
 from conduit_py.sdk.source import EndOfSource, Reading
 from conduit_py.sdk.splittable import SplittableSource
 from conduit_py.store.packing import pack, unpack
-from conduit_py.stream.calls import Calls
+from conduit_py.stream.plugin_calls import PluginCaller
 
 
 class Carried(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +53,7 @@ class PartSource(sdk.Source[sdk.Options]):
         super().__init__()
         self.positions: list[bytes] = []
         self._part = part
-        self._calls = Calls(node, connector.fresh()) if part is not None and connector is not None else None
+        self._calls = PluginCaller(node, connector.fresh()) if part is not None and connector is not None else None
         self._left = part.carried if part is not None else None
 
     def fresh(self) -> "PartSource":

@@ -7,7 +7,7 @@ import trio
 
 from conduit_py.record import Record
 from conduit_py.sdk.source import NothingYet, Reading
-from conduit_py.stream.calls import Calls
+from conduit_py.stream.plugin_calls import PluginCaller
 
 IDLE_SECONDS = 0.05
 IDLE_SECONDS_MAX = 1.0
@@ -27,7 +27,7 @@ class Pump:
     before it, and must not be cancelled in the middle of a run.
     """
 
-    def __init__(self, calls: Calls, size_max: int) -> None:
+    def __init__(self, calls: PluginCaller, size_max: int) -> None:
         self._calls = calls
         self._size_max = size_max
         self._drawn: deque[Drawn] = deque()

@@ -20,7 +20,7 @@ from conduit_py.spark.part import Carried, Part, carry
 from conduit_py.spark.plan import splits
 from conduit_py.spark.pump import Drawn, Pump
 from conduit_py.spark.tally import Tally
-from conduit_py.stream.calls import Calls, is_async
+from conduit_py.stream.plugin_calls import PluginCaller, is_async
 
 PART_SIZE = 16 * 1024 * 1024
 """Bytes of input in a task: enough to be worth its some milliseconds."""
@@ -67,9 +67,9 @@ class Remote(sdk.Source[Options]):
         self._equipment: Equipment | None = None
         self._splits = splits(source)
         self._executors = Executors(spark)
-        self._calls = Calls(node, source)
-        self._ack_calls = Calls(f"{node}-ack", source)
-        self._lag_calls = Calls(f"{node}-lag", source)
+        self._calls = PluginCaller(node, source)
+        self._ack_calls = PluginCaller(f"{node}-ack", source)
+        self._lag_calls = PluginCaller(f"{node}-lag", source)
         self._done: deque[bytes] = deque()
         self._ready: deque[Record] = deque()
         self._jobs: deque[Job] = deque()

@@ -6,13 +6,13 @@ import trio
 
 from conduit_py.batch import Batch, MessageId, Span
 from conduit_py.dead_letter import DeadLetter, Failure
+from conduit_py.inspect.tap import TapPoint
 from conduit_py.sdk.destination import Answer
 from conduit_py.stream.answers import next_answers, not_awaited
-from conduit_py.stream.calls import Calls
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
+from conduit_py.stream.plugin_calls import PluginCaller
 from conduit_py.stream.signal import Signal
-from conduit_py.stream.tap import TapPoint
 
 
 class AckReader:
@@ -27,7 +27,7 @@ class AckReader:
     """
 
     def __init__(
-        self, node: str, calls: Calls, voter: int, ledgers: Mapping[str, Ledger], meter: Meter, point: TapPoint
+        self, node: str, calls: PluginCaller, voter: int, ledgers: Mapping[str, Ledger], meter: Meter, point: TapPoint
     ) -> None:
         self._node = node
         self._calls = calls

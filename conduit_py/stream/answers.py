@@ -8,8 +8,7 @@ import trio
 from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import ContractBroken
 from conduit_py.sdk.destination import Answer, refusal_text
-from conduit_py.stream.border import border
-from conduit_py.stream.calls import Calls
+from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
 
 
 def check_refusals(node: str, said: Any, count: int) -> dict[int, str]:
@@ -25,11 +24,11 @@ def check_refusals(node: str, said: Any, count: int) -> dict[int, str]:
     return {index: refusal_text(said[index]) for index in sorted(said)}
 
 
-async def next_answers(node: str, calls: Calls) -> Sequence[Answer | Batch]:
+async def next_answers(node: str, calls: PluginCaller) -> Sequence[Answer | Batch]:
     """Wait for the next answers of a destination that gives them later."""
     if calls.inherited("answers"):
         raise ContractBroken(node, "says AckMode.LATER but has no answers()")
-    with border(node, "answers"):
+    with plugin_errors(node, "answers"):
         answers = await calls("answers")
     if not isinstance(answers, Sequence):
         raise ContractBroken(node, f"answers() must return a sequence of Answer, not {type(answers).__name__}")
@@ -42,7 +41,7 @@ async def next_answers(node: str, calls: Calls) -> Sequence[Answer | Batch]:
     return answers
 
 
-async def answers_about(node: str, calls: Calls, batch: Batch, refused: Mapping[int, str]) -> dict[int, str]:
+async def answers_about(node: str, calls: PluginCaller, batch: Batch, refused: Mapping[int, str]) -> dict[int, str]:
     """Wait until all of a batch is answered for but what `write` has refused; which are refused now, and why."""
     waiting = {message: index for index, message in enumerate(batch.ids) if index not in refused}
     later: dict[int, str] = {}

@@ -1,7 +1,8 @@
-"""DeadLetterOffice: what becomes of refused messages."""
+"""DeadLetterHandler: what becomes of refused messages."""
 
 import logging
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,14 +10,7 @@ import trio
 
 from conduit_py.batch import Batch, Span
 from conduit_py.dead_letter import DeadLetter
-from conduit_py.errors import (
-    DeadLetterFailed,
-    EnvironmentUnfit,
-    NackNotAllowed,
-    RecordRefused,
-    StateFailed,
-    describe,
-)
+from conduit_py.errors import DeadLetterFailed, EnvironmentUnfit, NackNotAllowed, RecordRefused, StateFailed, describe
 from conduit_py.pipeline import DeadLetters
 from conduit_py.retention import Retention
 from conduit_py.sdk.destination import AckMode, Destination
@@ -24,16 +18,15 @@ from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.store.letters import LetterBox
 from conduit_py.store.packing import pack
 from conduit_py.stream.answers import answers_about, check_refusals
-from conduit_py.stream.border import border, lent
-from conduit_py.stream.calls import Calls, is_async
 from conduit_py.stream.meter import Meter
+from conduit_py.stream.plugin_calls import PluginCaller, is_async, plugin_errors, shallow_copy
 
 log = logging.getLogger("conduit_py.dead_letters")
 
 RETAIN_SECONDS = 60.0
 
 
-class DeadLetterOffice:
+class DeadLetterHandler:
     """Stores letters in the order given, durably when `store` returns.
 
     A failure raises with `stored`, the number of letters that are safe: the message of the next one
@@ -46,7 +39,7 @@ class DeadLetterOffice:
         self._meter = meter
         handler = declared.handler
         self._handler = handler.fresh() if isinstance(handler, Destination) else handler
-        self._calls = Calls(node, self._handler) if isinstance(self._handler, Destination) else None
+        self._calls = PluginCaller(node, self._handler) if isinstance(self._handler, Destination) else None
         self._answers_later = isinstance(self._handler, Destination) and self._handler.acks is AckMode.LATER
         # Settlers of several sources share the handler, which must see one call at a time.
         self._lock = trio.Lock()
@@ -61,45 +54,45 @@ class DeadLetterOffice:
         if self._handler == "journal":
             await self._forget_old()
         if self._calls is not None:
-            with border(self._node, "open"):
+            with plugin_errors(self._node, "open"):
                 await self._calls("open")
 
     async def close(self) -> None:
         if self._calls is not None:
             try:
-                with border(self._node, "teardown"):
+                with plugin_errors(self._node, "teardown"):
                     await self._calls("teardown")
             finally:
                 self._calls.close()
 
     @property
-    def staged_calls(self) -> Calls | None:
+    def staged_calls(self) -> PluginCaller | None:
         """Exactly-once: the calls of a handler that takes part in the transaction itself."""
         return self._calls if isinstance(self._handler, StagedDestination) else None
 
     def check(self, letters: Sequence[DeadLetter]) -> None:
         """Exactly-once: raise, before anything is committed, if nobody wants letters."""
         if letters and self._handler == "stop":
-            raise Refused(self._unwanted(letters[0]), letters[0], 0).error
+            raise LettersNotStored(self._unwanted(letters[0]), letters[0], 0).error
 
-    async def ended(self) -> None:
+    async def join(self) -> None:
         """Once closed: wait until no write is under way any more."""
         if self._calls is not None:
-            await self._calls.ended()
+            await self._calls.join()
 
     async def store(self, letters: Sequence[DeadLetter]) -> None:
         async with self._lock:
             with self._meter.waiting("dead letters"), self._meter.timing(self._meter.calls):
                 try:
                     await self._store(letters)
-                except Refused as refused:
+                except LettersNotStored as refused:
                     self._meter.records += refused.stored
                     raise
         self._meter.records += len(letters)
 
     async def _store(self, letters: Sequence[DeadLetter]) -> None:
         if self._handler == "stop":
-            raise Refused(self._unwanted(letters[0]), letters[0], 0)
+            raise LettersNotStored(self._unwanted(letters[0]), letters[0], 0)
         if self._calls is not None:
             await self._write(letters, self._calls)
         elif self._handler == "drop":
@@ -118,7 +111,7 @@ class DeadLetterOffice:
         except RecordRefused as error:
             await self._keep_before(letters, error)
         except (StateFailed, EnvironmentUnfit) as error:
-            raise Refused(self._failed(letters[0], error.message), letters[0], 0) from error
+            raise LettersNotStored(self._failed(letters[0], error.message), letters[0], 0) from error
         if time.time() - self._retained_at > RETAIN_SECONDS:
             await self._forget_old()
 
@@ -131,7 +124,7 @@ class DeadLetterOffice:
             except RecordRefused as refused:
                 if stored:
                     await self._keep(letters[:stored])
-                raise Refused(self._failed(letter, refused.message), letter, stored) from error
+                raise LettersNotStored(self._failed(letter, refused.message), letter, stored) from error
         raise error
 
     async def _forget_old(self) -> None:
@@ -141,19 +134,19 @@ class DeadLetterOffice:
             if removed:
                 log.warning("%s: forgot %d dead letters, as its retention says", self._pipeline, removed)
 
-    async def _write(self, letters: Sequence[DeadLetter], calls: Calls) -> None:
+    async def _write(self, letters: Sequence[DeadLetter], calls: PluginCaller) -> None:
         batch = self._batch(letters)
         try:
-            refused = check_refusals(self._node, await calls("write", lent(batch)), len(batch))
+            refused = check_refusals(self._node, await calls("write", shallow_copy(batch)), len(batch))
             if not self.in_transaction:
                 await calls("flush")
             if self._answers_later:
                 refused |= await answers_about(self._node, calls, batch, refused)
         except Exception as error:  # a border: whatever it is, these letters are not safe
-            raise Refused(self._failed(letters[0], describe(error)), letters[0], 0) from error
+            raise LettersNotStored(self._failed(letters[0], describe(error)), letters[0], 0) from error
         if refused:
             first = min(refused)
-            raise Refused(self._failed(letters[first], refused[first]), letters[first], first)
+            raise LettersNotStored(self._failed(letters[first], refused[first]), letters[first], first)
 
     def _batch(self, letters: Sequence[DeadLetter]) -> Batch:
         span = Span(
@@ -180,7 +173,7 @@ class DeadLetterOffice:
                 else:
                     await trio.to_thread.run_sync(handler, letter, abandon_on_cancel=True)
             except Exception as error:  # a border: the handler is the user's
-                raise Refused(self._failed(letter, describe(error)), letter, stored) from error
+                raise LettersNotStored(self._failed(letter, describe(error)), letter, stored) from error
 
     def _unwanted(self, letter: DeadLetter) -> NackNotAllowed:
         where = f"the record of {letter.message.source} at {printable(letter.position)}"
@@ -201,7 +194,7 @@ def printable(position: bytes) -> str:
     return repr(position.decode()) if position.isascii() and position.decode().isprintable() else position.hex()
 
 
-class Refused(Exception):
+class LettersNotStored(Exception):
     """The office took only the first `stored` letters; `error` is what the run ends with."""
 
     def __init__(self, error: NackNotAllowed | DeadLetterFailed, letter: DeadLetter, stored: int) -> None:
@@ -209,3 +202,36 @@ class Refused(Exception):
         error.node = letter.node
         self.error = error
         self.stored = stored
+
+
+class NackWindow:
+    """Of the last `size` outcomes at most `threshold` may be nacks; size 0 allows every nack.
+
+    The first nack too many is refused and freezes the window: from then on every nack is refused and
+    acks no longer make room.
+    """
+
+    def __init__(self, size: int, threshold: int) -> None:
+        # With a threshold of 0 the very next nack trips it, however long the window is.
+        self._size = min(size, 1) if threshold == 0 else size
+        self._threshold = threshold
+        self._outcomes = 0
+        self._nacks: deque[int] = deque()
+        self._frozen = False
+
+    def ack(self, count: int = 1) -> None:
+        if not self._frozen:
+            self._outcomes += count
+
+    def nack(self) -> bool:
+        """Whether this nack is allowed."""
+        if self._size == 0:
+            return True
+        if self._frozen:
+            return False
+        self._outcomes += 1
+        self._nacks.append(self._outcomes)
+        while self._nacks[0] <= self._outcomes - self._size:
+            self._nacks.popleft()
+        self._frozen = len(self._nacks) > self._threshold
+        return not self._frozen

@@ -6,15 +6,15 @@ from conduit_py.batch import Batch, Span
 from conduit_py.bundle import sizes_of
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import ContractBroken
+from conduit_py.inspect.tap import TapPoint
 from conduit_py.killpoint import reach
 from conduit_py.record import Record
+from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.gate import Gate
-from conduit_py.stream.intake import Intake
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
-from conduit_py.stream.outlet import Outlet
-from conduit_py.stream.stage import Stage, run_stages
-from conduit_py.stream.tap import TapPoint
+from conduit_py.stream.processor_node import ProcessorNode, run_chain
+from conduit_py.stream.reader import ReadBuffer
 
 
 class Dispatcher:
@@ -28,11 +28,11 @@ class Dispatcher:
     def __init__(
         self,
         node: str,
-        intake: Intake,
+        intake: ReadBuffer,
         ledger: Ledger,
         voters: int,
-        stages: list[Stage],
-        outlet: Outlet,
+        stages: list[ProcessorNode],
+        outlet: FanOut,
         meter: Meter,
         point: TapPoint,
         before_sending: Callable[[Span], Awaitable[None]] | None = None,
@@ -58,7 +58,7 @@ class Dispatcher:
                 batch = self._register(*taken)
                 if self._before_sending is not None:
                     await self._before_sending(batch.span)
-                await run_stages(self._stages, batch, self._outlet)
+                await run_chain(self._stages, batch, self._outlet)
 
     def _register(self, records: list[Record], refused: Mapping[int, str], read_at: float) -> Batch:
         positions = [record.position for record in records]

@@ -8,7 +8,7 @@ from conduit_py.batch import Batch, Fate, Piece, Span
 from conduit_py.dead_letter import DeadLetter
 
 
-class Stretch(NamedTuple):
+class SettledRange(NamedTuple):
     """Consecutive settled messages of one span: their positions, and letters for those that were nacked."""
 
     span: Span
@@ -143,7 +143,7 @@ class Ledger:
         assert extra > 0
         self._entry(span).expect((sequence,), -extra * voters.bit_count())
 
-    def settled(self) -> list[Stretch]:
+    def settled(self) -> list[SettledRange]:
         """The longest run of settled messages from the oldest unreleased one on."""
         stretches = []
         for entry in self._entries.values():
@@ -264,7 +264,7 @@ class _Entry:
         self._log.clear()
         return counts
 
-    def stretch(self, stop: int) -> Stretch:
+    def stretch(self, stop: int) -> SettledRange:
         first = self.span.first
         nacks: list[DeadLetter] = []
         if self.nacks:
@@ -272,4 +272,4 @@ class _Entry:
                 if self.released <= sequence - first < stop:
                     letters = self.nacks[sequence]
                     nacks.extend(letters[which] for which in sorted(letters))
-        return Stretch(self.span, self.released, stop, nacks)
+        return SettledRange(self.span, self.released, stop, nacks)

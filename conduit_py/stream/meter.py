@@ -1,15 +1,69 @@
 """Meter: what a node has done and what it waits for; the numbers behind progress, metrics and the page."""
 
-from collections.abc import Iterator
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from typing import Literal, TypeAlias
 
 import msgspec
+import trio
 
 from conduit_py.sdk.source import Lag
 from conduit_py.sdk.tally import Tally
-from conduit_py.stream.histogram import DURATION_BOUNDS, SIZE_BOUNDS, Histogram, Stopwatch, empty
+from conduit_py.stream.plugin_calls import PluginCaller
+
+DURATION_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""In seconds."""
+SIZE_BOUNDS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
+"""In records."""
+
+
+class Histogram(msgspec.Struct):
+    """Counts values by the smallest bound that is not below them; the last count is of those above every bound."""
+
+    bounds: tuple[float, ...]
+    counts: list[int]
+    total: float = 0.0
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count `value` as often as it occurred: the records of a batch have one duration."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+    def plus(self, other: "Histogram | None") -> "Histogram":
+        """A new histogram with the values of both."""
+        if other is None:
+            return Histogram(self.bounds, self.counts.copy(), self.total)
+        counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        return Histogram(self.bounds, counts, self.total + other.total)
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class Stopwatch:
+    """Observes how long a block takes. Not a generator, which would cost more than all other metering of a batch."""
+
+    __slots__ = ("_histogram", "_started_at")
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+        self._started_at = 0.0
+
+    def __enter__(self) -> None:
+        self._started_at = trio.current_time()
+
+    def __exit__(self, *error: object) -> None:
+        self._histogram.observe(trio.current_time() - self._started_at)
+
+
+def empty(bounds: tuple[float, ...]) -> Callable[[], Histogram]:
+    """What makes empty histograms with these bounds."""
+    return lambda: Histogram(bounds, [0] * (len(bounds) + 1))
+
 
 NodeKind: TypeAlias = Literal["source", "processor", "destination", "dead_letters"]
 
@@ -112,3 +166,44 @@ class Progress(msgspec.Struct, frozen=True):
     def stalled_seconds(self) -> float:
         """The age of its progress: for how long some source has had records to settle and settled none."""
         return max((meter.stalled_seconds for meter in self.nodes), default=0.0)
+
+
+log = logging.getLogger("conduit_py")
+
+LAG_SECONDS = 5.0
+
+
+class LagWatch:
+    """Keeps the lag of one source in its meter while it runs. Nothing waits for it, and no error of `lag` ends a run.
+
+    A sync `lag` has a thread of its own: one that does not return holds up nothing but the next question.
+    """
+
+    def __init__(self, node: str, calls: PluginCaller, meter: Meter) -> None:
+        self._node = node
+        self._calls = calls
+        self._meter = meter
+        self._complained = False
+
+    async def run(self) -> None:
+        if self._calls.inherited("lag"):
+            return
+        while True:
+            self._meter.lag = await self._ask()
+            await trio.sleep(LAG_SECONDS)
+
+    async def _ask(self) -> Lag | None:
+        try:
+            lag = await self._calls("lag")
+        except Exception as error:  # a border: what the source cannot say now, it may say later
+            self._complain(f"{type(error).__name__}: {error}", error)
+            return None
+        if lag is None or isinstance(lag, Lag):
+            return lag
+        self._complain(f"lag() must return a Lag or None, not {type(lag).__name__}")
+        return None
+
+    def _complain(self, why: str, error: Exception | None = None) -> None:
+        level = logging.DEBUG if self._complained else logging.WARNING
+        log.log(level, "%s does not say how far it is behind: %s", self._node, why, exc_info=self._complained and error)
+        self._complained = True

@@ -7,12 +7,11 @@ import trio
 
 from conduit_py.bundle import RECORDS, count_of
 from conduit_py.errors import ContractBroken
+from conduit_py.record import Record
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Source
-from conduit_py.stream.border import border
-from conduit_py.stream.calls import Calls, is_async
-from conduit_py.stream.intake import Intake
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
+from conduit_py.stream.plugin_calls import PluginCaller, is_async, plugin_errors
 from conduit_py.stream.signal import Signal
 
 IDLE_SECONDS = 0.01
@@ -27,7 +26,14 @@ class Reader:
     """
 
     def __init__(
-        self, node: str, source: Source[Any], calls: Calls, ledger: Ledger, intake: Intake, wake: Signal, meter: Meter
+        self,
+        node: str,
+        source: Source[Any],
+        calls: PluginCaller,
+        ledger: Ledger,
+        intake: "ReadBuffer",
+        wake: Signal,
+        meter: Meter,
     ) -> None:
         self._node = node
         self._source = source
@@ -83,7 +89,7 @@ class Reader:
         return 0
 
     async def _read(self, n: int) -> Any:
-        with border(self._node, "read"), self._meter.waiting("source"):
+        with plugin_errors(self._node, "read"), self._meter.waiting("source"):
             try:
                 return await self._calls("read", n)
             except (EndOfSource, NothingYet) as signal:
@@ -104,7 +110,7 @@ class Reader:
             self._stop_called = True
             return self._source.stop()
 
-        with border(self._node, "stop"):
+        with plugin_errors(self._node, "stop"):
             if is_async(self._source.stop):
                 await stop()
             else:
@@ -146,3 +152,51 @@ class Reader:
         for index in refused:
             if not isinstance(index, int) or not 0 <= index < count:
                 raise ContractBroken(self._node, f"read() refused record {index!r} of {count}")
+
+
+class ReadBuffer:
+    """Holds at most one batch between the reader, who adds, and the dispatcher, who takes all at once.
+
+    While the pipeline is busy a source that yields single records fills a batch by itself; while it is
+    idle a single record goes through at once.
+    """
+
+    def __init__(self, batch_size: int, taken: Signal) -> None:
+        self.batch_size = batch_size
+        self._taken = taken
+        self._filled = Signal()
+        self._closed = False
+        self._records: list[Record] = []
+        self._refused: dict[int, str] = {}
+        self._read_at = 0.0
+
+    @property
+    def room(self) -> int:
+        return self.batch_size - len(self._records)
+
+    def put(self, records: list[Record], refused: Mapping[int, str]) -> None:
+        """Add records, at most `room`; `refused` maps indices among them to reasons."""
+        assert len(records) <= self.room
+        if not self._records:
+            self._read_at = trio.current_time()
+        offset = len(self._records)
+        # Copied into a list of our own: the source may use the one it returned again.
+        self._records += records
+        self._refused.update((offset + index, reason) for index, reason in refused.items())
+        self._filled.set()
+
+    def close(self) -> None:
+        """No more records will be added."""
+        self._closed = True
+        self._filled.set()
+
+    async def take(self) -> tuple[list[Record], dict[int, str], float] | None:
+        """Wait for records and take all of them, with the time the first was read; None when closed and empty."""
+        while not self._records:
+            if self._closed:
+                return None
+            await self._filled.wait()
+        taken = self._records, self._refused, self._read_at
+        self._records, self._refused = [], {}
+        self._taken.set()
+        return taken

@@ -18,12 +18,12 @@ from conduit_py.killpoint import reach
 from conduit_py.store.letter import Letter, settled
 from conduit_py.store.letter_table import Queued, Settled
 from conduit_py.store.letters import LetterBox
+from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.gate import Gate
-from conduit_py.stream.ledger import Ledger, Stretch
+from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import Meter
-from conduit_py.stream.outlet import Outlet
+from conduit_py.stream.processor_node import ProcessorNode, run_chain
 from conduit_py.stream.signal import Signal
-from conduit_py.stream.stage import Stage, run_stages
 
 REPLAY_WINDOW = 1024
 """Letters on their way at once: records that are in memory a second time."""
@@ -34,8 +34,8 @@ class Entry(NamedTuple):
     """Where a letter comes in: processors to take it through, where it goes then, and whose votes it needs."""
 
     votes: int
-    stages: list[Stage]
-    outlet: Outlet
+    stages: list[ProcessorNode]
+    outlet: FanOut
 
 
 class Replay:
@@ -165,9 +165,9 @@ class Replay:
         for node in nodes:
             records = [each.letter.records[node].copy() for each in group]
             batch = Batch(span, records, sequences, pieces if any(pieces) else None)
-            await run_stages(self._entries[node].stages, batch, self._entries[node].outlet)
+            await run_chain(self._entries[node].stages, batch, self._entries[node].outlet)
 
-    async def _settle(self, stretches: Sequence[Stretch]) -> None:
+    async def _settle(self, stretches: Sequence[SettledRange]) -> None:
         outcomes = [outcome for stretch in stretches for outcome in self._outcomes(stretch)]
         await self._save(outcomes)
         self._count(outcomes)
@@ -179,7 +179,7 @@ class Replay:
         self._meter.settled_at = trio.current_time()
         self._ledger.release(len(outcomes))
 
-    def _outcomes(self, stretch: Stretch) -> Iterable[Settled]:
+    def _outcomes(self, stretch: SettledRange) -> Iterable[Settled]:
         refused: dict[int, list[DeadLetter]] = {}
         for letter in stretch.nacks:
             refused.setdefault(letter.message.sequence, []).append(letter)

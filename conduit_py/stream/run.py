@@ -12,13 +12,13 @@ import trio
 from conduit_py.errors import ConduitError, FatalError, NodeFailed, RunError, StopTimedOut
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
+from conduit_py.inspect.tap import Taps
 from conduit_py.pipeline import Processor
 from conduit_py.store.store import Store
-from conduit_py.stream.border import border
-from conduit_py.stream.hooks import tell_changed, tell_deleted
+from conduit_py.stream.connector_changes import notify_changed, notify_deleted
+from conduit_py.stream.hot_swap import HotSwap
 from conduit_py.stream.meter import Meter
-from conduit_py.stream.swapping import Swapping
-from conduit_py.stream.tap import Taps
+from conduit_py.stream.plugin_calls import plugin_errors
 from conduit_py.stream.transactions import Transactions
 from conduit_py.stream.wiring import Task, Wiring
 
@@ -73,7 +73,7 @@ class Run:
         if transactions is not None:
             transactions.enlist(self._wiring)
             self._wiring.tasks.append(Task(graph.pipeline.id, transactions.run))
-        self._swapping = Swapping(self._wiring.stages, self._wiring.ledgers)
+        self._swapping = HotSwap(self._wiring.stages, self._wiring.ledgers)
         self._scope = trio.CancelScope()
         self._closing = trio.CancelScope(shield=True)
         self._stop_requested = False
@@ -120,13 +120,13 @@ class Run:
     async def swap(self, graph: Graph, nodes: Collection[str]) -> bool:
         """Go on with the processors that another graph, of the same shape, has at these nodes.
 
-        See Swapping: every record goes through the old ones or the new ones. Raises the error of a
+        See HotSwap: every record goes through the old ones or the new ones. Raises the error of a
         processor that cannot be opened; then nothing has changed. False if the run ended before.
         """
         declared = {node: graph.nodes[node].declared for node in nodes}
         return await self._swapping.swap({node: each for node, each in declared.items() if isinstance(each, Processor)})
 
-    async def writes_ended(self) -> None:
+    async def join_writes(self) -> None:
         """Once executed: wait until no write that was left behind in a thread is under way any more.
 
         One that took effect after the next run had written the same records, and newer ones, would bring
@@ -135,8 +135,8 @@ class Run:
         for node, calls in [*self._wiring.destination_calls.items(), *self._wiring.outbox_calls.items()]:
             if calls.busy:
                 log.warning("%s: a call of the last run has not returned yet; nothing starts before it does", node)
-            await calls.ended()
-        await self._wiring.office.ended()
+            await calls.join()
+        await self._wiring.office.join()
 
     async def _opened(self) -> bool:
         """Open destinations first and sources last, so that no record is read before it can go anywhere."""
@@ -150,15 +150,15 @@ class Run:
         wiring, store, pipeline = self._wiring, self._store, self._graph.pipeline.id
         if self._transactions is not None:
             await self._transactions.claim()
-        await tell_deleted(store, pipeline, self._graph.nodes)
+        await notify_deleted(store, pipeline, self._graph.nodes)
         for node, calls in wiring.destination_calls.items():
-            await tell_changed(store, pipeline, node, "destination", calls)
+            await notify_changed(store, pipeline, node, "destination", calls)
             self._closers.append((node, partial(calls, "teardown")))
-            with border(node, "open"):
+            with plugin_errors(node, "open"):
                 await calls("open")
         for target, calls in wiring.outbox_calls.items():
             self._closers.append((f"outbox:{target}", partial(calls, "teardown")))
-            with border(f"outbox:{target}", "open"):
+            with plugin_errors(f"outbox:{target}", "open"):
                 await calls("open")
         self._closers.append((DEAD_LETTERS, wiring.office.close))
         await wiring.office.open()
@@ -168,10 +168,10 @@ class Run:
             self._closers.append((node, stage.close))
             await stage.open()
         for (node, calls), reader in zip(wiring.source_calls.items(), wiring.readers, strict=True):
-            await tell_changed(store, pipeline, node, "source", calls)
+            await notify_changed(store, pipeline, node, "source", calls)
             position = (await store.positions(pipeline)).get(node)
             self._closers.append((node, reader.close))
-            with border(node, "open"):
+            with plugin_errors(node, "open"):
                 await calls("open", position)
 
     async def _work(self) -> None:
@@ -218,7 +218,7 @@ class Run:
 
     async def _closed(self, node: str, close: Callable[[], Awaitable[None]]) -> None:
         try:
-            with border(node, "teardown"):
+            with plugin_errors(node, "teardown"):
                 await close()
         except RunError as error:
             self._fail(error)

@@ -1,6 +1,7 @@
 """Settler: the one place where progress becomes durable, and the sole caller of a source's `ack`."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import trio
@@ -10,15 +11,13 @@ from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import NackNotAllowed, RunError
 from conduit_py.killpoint import reach
 from conduit_py.store.store import Store
-from conduit_py.stream.border import border
-from conduit_py.stream.calls import Calls
-from conduit_py.stream.dead_letters import DeadLetterOffice, Refused
-from conduit_py.stream.ledger import Ledger, Stretch
+from conduit_py.store.trail import Point, Trail
+from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored, NackWindow
+from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import Meter
-from conduit_py.stream.nack_window import NackWindow
-from conduit_py.stream.sharing import Sharing
+from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
+from conduit_py.stream.shard_progress import ShardProgress
 from conduit_py.stream.signal import Pace, Signal
-from conduit_py.stream.trail_keeper import TrailKeeper
 
 SETTLE_SECONDS = 0.005
 
@@ -37,13 +36,13 @@ class Settler:
         pipeline: str,
         ledger: Ledger,
         window: NackWindow,
-        office: DeadLetterOffice,
+        office: DeadLetterHandler,
         store: Store,
-        calls: Calls,
+        calls: PluginCaller,
         meter: Meter,
         *,
         commits: bool,
-        sharing: Sharing | None = None,
+        sharing: ShardProgress | None = None,
     ) -> None:
         self._node = node
         self._pipeline = pipeline
@@ -59,7 +58,7 @@ class Settler:
         self._commits = commits
         self.sharing = sharing
         self._pace = Pace(SETTLE_SECONDS)
-        self._trail = TrailKeeper(store, pipeline, node)
+        self._trail = HistoryRecorder(store, pipeline, node)
         self._finishing = False
 
     def finish(self) -> None:
@@ -91,7 +90,7 @@ class Settler:
             with trio.move_on_at(self._pace.due_at):
                 await self._hurry.wait()
 
-    async def _settle(self, stretches: Sequence[Stretch]) -> None:
+    async def _settle(self, stretches: Sequence[SettledRange]) -> None:
         handled, error = await self._bury(stretches)
         count = sum(stretch.stop - stretch.start for stretch in handled)
         if count:
@@ -103,7 +102,7 @@ class Settler:
         if error is not None:
             raise error
 
-    def _count(self, stretches: Sequence[Stretch]) -> None:
+    def _count(self, stretches: Sequence[SettledRange]) -> None:
         now = self._meter.settled_at = trio.current_time()
         for stretch in stretches:
             records = stretch.records
@@ -127,12 +126,12 @@ class Settler:
         await self._ack(positions)
 
     async def _ack(self, positions: Sequence[Sequence[bytes]]) -> None:
-        with border(self._node, "ack"), self._meter.waiting("source ack"):
+        with plugin_errors(self._node, "ack"), self._meter.waiting("source ack"):
             if not self._calls.inherited("ack"):
                 await self._calls("ack", list(chain.from_iterable(positions)))
         reach("settler.after_ack")
 
-    def take(self) -> tuple[list[Stretch], list[DeadLetter]]:
+    def take(self) -> tuple[list[SettledRange], list[DeadLetter]]:
         """Exactly-once: what is settled, for a transaction to commit, and its letters, if the window allows them."""
         stretches = self._ledger.settled()
         letters, refused = self._allowed(stretches)
@@ -140,14 +139,14 @@ class Settler:
             raise self._not_allowed(refused)
         return stretches, letters
 
-    async def trails(self, stretches: Sequence[Stretch]) -> dict[str, bytes]:
+    async def trails(self, stretches: Sequence[SettledRange]) -> dict[str, bytes]:
         """Exactly-once: where the source has been, for the commit of these to note; mostly nothing."""
         if not stretches:
             return {}
         trails = await self._trail.trails(stretches[-1].positions[-1])
         return {source: trail.encode() for source, trail in trails.items()}
 
-    async def let_go(self, stretches: Sequence[Stretch]) -> None:
+    async def let_go(self, stretches: Sequence[SettledRange]) -> None:
         """Exactly-once: the transaction with these is committed: tell the source, and give the credit back."""
         if stretches:
             await self._ack([stretch.positions for stretch in stretches])
@@ -159,7 +158,7 @@ class Settler:
         """At-most-once: the span is done with before it has set out."""
         await self.commit([span.positions])
 
-    async def _bury(self, stretches: Sequence[Stretch]) -> tuple[list[Stretch], RunError | None]:
+    async def _bury(self, stretches: Sequence[SettledRange]) -> tuple[list[SettledRange], RunError | None]:
         """Dead-letter the nacks. Gives what may be acked and, if that is not everything, why."""
         letters, refused = self._allowed(stretches)
         error: RunError | None = None
@@ -167,13 +166,13 @@ class Settler:
         if letters:
             try:
                 await self._office.store(letters)
-            except Refused as stop:
+            except LettersNotStored as stop:
                 unhandled, error = letters[stop.stored], stop.error
         if unhandled is None:
             return list(stretches), None
         return _until(stretches, unhandled), error or self._not_allowed(unhandled)
 
-    def _allowed(self, stretches: Sequence[Stretch]) -> tuple[list[DeadLetter], DeadLetter | None]:
+    def _allowed(self, stretches: Sequence[SettledRange]) -> tuple[list[DeadLetter], DeadLetter | None]:
         """The letters that the window lets through, and the first that it does not."""
         letters: list[DeadLetter] = []
         for stretch in stretches:
@@ -199,7 +198,7 @@ class Settler:
         return error
 
 
-def _until(stretches: Sequence[Stretch], letter: DeadLetter) -> list[Stretch]:
+def _until(stretches: Sequence[SettledRange], letter: DeadLetter) -> list[SettledRange]:
     """What comes before the message of this letter."""
     before = []
     for stretch in stretches:
@@ -209,3 +208,29 @@ def _until(stretches: Sequence[Stretch], letter: DeadLetter) -> list[Stretch]:
         if stop < stretch.stop:
             break
     return before
+
+
+class HistoryRecorder:
+    """Says which trail is to be saved with a position: with the first where the run began, then one a minute."""
+
+    def __init__(self, store: Store, pipeline: str, source: str, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._pipeline = pipeline
+        self._source = source
+        self._clock = clock
+        self._began_at = clock()
+        self._trail: Trail | None = None
+
+    async def trails(self, position: bytes) -> dict[str, Trail]:
+        """What goes with the commit of this position; mostly nothing."""
+        now = self._clock()
+        here = Point(now, position)
+        if self._trail is None:
+            before = (await self._store.positions(self._pipeline)).get(self._source)
+            trail = await self._store.trail(self._pipeline, self._source)
+            self._trail = trail.joined(Point(min(self._began_at, now), before, start=True), here)
+        elif self._trail.due(now):
+            self._trail = self._trail.joined(here)
+        else:
+            return {}
+        return {self._source: self._trail}

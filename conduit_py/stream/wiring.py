@@ -11,6 +11,7 @@ from conduit_py.batch import Batch
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.deferring import deferring
 from conduit_py.graph.node import Graph, Node
+from conduit_py.inspect.tap import Taps
 from conduit_py.pipeline import Destination, Processor, Source
 from conduit_py.sdk.destination import AckMode
 from conduit_py.sdk.shared_source import SharedSource
@@ -19,24 +20,20 @@ from conduit_py.sdk.state import State
 from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
-from conduit_py.stream.calls import Calls
-from conduit_py.stream.dead_letters import DeadLetterOffice
+from conduit_py.stream.dead_letters import DeadLetterHandler, NackWindow
 from conduit_py.stream.deferral import Deferral
 from conduit_py.stream.dispatcher import Dispatcher
+from conduit_py.stream.fan_out import FanOut, channel_size
 from conduit_py.stream.gate import Gate
-from conduit_py.stream.intake import Intake
-from conduit_py.stream.lag import LagWatch
 from conduit_py.stream.ledger import Ledger
-from conduit_py.stream.meter import Meter
-from conduit_py.stream.nack_window import NackWindow
-from conduit_py.stream.outlet import Outlet, channel_size
-from conduit_py.stream.reader import Reader
+from conduit_py.stream.meter import LagWatch, Meter
+from conduit_py.stream.plugin_calls import PluginCaller
+from conduit_py.stream.processor_node import ProcessorNode, run_deferring, run_processors
+from conduit_py.stream.reader import ReadBuffer, Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay
 from conduit_py.stream.settler import Settler
-from conduit_py.stream.sharing import Sharing
+from conduit_py.stream.shard_progress import ShardProgress
 from conduit_py.stream.signal import Signal
-from conduit_py.stream.stage import Stage, run_deferring, run_processors
-from conduit_py.stream.tap import Taps
 from conduit_py.stream.writer import Writer
 
 
@@ -66,24 +63,25 @@ class Wiring:
         self.meters[DEAD_LETTERS] = Meter(DEAD_LETTERS, "dead_letters")
         self.ledgers: dict[str, Ledger] = {}
         self._scopes: dict[str, str] = {}
-        self.source_calls: dict[str, Calls] = {}
-        self.ack_calls: dict[str, Calls] = {}
-        self.destination_calls: dict[str, Calls] = {}
-        self.answer_calls: dict[str, Calls] = {}
-        self.lag_calls: dict[str, Calls] = {}
+        self.source_calls: dict[str, PluginCaller] = {}
+        self.ack_calls: dict[str, PluginCaller] = {}
+        self.destination_calls: dict[str, PluginCaller] = {}
+        self.answer_calls: dict[str, PluginCaller] = {}
+        self.lag_calls: dict[str, PluginCaller] = {}
         self.outbox_calls = {
-            target: Calls(f"outbox:{target}", connector.fresh()) for target, connector in graph.pipeline.outbox.items()
+            target: PluginCaller(f"outbox:{target}", connector.fresh())
+            for target, connector in graph.pipeline.outbox.items()
         }
         self.lag_watches: list[LagWatch] = []
-        self.stages: dict[str, Stage] = {}
+        self.stages: dict[str, ProcessorNode] = {}
         self.states: dict[str, State] = {}
-        self.intakes: dict[str, Intake] = {}
+        self.intakes: dict[str, ReadBuffer] = {}
         self.settlers: dict[str, Settler] = {}
         self.readers: list[Reader] = []
         self.backgrounds: list[Task] = []
         self.tasks: list[Task] = []
         letters = graph.pipeline.dead_letters
-        self.office = DeadLetterOffice(
+        self.office = DeadLetterHandler(
             DEAD_LETTERS, graph.pipeline.id, letters, self.meters[DEAD_LETTERS], store.letters
         )
         self.replay: Replay | None = None
@@ -105,7 +103,7 @@ class Wiring:
             send.close()
 
     @property
-    def all_calls(self) -> list[Calls]:
+    def all_calls(self) -> list[PluginCaller]:
         kinds = (
             self.source_calls, self.ack_calls, self.destination_calls, self.answer_calls, self.lag_calls,
             self.outbox_calls,
@@ -148,7 +146,7 @@ class Wiring:
                 if self._gate is not None:
                     self.states[node.id] = state = State()
                     state.targets = frozenset(self.outbox_calls) or None
-                self.stages[node.id] = Stage(
+                self.stages[node.id] = ProcessorNode(
                     node.id, node.declared, voters, self.ledgers, self.meters[node.id], self._rng,
                     self._taps.point(node.id), self.states.get(node.id),
                 )  # fmt: skip
@@ -167,9 +165,9 @@ class Wiring:
         scope = self._scopes[node.id] = sharing.scope if sharing is not None else ""
         ledger = Ledger(pipeline.id, node.id, voters, declared.window, scope=scope, on_released=wake.set)
         self.ledgers[node.id] = ledger
-        calls = self.source_calls[node.id] = Calls(node.id, source)
+        calls = self.source_calls[node.id] = PluginCaller(node.id, source)
         # Acks must not wait behind a read that waits for the next record.
-        ack_calls = self.ack_calls[node.id] = Calls(f"{node.id}-ack", source)
+        ack_calls = self.ack_calls[node.id] = PluginCaller(f"{node.id}-ack", source)
         settings = pipeline.dead_letters.settings
         window = NackWindow(settings.window_size, settings.window_nack_threshold)
         at_most_once = pipeline.delivery == "at_most_once"
@@ -178,7 +176,7 @@ class Wiring:
             commits=not at_most_once, sharing=sharing,
         )  # fmt: skip
         self.settlers[node.id] = settler
-        intake = self.intakes[node.id] = Intake(declared.batch_size, wake)
+        intake = self.intakes[node.id] = ReadBuffer(declared.batch_size, wake)
         reader = Reader(node.id, source, calls, ledger, intake, wake, meter)
         stages, outlet = self._chain(node)
         dispatcher = Dispatcher(
@@ -193,7 +191,7 @@ class Wiring:
             if self.replay is not None:
                 self.replay.source_ended()
 
-        lag_calls = self.lag_calls[node.id] = Calls(f"{node.id}-lag", source)
+        lag_calls = self.lag_calls[node.id] = PluginCaller(f"{node.id}-lag", source)
         self.lag_watches.append(LagWatch(node.id, lag_calls, meter))
         self.readers.append(reader)
         self.tasks += [Task(node.id, reader.run), Task(node.id, dispatch)]
@@ -202,12 +200,12 @@ class Wiring:
         else:
             gate.entrants += 1
 
-    def _sharing(self, node: str, source: SourceConnector[Any]) -> Sharing | None:
+    def _sharing(self, node: str, source: SourceConnector[Any]) -> ShardProgress | None:
         """What joins a source with those that share its work; it has something to do in the background then."""
         if not isinstance(source, SharedSource):
             return None
         self.backgrounds.append(Task(node, source.background))
-        return Sharing(source, self._store.shards, f"{self._graph.pipeline.id}/{node}")
+        return ShardProgress(source, self._store.shards, f"{self._graph.pipeline.id}/{node}")
 
     def _add_processors(self, node: Node) -> None:
         inbox = self._channels[node.id][1]
@@ -225,11 +223,11 @@ class Wiring:
         assert declared.connector is not None
         meter, voter, point = self.meters[node.id], self._graph.votes(node.id), self._taps.point(node.id)
         connector = declared.connector.fresh()
-        calls = self.destination_calls[node.id] = Calls(node.id, connector)
+        calls = self.destination_calls[node.id] = PluginCaller(node.id, connector)
         ack_reader = None
         staged = self._gate is not None and isinstance(connector, StagedDestination)
         if connector.acks is AckMode.LATER and not staged:
-            answer_calls = self.answer_calls[node.id] = Calls(f"{node.id}-answers", connector)
+            answer_calls = self.answer_calls[node.id] = PluginCaller(f"{node.id}-answers", connector)
             ack_reader = AckReader(node.id, answer_calls, voter, self.ledgers, meter, point)
             self.tasks.append(Task(node.id, ack_reader.run))
         writer = Writer(node.id, declared, calls, voter, self.ledgers, ack_reader, meter, self._rng, point, self._gate)
@@ -260,22 +258,22 @@ class Wiring:
         stands_for = {id: each.declared.letters_of for id, each in nodes.items() if isinstance(each.declared, Source)}
         return nodes | {other: nodes[id] for id, other in stands_for.items() if other is not None}
 
-    def _entry(self, node: Node) -> tuple[list[Stage], Outlet]:
+    def _entry(self, node: Node) -> tuple[list[ProcessorNode], FanOut]:
         """The way into a node that does not lead through the one before it; behind it, for a source."""
         if node.id in self._channels:
-            outlet = Outlet(self.meters[DEAD_LETTERS])
+            outlet = FanOut(self.meters[DEAD_LETTERS])
             outlet.add(self._channels[node.id][0].clone(), changes_records=False)
             return [], outlet
         stages, outlet = self._chain(node)
         return ([] if node.kind == "source" else [self.stages[node.id]]) + stages, outlet
 
-    def _chain(self, node: Node) -> tuple[list[Stage], Outlet]:
+    def _chain(self, node: Node) -> tuple[list[ProcessorNode], FanOut]:
         """The processors that follow a node without a channel in between, and the outlet of the last."""
-        stages: list[Stage] = []
+        stages: list[ProcessorNode] = []
         while len(node.outputs) == 1 and node.outputs[0] not in self._channels:
             node = self._graph.nodes[node.outputs[0]]
             stages.append(self.stages[node.id])
-        outlet = Outlet(self.meters[node.id])
+        outlet = FanOut(self.meters[node.id])
         for follower in node.outputs:
             send = self._channels[follower][0].clone()
             outlet.add(send, changes_records=self._graph.nodes[follower].kind == "processor")

@@ -11,6 +11,7 @@ from conduit_py.bundle import Bundle, count_of
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import RecordRefused, RunError, TransientError
 from conduit_py.graph.compile import DEAD_LETTERS
+from conduit_py.inspect.tap import Look, TapPoint
 from conduit_py.killpoint import reach
 from conduit_py.pipeline import Destination
 from conduit_py.sdk.destination import AckMode, refusal_text
@@ -18,13 +19,11 @@ from conduit_py.sdk.preparing import PieceRefused
 from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.answers import check_refusals
-from conduit_py.stream.border import border, lent
-from conduit_py.stream.calls import Calls
 from conduit_py.stream.gate import Gate
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
+from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors, shallow_copy
 from conduit_py.stream.signal import Pace
-from conduit_py.stream.tap import Look, TapPoint
 
 FLUSH_SECONDS = 0.005
 FLUSH_RECORDS_MAX = 8192
@@ -41,7 +40,7 @@ class Writer:
         self,
         node: str,
         declared: Destination,
-        calls: Calls,
+        calls: PluginCaller,
         voter: int,
         ledgers: Mapping[str, Ledger],
         ack_reader: AckReader | None,
@@ -84,7 +83,7 @@ class Writer:
         if not self._staged:
             await self._flush()
         if self._ack_reader is not None:
-            with border(self._node, "finish"):
+            with plugin_errors(self._node, "finish"):
                 await self._calls("finish")
             self._ack_reader.finish()
 
@@ -148,7 +147,7 @@ class Writer:
         attempt = 1
         while batch.records:
             try:
-                with border(self._node, "write"), self._meter.waiting("write"):
+                with plugin_errors(self._node, "write"), self._meter.waiting("write"):
                     refused = check_refusals(self._node, await self._call_write(batch), len(batch))
                 return batch, {index: Failure(self._node, reason, attempt) for index, reason in refused.items()}
             except TransientError as error:
@@ -167,7 +166,7 @@ class Writer:
             with self._meter.timing(self._meter.calls):
                 if type(batch.records[0]) is Bundle:
                     return await self._calls("take", [record.payload.after for record in batch])
-                return await self._calls("write", lent(batch))
+                return await self._calls("write", shallow_copy(batch))
         except RecordRefused as error:
             if type(batch.records[0]) is Bundle:
                 raise PieceRefused(error.message, suggestion=error.suggestion) from error
@@ -216,7 +215,7 @@ class Writer:
     async def _flush(self) -> None:
         """Make everything written durable, then vote on it."""
         timing = self._meter.timing(self._meter.persists)
-        with border(self._node, "flush"), self._meter.waiting("flush"), self._pace.step(), timing:
+        with plugin_errors(self._node, "flush"), self._meter.waiting("flush"), self._pace.step(), timing:
             await self._calls("flush")
         reach("writer.after_flush")
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0

@@ -8,13 +8,13 @@ import trio
 
 from conduit_py import __version__
 from conduit_py.graph.node import Graph, connector_label
+from conduit_py.inspect.tap import TapPoint
 from conduit_py.lifecycle.fleet import Fleet, Member
 from conduit_py.sdk.destination import Destination
 from conduit_py.status import Status
 from conduit_py.store.letter import LetterState
 from conduit_py.store.letter_table import Tally
 from conduit_py.stream.meter import Meter, Progress
-from conduit_py.stream.tap import TapPoint
 from conduit_py.telemetry import table
 from conduit_py.telemetry.sheet import Sheet, labels_text
 from conduit_py.telemetry.waiting import waits_of

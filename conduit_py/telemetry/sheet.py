@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from conduit_py.stream.histogram import Histogram
+from conduit_py.stream.meter import Histogram
 from conduit_py.telemetry.table import Metric, metrics
 
 

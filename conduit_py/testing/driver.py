@@ -11,7 +11,7 @@ from conduit_py.batch import Batch, MessageId, Piece, Span
 from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, Answer, Destination
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Source
-from conduit_py.stream.calls import Calls, is_async
+from conduit_py.stream.plugin_calls import PluginCaller, is_async
 
 RECORDS_MAX = 10_000
 """A source that gives more than this is taken for one without an end."""
@@ -49,7 +49,7 @@ class SourceDriver:
     def __init__(self, case: SourceCase) -> None:
         self.connector = case.connector.fresh()
         self._case = case
-        self._calls = Calls("source", self.connector)
+        self._calls = PluginCaller("source", self.connector)
         self._reading = trio.CancelScope()
         self._stopped = False
 
@@ -120,7 +120,7 @@ class DestinationDriver:
     def __init__(self, case: DestinationCase) -> None:
         self.connector = case.connector.fresh()
         self._acks: AckMode = self.connector.acks
-        self._calls = Calls("destination", self.connector)
+        self._calls = PluginCaller("destination", self.connector)
 
     async def open(self) -> None:
         await self._calls("open")

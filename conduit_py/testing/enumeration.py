@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 
 import trio
 
-from conduit_py.delivery.exactly_once import ExactlyOnce
+from conduit_py.exactly_once.transaction_loop import ExactlyOnce
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.store.store import Store

@@ -2,7 +2,7 @@
 
 from conduit_py.batch import MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.delivery.checkpoint import Checkpoint, decode_settled
+from conduit_py.exactly_once.checkpoint import Checkpoint, decode_settled
 from conduit_py.record import Record
 from conduit_py.store.claim import Changes
 from conduit_py.store.letter import Letter, LetterState

@@ -22,7 +22,7 @@ import trio
 from trio.testing import MockClock
 
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.stream.thread import OwnedThread
+from conduit_py.owned_thread import OwnedThread
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from conduit_py.delivery.checkpoint import Checkpoint
-from conduit_py.delivery.exactly_once import ExactlyOnce, Sealed
-from conduit_py.delivery.participants import Participants
+from conduit_py.exactly_once.checkpoint import Checkpoint
+from conduit_py.exactly_once.participants import Participants
+from conduit_py.exactly_once.transaction_loop import ExactlyOnce, Sealed
 from conduit_py.graph.node import Graph
 from conduit_py.store.claim import Changes, Claim
 from conduit_py.store.store import Store

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from conduit_py.delivery.checkpoint import Checkpoint
-from conduit_py.delivery.exactly_once import ExactlyOnce, Sealed
+from conduit_py.exactly_once.checkpoint import Checkpoint
+from conduit_py.exactly_once.transaction_loop import ExactlyOnce, Sealed
 from conduit_py.store.claim import Changes
 from conduit_py.testing.enumeration import Enumeration
 from conduit_py.testing.replay_world import ReplayWorld

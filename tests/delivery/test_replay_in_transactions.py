@@ -8,8 +8,8 @@ from conduit_connectors import memory
 from trio.testing import MockClock
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, State, Transaction, processor, sdk
-from conduit_py.delivery.checkpoint import decode_settled, encode_settled
 from conduit_py.errors import RecordRefused
+from conduit_py.exactly_once.checkpoint import decode_settled, encode_settled
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.letter_desk import LetterDesk
 from conduit_py.lifecycle.supervisor import Supervisor

@@ -11,8 +11,8 @@ from conduit_connectors import memory
 from trio.testing import MockClock
 
 from conduit_py import Destination, Pipeline, Record, Source, State, Transaction, processor, sdk
-from conduit_py.delivery.checkpoint import Checkpoint
 from conduit_py.errors import PipelineBusy, PositionBound
+from conduit_py.exactly_once.checkpoint import Checkpoint
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.store.claim import Changes
 from conduit_py.store.memory import MemoryStore

@@ -13,8 +13,8 @@ from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, State
 from conduit_py.backoff import Recovery
 from conduit_py.batch import MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.delivery.checkpoint import Checkpoint, decode_letters, encode_letters
 from conduit_py.errors import RecordRefused
+from conduit_py.exactly_once.checkpoint import Checkpoint, decode_letters, encode_letters
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
 from conduit_py.store.claim import Changes

@@ -17,7 +17,7 @@ from conduit_py.sdk.destination import Level
 from conduit_py.sdk.processor import FunctionProcessor
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.stream.swapping import LOOK_SECONDS
+from conduit_py.stream.hot_swap import LOOK_SECONDS
 from conduit_py.testing import Block, Delay, Fail, Log, ScriptedDestination, ScriptedSource, simulated
 
 RECORDS = 48

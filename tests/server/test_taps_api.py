@@ -10,9 +10,9 @@ from starlette.types import Message, Scope
 from trio.testing import MockClock
 
 from conduit_py.config.secrets import SECRETS
+from conduit_py.inspect.tap import BUFFER_SIZE
 from conduit_py.record import Record
 from conduit_py.server.taps import QUIET_SECONDS, TAPS_MAX
-from conduit_py.stream.tap import BUFFER_SIZE
 from conduit_py.testing import Fail
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from conduit_py.store.store import Store
 from conduit_py.store.trail import BYTES_MAX, DAY, HOUR, MINUTE, STARTS_MAX, Point, Trail
-from conduit_py.stream.trail_keeper import TrailKeeper
+from conduit_py.stream.settler import HistoryRecorder
 
 NOW = 1_800_000_000.0
 
@@ -95,7 +95,7 @@ async def test_a_trail_is_saved_with_the_position_and_forgotten_alone(store: Sto
 async def test_a_run_notes_where_it_began_and_then_once_a_minute(store: Store) -> None:
     now = [NOW]
     for first in (1, 5):
-        keeper = TrailKeeper(store, "orders", "web", clock=lambda: now[0])
+        keeper = HistoryRecorder(store, "orders", "web", clock=lambda: now[0])
         for number in range(first, first + 4):
             now[0] += 40
             position = b"%d" % number

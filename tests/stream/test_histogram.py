@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_py.stream.histogram import Histogram, empty
+from conduit_py.stream.meter import Histogram, empty
 
 values = st.lists(st.tuples(st.floats(0, 100), st.integers(1, 1000)))
 

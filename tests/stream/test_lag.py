@@ -15,7 +15,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import Lag
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.stream.lag import LAG_SECONDS
+from conduit_py.stream.meter import LAG_SECONDS
 from conduit_py.testing import Log, ScriptedDestination, ScriptedSource
 
 

@@ -14,7 +14,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import Batch
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.stream.calls import SLOW_SECONDS
+from conduit_py.stream.plugin_calls import SLOW_SECONDS
 from conduit_py.testing import Fail, Log, ScriptedDestination, ScriptedSource, position_of
 
 

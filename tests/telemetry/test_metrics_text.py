@@ -16,8 +16,7 @@ from conduit_py.errors import FatalError
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.sdk import Lag, Tally
 from conduit_py.store.memory import MemoryStore
-from conduit_py.stream.histogram import DURATION_BOUNDS, empty
-from conduit_py.stream.meter import Meter
+from conduit_py.stream.meter import DURATION_BOUNDS, Meter, empty
 from conduit_py.telemetry import table
 from conduit_py.telemetry.exposition import metrics_text
 from conduit_py.telemetry.reference import reference_page

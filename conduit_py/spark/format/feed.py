@@ -10,7 +10,7 @@ from conduit_py import sdk
 from conduit_py.sdk.source import EndOfSource
 from conduit_py.spark.format.open_source import OpenSource
 from conduit_py.spark.pump import Drawn, Pump
-from conduit_py.stream.calls import Calls, is_async
+from conduit_py.stream.plugin_calls import PluginCaller, is_async
 
 AHEAD_MAX = 4096
 """Records that are read and not yet taken."""
@@ -20,7 +20,7 @@ class Feed(OpenSource):
     """What was read and not taken when it is closed is read again by whoever opens the source next."""
 
     def __init__(self, source: sdk.Source[Any], opening: str, where: bytes | None, *, created: bool = False) -> None:
-        self._acks = Calls("source-ack", source)
+        self._acks = PluginCaller("source-ack", source)
         self.hears_acks = not self._acks.inherited("ack")
         """Whether the source wants to know what is done."""
         super().__init__(source, opening, where, created=created)

@@ -6,7 +6,7 @@ from typing import Any
 import trio
 
 from conduit_py import sdk
-from conduit_py.stream.calls import Calls
+from conduit_py.stream.plugin_calls import PluginCaller
 
 CLOSE_SECONDS = 5.0
 
@@ -19,7 +19,7 @@ class OpenSource:
         self._source = source
         self._opening = (opening, where)
         self._created = created
-        self._calls = Calls("source", source)
+        self._calls = PluginCaller("source", source)
         self._opened = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="conduit-source", daemon=True)

@@ -11,8 +11,7 @@ from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, refusal_text
 from conduit_py.spark.format.columns import refused_row
 from conduit_py.stream.answers import answers_about, check_refusals
-from conduit_py.stream.border import border
-from conduit_py.stream.calls import Calls
+from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
 
 NODE = "destination"
 
@@ -26,13 +25,13 @@ class RowRefused(FatalError):
 class Outlet:
     """Numbers the rows of each partition, which are their identities for whoever looks at delivery keys."""
 
-    def __init__(self, calls: Calls, owner: str) -> None:
+    def __init__(self, calls: PluginCaller, owner: str) -> None:
         self._calls = calls
         self._owner = owner
         self._rows: dict[int, int] = {}
 
     async def call(self, name: str, *args: Any) -> Any:
-        with border(NODE, name):
+        with plugin_errors(NODE, name):
             return await self._calls(name, *args)
 
     async def write(self, partition: int, records: list[Record]) -> Batch:
@@ -41,7 +40,7 @@ class Outlet:
         positions = [b"%d:%d" % (partition, first + index) for index in range(len(records))]
         batch = Batch.whole(Span(self._owner, "spark", first, positions), records)
         self._rows[partition] = first + len(records)
-        with border(NODE, "write"):
+        with plugin_errors(NODE, "write"):
             refused = check_refusals(NODE, await self._said(batch), len(batch))
         for index, reason in refused.items():
             raise RowRefused(refused_row(first + index, partition, RecordRefused(reason), records[index]))
@@ -69,7 +68,7 @@ class Outlet:
 
 @asynccontextmanager
 async def opened(destination: sdk.Destination[Any], owner: str) -> AsyncIterator[Outlet]:
-    calls = Calls(NODE, destination.fresh())
+    calls = PluginCaller(NODE, destination.fresh())
     outlet = Outlet(calls, owner)
     try:
         await outlet.call("open")

@@ -14,7 +14,7 @@ from conduit_py.spark.format.columns import check_schema
 from conduit_py.spark.format.envelope import Row, row_of
 from conduit_py.spark.format.feed import drawn
 from conduit_py.spark.format.settings import read_settings
-from conduit_py.stream.calls import Calls
+from conduit_py.stream.plugin_calls import PluginCaller
 
 PART_SIZE = 32 * 1024 * 1024
 
@@ -43,7 +43,7 @@ class Reader(datasource.DataSourceReader):
 
 
 async def _parts(source: SplittableSource[Any]) -> list[bytes]:
-    calls = Calls("source", source)
+    calls = PluginCaller("source", source)
     parts: list[bytes] = []
     try:
         await calls("open", None)

@@ -24,7 +24,7 @@ from conduit_py.spark.format.feed import drawn
 from conduit_py.spark.format.offset import BEGINNING, Json, Offset
 from conduit_py.spark.format.settings import ReadSettings, invalid, read_settings
 from conduit_py.spark.format.splitting import Splitting
-from conduit_py.stream.calls import Calls
+from conduit_py.stream.plugin_calls import PluginCaller
 
 PATIENCE_SECONDS = 5.0
 """For a source that waits instead of saying that there is nothing, when all that is there now is to be read."""
@@ -110,7 +110,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
             check_schema(self._schema)
             settings, source = _checked(self._options)
             # One that wants to know what is done must be told positions, which only reading tells.
-            heard = not Calls("source", source).inherited("ack")
+            heard = not PluginCaller("source", source).inherited("ack")
             if isinstance(source, SplittableSource) and source.splits() and not settings.rows_per_batch and not heard:
                 self._ways = Splitting(source)
             else:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 
 from conduit_py.errors import RecordRefused
+from conduit_py.inspect.record_edit import apply_edit
+from conduit_py.inspect.record_view import view_record
 from conduit_py.record import Operation, Payload, Record
-from conduit_py.stream.exhibit import exhibit
-from conduit_py.stream.revision import revised
 from conduit_py.testing.strategies import records
 
 AWKWARD: dict[Any, Any] = {
@@ -31,19 +31,19 @@ def record() -> Record:
 
 
 def shown(original: Record) -> dict[str, Any]:
-    return exhibit(original, 10_000_000, lambda text: text.replace("hunter2", "***")).value
+    return view_record(original, 10_000_000, lambda text: text.replace("hunter2", "***")).value
 
 
 def edited(original: Record, **after: Any) -> Record:
     """The record when somebody has changed these fields of what is shown of its payload."""
     display = shown(original)
     changed = {**display, "payload": {**display["payload"], "after": {**display["payload"]["after"], **after}}}
-    return revised(original, display, changed)
+    return apply_edit(original, display, changed)
 
 
 @given(records())
 def test_what_is_given_back_as_it_was_shown_is_the_same_record(original: Record) -> None:
-    again = revised(original, shown(original), shown(original))
+    again = apply_edit(original, shown(original), shown(original))
 
     assert again.to_map() == original.to_map()
 
@@ -66,7 +66,7 @@ def test_fields_are_added_and_taken_away() -> None:
     original = record()
     after = shown(original)["payload"]["after"]
     del after["raw"]
-    again = revised(original, shown(original), {"payload": {"after": {**after, "new": [1, None]}}})
+    again = apply_edit(original, shown(original), {"payload": {"after": {**after, "new": [1, None]}}})
 
     assert again.payload.after == {key: value for key, value in AWKWARD.items() if key != "raw"} | {"new": [1, None]}
     assert again.metadata == {"k": "v"}
@@ -87,7 +87,9 @@ def test_masked_secrets_stay_what_they_are() -> None:
 
 def test_raw_payloads_and_keys_are_given_in_base64() -> None:
     original = Record(b"1", key=b"old", payload=Payload(None, b"raw"))
-    again = revised(original, shown(original), {"key": {"id": 1}, "payload": {"after": "bmV3"}, "operation": "delete"})
+    again = apply_edit(
+        original, shown(original), {"key": {"id": 1}, "payload": {"after": "bmV3"}, "operation": "delete"}
+    )
 
     assert (again.key, again.payload.after, again.operation) == ({"id": 1}, b"new", Operation.DELETE)
 
@@ -97,4 +99,4 @@ def test_raw_payloads_and_keys_are_given_in_base64() -> None:
 )
 def test_what_is_no_record_is_refused(given_record: dict[str, Any]) -> None:
     with pytest.raises(RecordRefused):
-        revised(record(), shown(record()), given_record)
+        apply_edit(record(), shown(record()), given_record)

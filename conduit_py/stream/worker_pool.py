@@ -1,4 +1,4 @@
-"""Crew: the workers that apply one definition of a processor: its condition, its retries, its lanes."""
+"""WorkerPool: the workers that apply one definition of a processor: its condition, its retries, its lanes."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from conduit_py.record import Record
 from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.processor import Result
 from conduit_py.sdk.state import State
-from conduit_py.stream.lane import Lane
 from conduit_py.stream.meter import Meter
+from conduit_py.stream.worker import Worker
 
 
 class GivenUp(NamedTuple):
@@ -24,7 +24,7 @@ class GivenUp(NamedTuple):
     record: Record
 
 
-class Crew:
+class WorkerPool:
     """Gives the results of a processor for batches, in order, from `open` to `close`.
 
     With several workers a batch is cut into as many pieces, which are put together again in order
@@ -41,10 +41,10 @@ class Crew:
         self._rng = rng
         several = declared.workers > 1
         self._lanes = [
-            Lane(node, declared.processor.fresh(), always_in_thread=several, state=state)
+            Worker(node, declared.processor.fresh(), always_in_thread=several, state=state)
             for _ in range(declared.workers)
         ]
-        self._opened: list[Lane] = []
+        self._opened: list[Worker] = []
 
     async def open(self) -> None:
         for lane in self._lanes:
@@ -109,11 +109,11 @@ class Crew:
         return [result for part in results for result in part]
 
 
-async def close_all(opened: "Sequence[Lane | Crew]") -> None:
+async def close_all(opened: "Sequence[Worker | WorkerPool]") -> None:
     """Close them at once, so that none is held up by the others; raise the first error."""
     errors: list[RunError] = []
 
-    async def close(each: "Lane | Crew") -> None:
+    async def close(each: "Worker | WorkerPool") -> None:
         try:
             await each.close()
         except RunError as error:

@@ -6,15 +6,14 @@ from typing import Any
 
 import trio
 
-from conduit_py.delivery.checkpoint import without_set_back
 from conduit_py.errors import FatalError, RunError
+from conduit_py.exactly_once.checkpoint import without_set_back
 from conduit_py.graph.home import home_among
 from conduit_py.killpoint import reach
 from conduit_py.sdk.destination import Destination
 from conduit_py.sdk.transactional import StagedDestination, TransactionalDestination
 from conduit_py.store.claim import Changes, Claim
-from conduit_py.stream.border import border
-from conduit_py.stream.calls import Calls
+from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
 
 log = logging.getLogger("conduit_py")
 
@@ -23,7 +22,11 @@ class Participants:
     """The home, which carries the commit if there is one, and those that stage. All others are no concern here."""
 
     def __init__(
-        self, destinations: Mapping[str, Calls], dead_letters: Mapping[str, Calls], *, may_have_home: bool = True
+        self,
+        destinations: Mapping[str, PluginCaller],
+        dead_letters: Mapping[str, PluginCaller],
+        *,
+        may_have_home: bool = True,
     ) -> None:
         self._calls = {**destinations, **dead_letters}
         self._databases = [
@@ -44,7 +47,7 @@ class Participants:
         """
         committed = claim.committed
         for node in self._databases:
-            with border(node, "claim"):
+            with plugin_errors(node, "claim"):
                 encoded = await self._calls[node]("claim", claim.owner, claim.fence)
             changes = Changes.decode(encoded) if encoded is not None else None
             number = changes.number if changes is not None else 0
@@ -61,7 +64,7 @@ class Participants:
                 log.warning("%s: what %s staged last stays invisible, for it is gone", claim.owner, node)
         for node in self.staged:
             own = [intents[node]] if node in intents else []
-            with border(node, "begin"):
+            with plugin_errors(node, "begin"):
                 await self._calls[node]("begin", claim.owner, claim.fence, own)
 
     async def stage(self) -> dict[str, bytes]:
@@ -69,7 +72,7 @@ class Participants:
         intents: dict[str, bytes] = {}
 
         async def stage(node: str) -> None:
-            with border(node, "stage"):
+            with plugin_errors(node, "stage"):
                 intent = await self._calls[node]("stage")
             if intent is not None:
                 intents[node] = intent
@@ -82,7 +85,7 @@ class Participants:
         if self.home is not None:
             encoded = changes.encode()
             reach("transaction.before_home_commit")
-            with border(self.home, "commit"):
+            with plugin_errors(self.home, "commit"):
                 await self._calls[self.home]("commit", encoded)
             reach("transaction.after_home_commit")
         await claim.commit(changes)
@@ -91,7 +94,7 @@ class Participants:
         """Show what was staged."""
 
         async def apply(node: str) -> None:
-            with border(node, "apply"):
+            with plugin_errors(node, "apply"):
                 await self._calls[node]("apply", intents[node])
 
         await _each(list(intents), apply)
@@ -101,13 +104,13 @@ class Participants:
         for node, intent in intents.items():
             shown = False
             if node in self.staged:
-                with border(node, "apply_for"):
+                with plugin_errors(node, "apply_for"):
                     shown = await self._calls[node]("apply_for", owner, intent)
             if not shown:
                 log.warning("what %s wrote last to %s is seen when it is started again", owner, node)
 
 
-def _plugins(calls: Mapping[str, Calls]) -> dict[str, Destination[Any]]:
+def _plugins(calls: Mapping[str, PluginCaller]) -> dict[str, Destination[Any]]:
     return {node: each.plugin for node, each in calls.items() if isinstance(each.plugin, Destination)}
 
 

@@ -1,4 +1,4 @@
-"""Lane: one worker of a processor node, with a processor of its own."""
+"""Worker: one worker of a processor node, with a processor of its own."""
 
 import time
 from collections.abc import Callable
@@ -10,12 +10,11 @@ from conduit_py.record import Record
 from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.processor import FunctionProcessor, Processor, Result
 from conduit_py.sdk.state import State
-from conduit_py.stream.border import border, lent
-from conduit_py.stream.calls import SLOW_SECONDS, Calls, is_async
-from conduit_py.stream.unit import in_units
+from conduit_py.stream.atomic_state import with_atomic_state
+from conduit_py.stream.plugin_calls import SLOW_SECONDS, PluginCaller, is_async, plugin_errors, shallow_copy
 
 
-class Lane:
+class Worker:
     """Gives the results of a processor for the records of a batch, in order, errors included as values.
 
     Only a fatal error is raised. A transient one stands for every record of the batch.
@@ -28,7 +27,7 @@ class Lane:
         self, node: str, processor: Processor[Any], *, always_in_thread: bool = False, state: State | None = None
     ) -> None:
         self._node = node
-        self._calls = Calls(node, processor)
+        self._calls = PluginCaller(node, processor)
         self._processor = processor
         self._by_batch = processor.by_batch or processor.by_table
         self._call = _call(node, processor)
@@ -44,7 +43,7 @@ class Lane:
         if not is_function:
             self._processor.state = state
         defers = self._processor.defers
-        self._call = in_units(self._call, state, is_async=self._async, given=is_function, defers=defers)
+        self._call = with_atomic_state(self._call, state, is_async=self._async, given=is_function, defers=defers)
 
     def _blocks(self, processor: Processor[Any]) -> bool:
         if processor.blocking is not None:
@@ -52,12 +51,12 @@ class Lane:
         return not isinstance(processor, FunctionProcessor) and not self._calls.inherited("open")
 
     async def open(self) -> None:
-        with border(self._node, "open"):
+        with plugin_errors(self._node, "open"):
             await self._frame("open")
 
     async def close(self) -> None:
         try:
-            with border(self._node, "close"):
+            with plugin_errors(self._node, "close"):
                 await self._frame("close")
         finally:
             self._calls.close()
@@ -73,7 +72,7 @@ class Lane:
     async def run(self, batch: Batch) -> list[Result]:
         try:
             # What is raised is an error that ends the run, and it happened here, whoever's task this is.
-            with border(self._node, "process"):
+            with plugin_errors(self._node, "process"):
                 return await self._run(batch)
         except TransientError as error:
             # The retry policy comes first, and nothing is known about any of these records.
@@ -102,7 +101,7 @@ class Lane:
         if not self._by_batch:
             return each(self._call, batch.records)
         try:
-            return self._checked(self._call(lent(batch)), batch)
+            return self._checked(self._call(shallow_copy(batch)), batch)
         except RunError:
             raise
         except Exception as error:  # a border: the processor is the user's
@@ -110,7 +109,7 @@ class Lane:
 
     async def _batch_async(self, batch: Batch) -> list[Result]:
         try:
-            return self._checked(await self._call(lent(batch)), batch)
+            return self._checked(await self._call(shallow_copy(batch)), batch)
         except RunError:
             raise
         except Exception as error:  # a border: the processor is the user's
@@ -145,9 +144,9 @@ def _call(node: str, processor: Processor[Any]) -> Callable[..., Any]:
     if not processor.by_table:
         return processor.process_batch if processor.by_batch else processor.process
     # Only where it is used: pyarrow need not be installed, and takes time to import.
-    from conduit_py.stream.tables import in_tables
+    from conduit_py.stream.arrow import with_tables
 
-    return in_tables(node, processor)
+    return with_tables(node, processor)
 
 
 def each_while_quick(call: Callable[[Record], Result], records: list[Record]) -> list[Result]:

@@ -1,4 +1,4 @@
-"""Swapping: other processors for a run, while it runs."""
+"""HotSwap: other processors for a run, while it runs."""
 
 import logging
 from collections.abc import AsyncIterator, Mapping
@@ -8,9 +8,9 @@ import trio
 
 from conduit_py.errors import RunError
 from conduit_py.pipeline import Processor
-from conduit_py.stream.crew import Crew, close_all
 from conduit_py.stream.ledger import Ledger
-from conduit_py.stream.stage import Stage
+from conduit_py.stream.processor_node import ProcessorNode
+from conduit_py.stream.worker_pool import WorkerPool, close_all
 
 log = logging.getLogger("conduit_py")
 
@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.05
 CLOSE_SECONDS = 10.0
 
 
-class Swapping:
+class HotSwap:
     """Exchanges processors of a run without stopping it.
 
     Every record goes through the old processors or through the new ones, never through some of each:
@@ -27,7 +27,7 @@ class Swapping:
     old ones are closed when the last such record is settled, or with the run.
     """
 
-    def __init__(self, stages: Mapping[str, Stage], ledgers: Mapping[str, Ledger]) -> None:
+    def __init__(self, stages: Mapping[str, ProcessorNode], ledgers: Mapping[str, Ledger]) -> None:
         self._stages = stages
         self._ledgers = ledgers
         self._begun = False
@@ -77,8 +77,8 @@ class Swapping:
         self._nursery.start_soon(self._retire, crews, since)
         return True
 
-    async def _opened(self, processors: Mapping[str, Processor]) -> dict[str, Crew]:
-        crews: dict[str, Crew] = {}
+    async def _opened(self, processors: Mapping[str, Processor]) -> dict[str, WorkerPool]:
+        crews: dict[str, WorkerPool] = {}
         try:
             for node, declared in processors.items():
                 crews[node] = self._stages[node].crew(declared)
@@ -88,7 +88,7 @@ class Swapping:
             raise
         return crews
 
-    async def _retire(self, crews: Mapping[str, Crew], since: Mapping[str, int]) -> None:
+    async def _retire(self, crews: Mapping[str, WorkerPool], since: Mapping[str, int]) -> None:
         # Looked at now and then: no batch should pay for telling us.
         while any(ledger.has_before(since[source]) for source, ledger in self._ledgers.items()):  # noqa: ASYNC110
             await trio.sleep(LOOK_SECONDS)
@@ -96,7 +96,7 @@ class Swapping:
         await _closed(retired)
 
 
-async def _closed(crews: list[Crew]) -> None:
+async def _closed(crews: list[WorkerPool]) -> None:
     """Close crews that have nothing left to do, whatever comes of it: no record depends on it any more."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS) as scope:
         try:

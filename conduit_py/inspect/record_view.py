@@ -1,4 +1,4 @@
-"""Exhibit: a record as it is shown to somebody: in its JSON form, cut to a size, without secrets."""
+"""RecordView: a record as it is shown to somebody: in its JSON form, cut to a size, without secrets."""
 
 import base64
 import math
@@ -23,7 +23,7 @@ MARGIN = 16 * 1024
 _WRITTEN_AS_TEXT = (Decimal, datetime, date, time, timedelta, UUID, Enum)
 
 
-class Exhibit(msgspec.Struct):
+class RecordView(msgspec.Struct):
     """What is shown of a record; it shares nothing mutable with it."""
 
     value: Structured
@@ -32,16 +32,16 @@ class Exhibit(msgspec.Struct):
     long: list[str | bytes]
     """Each text that was cut, whole: two exhibits can be compared beyond what they show."""
 
-    def same_as(self, other: "Exhibit") -> bool:
+    def same_as(self, other: "RecordView") -> bool:
         return self.value == other.value and self.long == other.long
 
 
-def exhibit(record: Record, size_max: int, redact: Redact) -> Exhibit:
+def view_record(record: Record, size_max: int, redact: Redact) -> RecordView:
     """Show about `size_max` characters of a record at most, whatever it holds.
 
     What JSON cannot carry is shown as text. The time it takes depends on `size_max`, not on the record.
     """
-    showing = _Showing(size_max, redact)
+    showing = _ViewBuilder(size_max, redact)
     value = {
         "position": showing.raw(record.position, "position"),
         "operation": str(record.operation),
@@ -52,10 +52,10 @@ def exhibit(record: Record, size_max: int, redact: Redact) -> Exhibit:
             "after": showing.data(record.payload.after, "payload.after"),
         },
     }
-    return Exhibit(value, showing.cut, showing.long)
+    return RecordView(value, showing.cut, showing.long)
 
 
-class _Showing:
+class _ViewBuilder:
     """Shows one value after another until the room is used up."""
 
     def __init__(self, room: int, redact: Redact) -> None:
@@ -96,7 +96,7 @@ class _Showing:
             return self._object(value, path, depth)
         if isinstance(value, list | tuple | set | frozenset):
             return self._list(value, path, depth)
-        return self._text(_written(value), path)
+        return self._text(_as_text(value), path)
 
     def _text(self, text: str, path: str) -> str:
         room = max(self._room, 0)
@@ -152,7 +152,7 @@ class _Showing:
         return self._redact(readable).encode("utf-8", errors="surrogateescape")
 
 
-def _written(value: object) -> str:
+def _as_text(value: object) -> str:
     if isinstance(value, _WRITTEN_AS_TEXT):
         return str(msgspec.to_builtins(value))
     try:

@@ -1,22 +1,108 @@
-"""Sheet: records as an Arrow table, and what the answer of a processor makes of them. Needs pyarrow."""
+"""Tables: a processor that takes Arrow tables, as one that takes batches. Needs pyarrow."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import chain, compress
 from typing import Any
 
+import outcome
 import pyarrow as pa
 
 from conduit_py.batch import Batch
-from conduit_py.errors import ContractBroken, RecordRefused
+from conduit_py.errors import ContractBroken, RecordRefused, RunError
 from conduit_py.record import Data, Record, Structured
 from conduit_py.sdk.columns import ARROW_ERRORS, Fitted, columns, fitted
-from conduit_py.sdk.processor import Result
+from conduit_py.sdk.processor import FunctionProcessor, Processor, Result
 from conduit_py.sdk.rows import Rows
 from conduit_py.sdk.values import values_of
+from conduit_py.stream.plugin_calls import is_async
 
 
-class Sheet:
+def with_tables(node: str, processor: Processor[Any]) -> Callable[[Batch], Any]:
+    """The processor's `process_table` as a call that takes a batch and gives a result for each record."""
+    call = processor.process_table
+    alone = isinstance(processor, FunctionProcessor) and not processor.batch
+
+    def once(batch: Batch) -> list[Result]:
+        asking = Asking(node, batch, processor.table_schema, alone)
+        while (given := asking.next()) is not None:
+            asking.take(outcome.capture(call, *given))
+        return asking.results
+
+    async def once_async(batch: Batch) -> list[Result]:
+        asking = Asking(node, batch, processor.table_schema, alone)
+        while (given := asking.next()) is not None:
+            asking.take(await outcome.acapture(call, *given))
+        return asking.results
+
+    return once_async if is_async(call) else once
+
+
+class Asking:
+    """Asks a processor about a batch: with one table if that goes well, else with smaller ones.
+
+    Where it raises, or the records have no schema in common, the halves are asked about on their own, so that what is
+    wrong with one record is told of that one alone. `results` has a result for every record once `next` gives None.
+    """
+
+    def __init__(self, node: str, batch: Batch, schema: pa.Schema | None, alone: bool) -> None:
+        self.results: list[Result] = list(batch.records)
+        self._node = node
+        self._batch = batch
+        self._schema = schema
+        self._alone = alone
+        self._pending: list[Sequence[int]] = [range(len(batch))]
+        self._sheet: ArrowBatch | None = None
+
+    def next(self) -> tuple[Any, ...] | None:
+        """What to call the processor with; None when all is said. The answer must be taken before the next."""
+        while self._pending:
+            indices = self._pending.pop()
+            self._sheet = self._laid_out(indices)
+            if self._sheet is not None:
+                table, indices = self._sheet.table, self._sheet.indices
+                return (table,) if self._alone else (table, self._batch.select(indices))
+        return None
+
+    def take(self, answer: "outcome.Outcome[Any]") -> None:
+        asked = self._sheet
+        assert asked is not None
+        try:
+            returned = answer.unwrap()
+        except RunError:
+            raise
+        except Exception as error:  # a border: the processor is the user's
+            self._failed(asked.indices, error)
+            return
+        try:
+            results = asked.results(self._node, returned)
+        except ARROW_ERRORS as error:
+            self._failed(asked.indices, RecordRefused(f"what came of it cannot be held by a record: {error}"))
+            return
+        for index, result in zip(asked.indices, results, strict=True):
+            self.results[index] = result
+
+    def _laid_out(self, indices: Sequence[int]) -> "ArrowBatch | None":
+        try:
+            made, refused = sheet(self._batch, indices, self._schema)
+        except Unlike as error:
+            hint = "name the columns that the processor needs, and their types: @processor(arrow=pa.schema(…))"
+            self._failed(indices, RecordRefused(str(error), suggestion=hint))
+            return None
+        for index, reason in refused.items():
+            self.results[index] = reason
+        return made
+
+    def _failed(self, indices: Sequence[int], error: Exception) -> None:
+        """Ask about the halves, the earlier one first; with one record left it is that record's fault."""
+        if len(indices) == 1:
+            self.results[indices[0]] = error
+            return
+        middle = len(indices) // 2
+        self._pending += [indices[middle:], indices[:middle]]
+
+
+class ArrowBatch:
     """Some records of a batch, which are there at `indices`, and their fields as a table with a row for each.
 
     Records are changed only once all of an answer is understood, and only where it differs from the table: values
@@ -86,7 +172,9 @@ class Unlike(Exception):
     """Records that have no schema in common; of a single one it says why it has none."""
 
 
-def sheet(batch: Batch, indices: Sequence[int], schema: pa.Schema | None) -> tuple[Sheet | None, dict[int, Result]]:
+def sheet(
+    batch: Batch, indices: Sequence[int], schema: pa.Schema | None
+) -> tuple[ArrowBatch | None, dict[int, Result]]:
     """The records at these indices that fit, if any, and why the others do not. Without a schema they have their own.
 
     Raises Unlike if there is none that all records fit that have fields.
@@ -104,7 +192,7 @@ def sheet(batch: Batch, indices: Sequence[int], schema: pa.Schema | None) -> tup
     if made.refused:
         refused |= {indices[row]: RecordRefused(reason) for row, reason in made.refused.items()}
         indices = [indices[row] for row in made.kept]
-    return (Sheet(indices, [batch.records[index] for index in indices], made.batch) if indices else None), refused
+    return (ArrowBatch(indices, [batch.records[index] for index in indices], made.batch) if indices else None), refused
 
 
 def _fitted_by_their_own(rows: list[Structured]) -> Fitted:

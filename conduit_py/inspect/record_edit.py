@@ -7,7 +7,7 @@ from conduit_py.errors import RecordRefused
 from conduit_py.record import Data, Payload, Record, Structured
 
 
-def revised(original: Record, shown: Structured, given: Structured) -> Record:
+def apply_edit(original: Record, shown: Structured, given: Structured) -> Record:
     """The record that `given`, an edited copy of `shown`, stands for.
 
     What was left as it was shown keeps its value: what JSON cannot carry, what was cut and what was

@@ -8,12 +8,12 @@ from trio.testing import MockClock
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, processor
 from conduit_py.backoff import Recovery
 from conduit_py.errors import FatalError
+from conduit_py.inspect.tap import BUFFER_SIZE, Sample, Tap, Taps
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.stream.tap import BUFFER_SIZE, Sample, Tap, Taps
 from conduit_py.testing import Fail, Log, Refuse, ScriptedDestination, ScriptedSource
 
 

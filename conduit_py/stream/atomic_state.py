@@ -10,7 +10,7 @@ from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.state import State
 
 
-def in_units(
+def with_atomic_state(
     call: Callable[..., Any], state: State, *, is_async: bool, given: bool, defers: bool = False
 ) -> Callable[[Record | Batch], Any]:
     """The call with its state: one that raises, or gives an error as its result, has not touched it.

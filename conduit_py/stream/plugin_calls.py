@@ -1,24 +1,27 @@
-"""Calls: how the runtime calls a plugin, whose methods may be sync or async."""
+"""Calls into plugins: their methods may be sync or async, block, and raise anything."""
 
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import trio
 
+from conduit_py.batch import Batch
+from conduit_py.errors import NodeFailed, RunError
+from conduit_py.owned_thread import OwnedThread
 from conduit_py.sdk.destination import Destination
 from conduit_py.sdk.plugin import Connector, Plugin
 from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.source import Source
-from conduit_py.stream.thread import OwnedThread
 
 SLOW_SECONDS = 0.05
 """A sync call that takes longer than this in the event loop would hold up every other task."""
 SLOW_CALLS_MAX = 3
 
 
-class Calls:
+class PluginCaller:
     """Awaits a plugin's async methods and runs its sync ones in one thread, which starts when first needed.
 
     A method that the plugin inherited unchanged does nothing, so calling it costs nothing. A plugin
@@ -85,10 +88,10 @@ class Calls:
         if self._thread is not None:
             self._thread.close()
 
-    async def ended(self) -> None:
+    async def join(self) -> None:
         """Once closed: wait until no call is under way any more."""
         if self._thread is not None:
-            await self._thread.ended()
+            await self._thread.join()
 
 
 _NONE = object()
@@ -101,3 +104,20 @@ async def _nothing(*args: Any) -> None:
 
 def is_async(call: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+
+
+@contextmanager
+def plugin_errors(node: str, doing: str) -> Iterator[None]:
+    """Translate what a plugin raises: errors it classified keep their class, all others become NodeFailed."""
+    try:
+        yield
+    except RunError as error:
+        error.node = error.node or node
+        raise
+    except Exception as error:
+        raise NodeFailed(node, doing, error) from error
+
+
+def shallow_copy(batch: Batch) -> Batch:
+    """The batch with a list of its own: a plugin that reorders it or takes records out must not do so to ours."""
+    return Batch(batch.span, list(batch.records), batch.sequences, batch.pieces)

@@ -48,7 +48,7 @@ class OwnedThread:
         """End the thread after the calls already given to it."""
         self._jobs.put(None)
 
-    async def ended(self) -> None:
+    async def join(self) -> None:
         """Wait until the closed thread has ended, and with it the last call."""
         if self._thread.is_alive():
             # A limiter of its own: those who wait for stuck calls must not be in each other's way.

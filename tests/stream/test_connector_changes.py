@@ -13,7 +13,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import Batch
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import ConnectorEntry
-from conduit_py.stream.fingerprint import fingerprint, masked, matches, outdated
+from conduit_py.stream.connector_changes import fingerprint, masked, matches, outdated
 from conduit_py.testing import ScriptedSource
 
 REFERRED = "r3ferred-password-of-this-test"

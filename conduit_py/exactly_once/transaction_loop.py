@@ -9,25 +9,25 @@ from functools import partial
 import trio
 
 from conduit_py.dead_letter import DeadLetter
-from conduit_py.delivery.checkpoint import (
+from conduit_py.delivery.courier import Courier
+from conduit_py.errors import Fenced, RunError
+from conduit_py.exactly_once.checkpoint import (
     Checkpoint,
     decode_letters,
     decode_settled,
     encode_letters,
     encode_settled,
 )
-from conduit_py.delivery.courier import Courier
-from conduit_py.delivery.participants import Participants
-from conduit_py.errors import Fenced, RunError
+from conduit_py.exactly_once.participants import Participants
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
 from conduit_py.killpoint import reach
 from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
 from conduit_py.store.letter_table import Settled
 from conduit_py.store.store import Store
-from conduit_py.stream.dead_letters import DeadLetterOffice, Refused, printable
+from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored, printable
 from conduit_py.stream.gate import Gate
-from conduit_py.stream.ledger import Stretch
+from conduit_py.stream.ledger import SettledRange
 from conduit_py.stream.wiring import Task, Wiring
 from conduit_py.transaction import Transaction
 
@@ -42,7 +42,7 @@ class Sealed:
     """A transaction that nothing more enters, everything in which is settled."""
 
     records: int
-    stretches: dict[str, list[Stretch]]
+    stretches: dict[str, list[SettledRange]]
     letters: list[DeadLetter]
     replayed: list[Settled]
     puts: dict[bytes, bytes | None]
@@ -224,7 +224,7 @@ class ExactlyOnce:
 
     def _seal(self) -> Sealed:
         """Take everything that the transaction changes, in one step of the event loop."""
-        stretches: dict[str, list[Stretch]] = {}
+        stretches: dict[str, list[SettledRange]] = {}
         letters: list[DeadLetter] = []
         for source, settler in self._wiring.settlers.items():
             stretches[source], refused = settler.take()
@@ -323,10 +323,10 @@ def _within_windows(graph: Graph, limits: Transaction) -> Transaction:
     return limits.model_copy(update={"max_records": min(limits.max_records, fits)})
 
 
-async def _keep(office: DeadLetterOffice, letters: Sequence[DeadLetter]) -> None:
+async def _keep(office: DeadLetterHandler, letters: Sequence[DeadLetter]) -> None:
     if not letters:
         return
     try:
         await office.store(letters)
-    except Refused as refused:
+    except LettersNotStored as refused:
         raise refused.error from refused

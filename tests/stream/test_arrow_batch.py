@@ -17,7 +17,7 @@ from conduit_py import Batch, Record, RecordRefused, Rows, processor
 from conduit_py.batch import Span
 from conduit_py.errors import ContractBroken, FatalError
 from conduit_py.sdk import Result
-from conduit_py.stream.tables import in_tables
+from conduit_py.stream.arrow import with_tables
 from conduit_py.testing.strategies import python_values
 
 
@@ -26,7 +26,7 @@ def results(function: Callable[..., Any], payloads: Sequence[Any], arrow: Any = 
     positions = [b"%d" % n for n in range(len(payloads))]
     records = [Record.of(after, position=position) for after, position in zip(payloads, positions, strict=True)]
     batch = Batch.whole(Span("p", "s", 0, positions), records)
-    answers: list[Result] = in_tables("node", processor(arrow=arrow, **more)(function))(batch)
+    answers: list[Result] = with_tables("node", processor(arrow=arrow, **more)(function))(batch)
     return answers
 
 
@@ -256,7 +256,7 @@ class TestWhatIsChanged:
     def test_key_position_operation_and_metadata_stay(self) -> None:
         record = Record.of({"n": 1}, key={"n": 1}, position=b"7")
         record.metadata = {"a": "b"}
-        call = in_tables("node", processor(arrow=True)(doubled))
+        call = with_tables("node", processor(arrow=True)(doubled))
 
         [answer] = call(Batch.whole(Span("p", "s", 0, [b"7"]), [record]))
 

@@ -14,11 +14,11 @@ import trio
 from conduit_py.batch import Batch, MessageId
 from conduit_py.encodable import encodable
 from conduit_py.errors import RunError, describe
+from conduit_py.inspect.record_view import RecordView, Redact, view_record
 from conduit_py.record import Record, Structured
 from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
-from conduit_py.stream.exhibit import Exhibit, Redact, exhibit
 
 log = logging.getLogger("conduit_py")
 
@@ -96,8 +96,8 @@ class Tap:
     def full(self) -> bool:
         return self._send.statistics().current_buffer_used == BUFFER_SIZE
 
-    def show(self, record: Record) -> Exhibit:
-        return exhibit(record, RECORD_SIZE_MAX, self._redact)
+    def show(self, record: Record) -> RecordView:
+        return view_record(record, RECORD_SIZE_MAX, self._redact)
 
     def say(self, error: str) -> str:
         return encodable(self._redact(error))
@@ -228,12 +228,12 @@ class Look:
 class _Seen:
     batch: Batch
     index: int
-    before: Exhibit | None
+    before: RecordView | None
 
 
 class _Made(NamedTuple):
     outcome: Outcome
-    after: Sequence[Exhibit] | None = None
+    after: Sequence[RecordView] | None = None
     error: str | None = None
     pieces: int = 1
 
@@ -256,7 +256,7 @@ def _made(tap: Tap, seen: _Seen, result: Result) -> _Made:
     return _Made("failed", error=f"returned {type(result).__name__}")
 
 
-def _after(tap: Tap, seen: _Seen, record: Record) -> Exhibit:
+def _after(tap: Tap, seen: _Seen, record: Record) -> RecordView:
     after = tap.show(record)
     if not record.position and seen.before is not None:
         # The runtime gives a record made anew the position of the one that it came from.

@@ -1,4 +1,4 @@
-"""Stage: one processor node; what a record becomes, and what that means for its message."""
+"""ProcessorNode: one processor node; what a record becomes, and what that means for its message."""
 
 import logging
 import random
@@ -14,6 +14,7 @@ from conduit_py.batch import Batch, Piece
 from conduit_py.bundle import RECORDS
 from conduit_py.dead_letter import DeadLetter, Failure, RefusedElsewhere
 from conduit_py.errors import CannotDefer, ContractBroken, RunError
+from conduit_py.inspect.tap import TapPoint
 from conduit_py.pieces import Pieces
 from conduit_py.pipeline import Processor
 from conduit_py.record import Record
@@ -21,17 +22,16 @@ from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
 from conduit_py.sdk.state import State
-from conduit_py.stream.crew import Crew, GivenUp, close_all
 from conduit_py.stream.deferral import Deferral
+from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
-from conduit_py.stream.outlet import Outlet
-from conduit_py.stream.tap import TapPoint
+from conduit_py.stream.worker_pool import GivenUp, WorkerPool, close_all
 
 log = logging.getLogger("conduit_py")
 
 
-async def run_stages(stages: list["Stage"], batch: Batch, outlet: Outlet) -> None:
+async def run_chain(stages: list["ProcessorNode"], batch: Batch, outlet: FanOut) -> None:
     """Take a batch through processors, then send what is left of it on."""
     for stage in stages:
         if not batch.records:
@@ -42,7 +42,7 @@ async def run_stages(stages: list["Stage"], batch: Batch, outlet: Outlet) -> Non
 
 
 async def run_deferring(
-    inbox: trio.MemoryReceiveChannel[Batch], stages: list["Stage"], outlet: Outlet, deferral: Deferral
+    inbox: trio.MemoryReceiveChannel[Batch], stages: list["ProcessorNode"], outlet: FanOut, deferral: Deferral
 ) -> None:
     """As `run_processors`, if the first of them may defer: what comes before the deferred record goes on at once."""
     first, *others = stages
@@ -51,19 +51,21 @@ async def run_deferring(
             batch = await deferral.receive(inbox)
             while batch.records:
                 passed, batch = await first.apply_in_part(batch)
-                await run_stages(others, passed, outlet)
+                await run_chain(others, passed, outlet)
                 if batch.records:
                     batch = await deferral.next_transaction(batch, inbox)
 
 
-async def run_processors(inbox: trio.MemoryReceiveChannel[Batch], stages: list["Stage"], outlet: Outlet) -> None:
+async def run_processors(
+    inbox: trio.MemoryReceiveChannel[Batch], stages: list["ProcessorNode"], outlet: FanOut
+) -> None:
     """A run of adjacent processors as one task: a channel between them would only cost time."""
     with inbox, outlet:
         async for batch in inbox:
-            await run_stages(stages, batch, outlet)
+            await run_chain(stages, batch, outlet)
 
 
-class Stage:
+class ProcessorNode:
     """Applies a processor to batches in order and tells the ledger about every message that ends here.
 
     The processor may be exchanged while batches come: `begin` says from which messages on another crew
@@ -88,13 +90,13 @@ class Stage:
         self._rng = rng
         self._point = point
         self._state = state
-        self._shifts = [_Shift({}, self.crew(declared))]
+        self._shifts = [_Generation({}, self.crew(declared))]
         self.turn: trio.Lock | None = None
         """Held while a batch is worked on; only where dead letters may come in beside the batches of the task."""
 
-    def crew(self, declared: Processor) -> Crew:
+    def crew(self, declared: Processor) -> WorkerPool:
         """Workers for this node, not yet opened."""
-        return Crew(self._node, declared, self._meter, self._rng, self._state)
+        return WorkerPool(self._node, declared, self._meter, self._rng, self._state)
 
     async def open(self) -> None:
         for shift in self._shifts:
@@ -106,19 +108,19 @@ class Stage:
 
     def replace(self, declared: Processor) -> None:
         """Work by another definition from the start; only before `open`."""
-        self._shifts = [_Shift({}, self.crew(declared))]
+        self._shifts = [_Generation({}, self.crew(declared))]
 
-    def begin(self, crew: Crew, since: Mapping[str, int]) -> None:
+    def begin(self, crew: WorkerPool, since: Mapping[str, int]) -> None:
         """Have an opened crew work on the messages of each source that have these sequences, and later ones."""
-        self._shifts.append(_Shift(since, crew))
+        self._shifts.append(_Generation(since, crew))
 
-    def retire(self, successor: Crew) -> list[Crew]:
+    def retire(self, successor: WorkerPool) -> list[WorkerPool]:
         """Let go of the crews before this one, which must have nothing left to do; they are the caller's to close."""
         start = next((index for index, shift in enumerate(self._shifts) if shift.crew is successor), 0)
         retired, self._shifts = self._shifts[:start], self._shifts[start:]
         return [shift.crew for shift in retired]
 
-    def _crew_for(self, batch: Batch) -> Crew:
+    def _crew_for(self, batch: Batch) -> WorkerPool:
         for shift in reversed(self._shifts):
             if batch.span.first >= shift.since.get(batch.span.source, 0):
                 return shift.crew
@@ -174,7 +176,7 @@ class Stage:
             return self._filtered(batch, results)  # type: ignore[arg-type]
         return _Sorting(self, batch, results, given_up).outcome()
 
-    async def _seen(self, crew: Crew, batch: Batch) -> tuple[list[Result], dict[int, GivenUp]]:
+    async def _seen(self, crew: WorkerPool, batch: Batch) -> tuple[list[Result], dict[int, GivenUp]]:
         look = self._point.look(batch)
         try:
             results, given_up = await crew.results(batch)
@@ -232,17 +234,19 @@ class Stage:
 _KEPT_OR_FILTERED = {Record, type(None)}
 
 
-class _Shift(NamedTuple):
+class _Generation(NamedTuple):
     """A crew, and by source the first message it works on; none is given for those it works on from the start."""
 
     since: Mapping[str, int]
-    crew: Crew
+    crew: WorkerPool
 
 
 class _Sorting:
     """Sorts the results for one batch into what goes on and what ends here."""
 
-    def __init__(self, stage: Stage, batch: Batch, results: list[Result], given_up: Mapping[int, GivenUp]) -> None:
+    def __init__(
+        self, stage: ProcessorNode, batch: Batch, results: list[Result], given_up: Mapping[int, GivenUp]
+    ) -> None:
         self._stage = stage
         self._batch = batch
         self._results = results

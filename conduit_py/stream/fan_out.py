@@ -1,4 +1,4 @@
-"""Outlet: where a node sends its batches, to one follower or to several."""
+"""FanOut: where a node sends its batches, to one follower or to several."""
 
 from types import TracebackType
 
@@ -18,7 +18,7 @@ def channel_size(delivery: Delivery) -> int:
     return TRANSACTION_CHANNEL_SIZE if delivery == "exactly_once" else CHANNEL_SIZE
 
 
-class Outlet:
+class FanOut:
     """Hands every batch to every follower, and returns when all have received it (fan-out).
 
     Followers that may change records get copies, so that branches never see each other's changes.
@@ -47,7 +47,7 @@ class Outlet:
             # A sender that never waits would starve everybody else.
             await trio.lowlevel.checkpoint()
 
-    def __enter__(self) -> "Outlet":
+    def __enter__(self) -> "FanOut":
         return self
 
     def __exit__(

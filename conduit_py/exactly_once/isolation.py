@@ -1,6 +1,5 @@
 """Isolation: how a record that fails its whole transaction is found, so that it fails alone."""
 
-from conduit_py.delivery.exactly_once import ExactlyOnce
 from conduit_py.errors import (
     CannotDefer,
     DeadLetterFailed,
@@ -11,6 +10,7 @@ from conduit_py.errors import (
     RunError,
     StopTimedOut,
 )
+from conduit_py.exactly_once.transaction_loop import ExactlyOnce
 from conduit_py.graph.node import Graph
 
 PARTS = 16

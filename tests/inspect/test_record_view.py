@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conduit_py.inspect.record_view import view_record
 from conduit_py.record import Payload, Record
-from conduit_py.stream.exhibit import exhibit
 from conduit_py.testing.strategies import records
 
 
@@ -20,19 +20,19 @@ def hide(text: str) -> str:
 
 
 def shown(after: Any, size_max: int = 1000) -> tuple[Any, list[str]]:
-    made = exhibit(Record.of(after), size_max, hide)
+    made = view_record(Record.of(after), size_max, hide)
     return made.value["payload"]["after"], made.cut
 
 
 @settings(deadline=None)
 @given(records())
 def test_a_record_that_fits_is_shown_in_its_json_form(record: Record) -> None:
-    made = exhibit(record, 1_000_000, str)
+    made = view_record(record, 1_000_000, str)
 
     assert made.cut == []
     assert json.loads(json.dumps(made.value)) == made.value
     assert made.value["position"] == base64.b64encode(record.position).decode()
-    assert made.same_as(exhibit(record.copy(), 1_000_000, str))
+    assert made.same_as(view_record(record.copy(), 1_000_000, str))
 
 
 def test_values_of_python_are_shown_as_text() -> None:
@@ -61,7 +61,7 @@ def test_raw_data_is_cut_so_that_what_is_shown_can_be_decoded() -> None:
 
 
 def test_two_exhibits_differ_where_they_do_not_show_it() -> None:
-    first, same, other = (exhibit(Record.of({"text": "x" * 5000 + end}), 100, str) for end in ("a", "a", "b"))
+    first, same, other = (view_record(Record.of({"text": "x" * 5000 + end}), 100, str) for end in ("a", "a", "b"))
 
     assert first.value == other.value
     assert first.same_as(same)
@@ -72,15 +72,15 @@ def test_secrets_are_taken_out_of_texts_keys_numbers_and_raw_data() -> None:
     record = Record(
         metadata={"s3cret": "as3cretb"}, key=b"\xff s3cret \x00", payload=Payload(after={"deep": [{"a": b"s3cret"}]})
     )
-    text = json.dumps(exhibit(record, 10_000, hide).value)
+    text = json.dumps(view_record(record, 10_000, hide).value)
 
     assert "s3cret" not in text
     assert base64.b64encode(b"\xff *** \x00").decode() in text
     assert base64.b64encode(b"***").decode() in text
     assert '{"***": "a***b"}' in text
-    assert exhibit(Record.of({"pin": 12345678}), 100, lambda text: text.replace("12345678", "***")).value["payload"][
-        "after"
-    ] == {"pin": "***"}
+    assert view_record(Record.of({"pin": 12345678}), 100, lambda text: text.replace("12345678", "***")).value[
+        "payload"
+    ]["after"] == {"pin": "***"}
 
 
 def test_a_secret_is_not_shown_up_to_where_it_was_cut() -> None:
@@ -109,7 +109,7 @@ def test_what_holds_itself_or_very_much_takes_no_time() -> None:
     )
 )
 def test_no_more_than_about_the_size_is_shown(value: Any) -> None:
-    made = exhibit(Record.of({"value": value}), 50, str)
+    made = view_record(Record.of({"value": value}), 50, str)
 
     assert len(json.dumps(made.value, ensure_ascii=False)) < 50 * 8 + 400
 

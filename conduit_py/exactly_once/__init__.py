@@ -1,0 +1,1 @@
+"""Exactly-once delivery: transactions that commit positions, state, dead letters and intents together"""

@@ -1,0 +1,1 @@
+"""Looking at records: taps on a running pipeline, views of records cut and redacted, edits of them"""

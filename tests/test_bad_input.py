@@ -86,7 +86,7 @@ class Folder:
         command = [str(COMMAND), "run", "p.py", *arguments]
         if under:
             command = ["bash", "-c", f'{under}; exec "$@"', "bash", *command]
-        ran = subprocess.run(command, cwd=self.path, capture_output=True, text=True, timeout=60, check=False)
+        ran = subprocess.run(command, cwd=self.path, capture_output=True, text=True, timeout=300, check=False)
         return Answer(ran.returncode, ran.stdout, ran.stderr)
 
     def lines(self, name: str = "out.jsonl") -> list[Any]:
@@ -389,7 +389,7 @@ def run_on_tiny_disk(folder: Folder, size: str, *arguments: str) -> Answer:
     if shutil.which("unshare") is None:
         pytest.skip("a disk of a few kilobytes needs the program unshare")
     ran = subprocess.run(
-        [*isolated, COMMAND, "run", "p.py", *arguments], cwd=folder.path, capture_output=True, text=True, timeout=60
+        [*isolated, COMMAND, "run", "p.py", *arguments], cwd=folder.path, capture_output=True, text=True, timeout=300
     )
     if ran.returncode in (1, 77) and not ran.stdout:
         pytest.skip("a disk of a few kilobytes needs the right to mount one")
@@ -694,7 +694,7 @@ def test_a_processor_that_raises_shows_its_line_to_those_who_debug(folder: Folde
     folder.numbers(3)
     folder.pipeline(processors="[crowd]", dead_letters=KEEP, head=CROWD)
     command = [str(COMMAND), "run", "p.py", "--debug"]
-    said = subprocess.run(command, cwd=folder.path, capture_output=True, text=True, timeout=60).stderr
+    said = subprocess.run(command, cwd=folder.path, capture_output=True, text=True, timeout=300).stderr
 
     assert 'p.py", line 8, in crowd' in said
     assert "ValueError: three is a crowd" in said

@@ -39,7 +39,7 @@ def _run_commands(text: str, folder: Path) -> None:
 
 def _run(command: list[str], folder: Path) -> None:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, f"{command[-1]}\n{ran.stdout}{ran.stderr}"
 
 

@@ -23,7 +23,7 @@ def test_there_are_at_least_five() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_its_output_is_what_it_says(name: str, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / name, tmp_path, dirs_exist_ok=True)
-    ran = subprocess.run([COMMAND, "run", "pipeline.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([COMMAND, "run", "pipeline.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
 
     assert ran.returncode == 0, ran.stderr
     for expected in (tmp_path / "expected").iterdir():
@@ -36,7 +36,7 @@ def test_its_output_is_what_it_says(name: str, tmp_path: Path) -> None:
 
 def test_the_unparsable_and_the_refused_orders_are_dead_letters_that_keep_what_was_read(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "orders", tmp_path, dirs_exist_ok=True)
-    subprocess.run([COMMAND, "run", "pipeline.py"], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    subprocess.run([COMMAND, "run", "pipeline.py"], cwd=tmp_path, check=True, capture_output=True, timeout=300)
 
     letters = (tmp_path / "dead.jsonl").read_text().splitlines()
     assert len(letters) == 2
@@ -49,7 +49,7 @@ def test_the_unparsable_and_the_refused_orders_are_dead_letters_that_keep_what_w
 def test_the_demo_delivers_every_order_and_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     command = [sys.executable, str(EXAMPLES / "demo" / "run.py"), str(folder)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
 
     assert ran.returncode == 0, ran.stderr
     assert "65,000 read, 65,000 acked, 50 filtered, 11 dead letters" in ran.stdout

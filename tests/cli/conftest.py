@@ -111,7 +111,7 @@ class Command:
     def __call__(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
         setting = self._setting()
         setting["env"].update(environment)
-        return subprocess.run(self._line(arguments), **setting, timeout=60, check=False)
+        return subprocess.run(self._line(arguments), **setting, timeout=300, check=False)
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         process: subprocess.Popen[str] = subprocess.Popen(self._line(arguments), **self._setting())
@@ -208,7 +208,7 @@ class Serving:
 
     def until(self, id: str, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """Ask for a pipeline until it is as wanted."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:
             shown: dict[str, Any] = httpx.get(f"{self.url}/api/v1/pipelines/{id}").raise_for_status().json()
             if wanted(shown):

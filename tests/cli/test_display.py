@@ -161,7 +161,7 @@ def test_on_a_terminal_the_table_is_live_and_ctrl_c_is_explained(command: "Comma
         rest = read_until(terminal, None)
         assert b"stopping; press Ctrl-C again to force" in rest
         assert b"numbers: stopped: " in rest
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
     finally:
         process.kill()
         process.wait()

@@ -16,9 +16,9 @@ def test_the_project_runs_and_its_test_passes(command: "Command", flags: list[st
     written = command("init", "shop", *flags)
     project = command.folder / "shop"
     run = [sys.executable, "-m", "conduit_py.cli.main", "run", f"pipelines/{name}"]
-    ran = subprocess.run(run, cwd=project, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(run, cwd=project, capture_output=True, text=True, timeout=300, check=False)
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    tested = subprocess.run(test, cwd=project, capture_output=True, text=True, timeout=100, check=False)
+    tested = subprocess.run(test, cwd=project, capture_output=True, text=True, timeout=300, check=False)
 
     assert written.stdout.splitlines()[-1] == f"next: cd shop && conduit-py run pipelines/{name}"
     assert ran.returncode == 0, ran.stderr

@@ -254,7 +254,7 @@ def test_a_server_that_is_gone_is_said_to_be(serving: "Serving") -> None:
     serving.add("endless")
     process = serving.start()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     done = serving("pipelines", "list")
     for_programs = serving("pipelines", "list", "--json")
 

@@ -68,9 +68,9 @@ def test_ctrl_c_leaves_in_peace_and_a_server_that_ends_ends_it(serving: "Serving
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["outcome"] == "written"
     leaving.send_signal(signal.SIGINT)
-    left = leaving.wait(60)
+    left = leaving.wait(300)
     server.send_signal(signal.SIGTERM)
-    ended = staying.wait(60)
+    ended = staying.wait(300)
     assert staying.stderr is not None
 
     assert (left, ended) == (0, 3)

@@ -31,7 +31,7 @@ class Terminal:
         self.process = subprocess.Popen(line, stdin=other, stdout=other, stderr=subprocess.PIPE, env=environment)
         os.close(other)
 
-    def until(self, wanted: Callable[[str], bool], seconds: float = 60) -> None:
+    def until(self, wanted: Callable[[str], bool], seconds: float = 300) -> None:
         """Read what is drawn until it is as wanted, or the command ends."""
         deadline = time.monotonic() + seconds
         while not wanted(self.seen):
@@ -44,7 +44,7 @@ class Terminal:
     def end(self) -> tuple[int, str]:
         """The exit code and stderr, once everything is drawn."""
         self.until(lambda _: False)
-        _, stderr = self.process.communicate(timeout=60)
+        _, stderr = self.process.communicate(timeout=300)
         os.close(self._main)
         return self.process.returncode, stderr.decode()
 
@@ -82,7 +82,7 @@ def test_a_server_that_ends_is_waited_for(serving: "Serving") -> None:
     terminal.until(lambda seen: "endless" in seen)
     server.send_signal(signal.SIGTERM)
     terminal.until(lambda seen: "has ended the connection; trying again." in seen)
-    assert server.wait(60) == 0
+    assert server.wait(300) == 0
     terminal.until(lambda seen: "cannot reach a server" in seen)
     terminal.seen = ""
     serving.command.start("serve", "--pipelines", "pipelines", "--port", serving.url.rpartition(":")[2])
@@ -95,7 +95,7 @@ def test_a_server_that_ends_is_waited_for(serving: "Serving") -> None:
 def test_a_server_that_was_never_there_is_an_error(serving: "Serving") -> None:
     server = serving.start()
     server.kill()
-    server.wait(60)
+    server.wait(300)
     terminal = Terminal("top", "--url", serving.url)
     code, stderr = terminal.end()
 

@@ -201,7 +201,7 @@ def test_every_record_is_there_once_when_the_process_is_killed(tmp_path: Path, k
 
     def run(kill: str) -> int:
         environment = os.environ | {"FOLDER": str(tmp_path), "KILL": kill}
-        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
+        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
         assert ran.returncode in (0, -signal.SIGKILL), ran.stderr
         return ran.returncode
 

@@ -63,7 +63,6 @@ pipeline = Pipeline(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 def test_i8_killed_again_and_again_a_copy_is_exact(tmp_path: Path) -> None:
     expected = "".join(json.dumps({"n": n, "text": "x" * 60}, separators=(",", ":")) + "\n" for n in range(RECORDS))
     kills: Counter[str] = Counter()

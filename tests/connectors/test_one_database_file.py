@@ -103,7 +103,7 @@ async def test_a_destination_that_was_the_home_may_be_joined_by_another_and_be_a
 def test_killed_while_both_are_written(tmp_path: Path, kill_at: str) -> None:
     def run(kill: str = "") -> int:
         command = [sys.executable, str(CHILD), str(tmp_path)]
-        return subprocess.run(command, env=os.environ | {"CONDUIT_KILL_AT": kill}, timeout=60, check=False).returncode
+        return subprocess.run(command, env=os.environ | {"CONDUIT_KILL_AT": kill}, timeout=300, check=False).returncode
 
     assert (run(kill_at), run()) == (-signal.SIGKILL, 0)
     assert rows(tmp_path / "data.db", "a") == rows(tmp_path / "data.db", "b") == list(range(100))

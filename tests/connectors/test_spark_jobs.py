@@ -14,7 +14,7 @@ from conduit_connectors.spark.jobs import Jobs
 from conduit_py.sdk import TransientError
 
 LOAD = Load(pa.RecordBatch.from_pydict({"n": [1]}), [])
-SECONDS = 20.0
+SECONDS = 300.0
 
 
 def nothing() -> None:

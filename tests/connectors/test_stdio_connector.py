@@ -116,7 +116,7 @@ def test_a_waiting_read_ends_when_stopped(pipe: tuple[int, int]) -> None:
     thread.start()
     assert not ended.is_set()
     source.stop()
-    thread.join(10)
+    thread.join(300)
 
     assert ended.is_set()
     source.teardown()
@@ -177,7 +177,7 @@ def test_a_slow_reader_of_a_nonblocking_pipe_gets_everything(pipe: tuple[int, in
     thread.start()
     destination_on(writer, format="lines").write(batch_of(records(*lines)))
     os.close(writer)
-    thread.join(10)
+    thread.join(300)
 
     assert b"".join(got).splitlines() == lines
 

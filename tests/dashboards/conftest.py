@@ -60,7 +60,7 @@ def _unpack(folder: Path) -> None:
         ["apt-get", "download", "-q", "prometheus"], cwd=folder, check=True, capture_output=True, timeout=100
     )
     [package] = folder.glob("prometheus_*.deb")
-    subprocess.run(["dpkg-deb", "--extract", str(package), str(folder)], check=True, timeout=60)
+    subprocess.run(["dpkg-deb", "--extract", str(package), str(folder)], check=True, timeout=300)
     package.unlink()
 
 
@@ -110,7 +110,7 @@ def scraping(programs: Programs, tmp_path: Path) -> Scraping:
         process = await trio.lowlevel.open_process([programs.prometheus, *options])
         try:
             prometheus = Prometheus(f"http://{address}")
-            with trio.fail_after(30):
+            with trio.fail_after(300):
                 while not await prometheus.ready():
                     assert process.poll() is None, "Prometheus has ended by itself"
                     await trio.sleep(0.1)

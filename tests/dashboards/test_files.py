@@ -74,7 +74,7 @@ def test_every_alert_is_seen_firing_in_a_unit_test() -> None:
 @pytest.mark.parametrize("arguments", [["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]])
 def test_promtool_finds_the_rules_to_be_right(arguments: list[str], programs: "Programs") -> None:
     done = subprocess.run(
-        [programs.promtool, *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False
+        [programs.promtool, *arguments], cwd=FOLDER, capture_output=True, text=True, timeout=300, check=False
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

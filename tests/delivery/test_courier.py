@@ -326,7 +326,7 @@ def test_an_outbox_that_changes_is_a_difference_and_one_that_does_not_is_none(tm
 def test_me_17_killed_between_publishing_and_forwarding(tmp_path: Path, kill_at: str) -> None:
     def run(kill: str = "") -> int:
         command = [sys.executable, str(CHILD), str(tmp_path)]
-        return subprocess.run(command, env=os.environ | {"CONDUIT_KILL_AT": kill}, timeout=60, check=False).returncode
+        return subprocess.run(command, env=os.environ | {"CONDUIT_KILL_AT": kill}, timeout=300, check=False).returncode
 
     killed, ended = run(kill_at), run()
     lines = (tmp_path / "mail.txt").read_text().splitlines()

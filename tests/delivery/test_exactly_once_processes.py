@@ -27,7 +27,7 @@ CHILD = Path(__file__).with_name("exactly_once_child.py")
 SHIM = Path(__file__).with_name("faulty_disk.c")
 RECORDS = int(os.environ.get("CONDUIT_XO_RECORDS", "12000"))
 KILLS = int(os.environ.get("CONDUIT_XO_KILLS", "10"))
-SECONDS_MAX = 20.0 + 12.0 * KILLS
+SECONDS_MAX = 600.0 + 60.0 * KILLS
 POINTS = [
     "transaction.recovered",
     "dispatcher.after_register",

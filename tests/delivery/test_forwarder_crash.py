@@ -22,7 +22,7 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def forward(state: str, file: Path, kill_at: str = "") -> int:
     command = [sys.executable, str(CHILD), state, str(file)]
-    return subprocess.run(command, env=os.environ | {"CONDUIT_KILL_AT": kill_at}, timeout=60, check=False).returncode
+    return subprocess.run(command, env=os.environ | {"CONDUIT_KILL_AT": kill_at}, timeout=300, check=False).returncode
 
 
 def received(file: Path) -> dict[str, list[str]]:
@@ -65,7 +65,7 @@ def forward_twice(state: str, file: Path, nth: int) -> None:
     command = [sys.executable, str(CHILD), state, str(file)]
     points = [os.environ | {"CONDUIT_KILL_AT": f"forwarder.{point}:{nth}"} for point in ("sent", "removed")]
     for child in [subprocess.Popen(command, env=environment) for environment in points]:
-        child.wait(60)
+        child.wait(300)
 
 
 async def test_me_18_two_forwarders_that_are_killed_again_and_again_keep_the_order(

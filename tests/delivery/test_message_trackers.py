@@ -232,7 +232,7 @@ def test_me_16_the_second_of_two_at_once_waits_and_goes_on_only_if_the_first_is_
 
     with ThreadPoolExecutor() as pool:
         running = pool.submit(first)
-        assert inserted.wait(10)
+        assert inserted.wait(300)
         second = tracked.once(b"1")
         running.result(10)
     engine.dispose()

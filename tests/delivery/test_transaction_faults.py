@@ -186,7 +186,7 @@ async def test_gz_t12_a_transaction_that_is_half_written_upstream_during_a_fail_
 ) -> None:
     upstream, other, vault = Upstream(tmp_path / "in"), Upstream(tmp_path / "in"), Vault()
     declared = pipeline(journal.Source(path=upstream.path), StagedVault(vault=vault))
-    with trio.fail_after(30):
+    with trio.fail_after(300):
         async with opened(tmp_path) as store, trio.open_nursery() as nursery:
             other.provisional(1, 2)
             upstream.provisional(0)

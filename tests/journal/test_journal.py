@@ -142,7 +142,7 @@ async def test_a_tailer_waits_for_what_is_appended(journal: Journal) -> None:
 
 async def test_a_tailer_sees_what_another_process_would_append(tmp_path: Path) -> None:
     async with await Journal.open(tmp_path) as journal:
-        with FileLog(tmp_path) as other, trio.fail_after(20):
+        with FileLog(tmp_path) as other, trio.fail_after(300):
             other.append([b"one"])
             async with aclosing(journal.read(block=True)) as frames:
                 assert (await anext(frames)).bodies == [b"one"]

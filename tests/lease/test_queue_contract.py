@@ -155,7 +155,7 @@ def test_who_is_in_a_receive_when_the_queue_is_closed_does_not_stay_there(harnes
     waiting.start()
     queue.close()
 
-    waiting.join(30)
+    waiting.join(300)
     assert not waiting.is_alive()
 
 
@@ -176,7 +176,7 @@ try:
 except Exception as error:
     print(type(error).__name__, error, error.suggestion)
 """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
 
     extra = name.partition("_")[0]
     assert ran.stdout.startswith("FatalError ")

@@ -39,7 +39,7 @@ async def brought(folder: Path, bodies: Sequence[bytes], **options: Any) -> list
     supervisor = Supervisor(pipeline, MemoryStore())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
-        with trio.fail_after(90):
+        with trio.fail_after(300):
             while len(queue):  # noqa: ASYNC110 - a file tells nobody that it has changed
                 await trio.sleep(0.02)
         supervisor.stop(Stopper.USER)

@@ -59,7 +59,7 @@ class Crew:
     def signal(self, id: str, which: signal.Signals) -> None:
         self._running[id].send_signal(which)
         if which is signal.SIGKILL:
-            self._running[id].wait(30)
+            self._running[id].wait(300)
 
     def is_dead(self, id: str) -> bool:
         return self._running[id].poll() is not None
@@ -67,14 +67,14 @@ class Crew:
     def end(self) -> None:
         for process in self._running.values():
             process.kill()
-            process.wait(30)
+            process.wait(300)
 
     @property
     def rows(self) -> list[tuple[int, int]]:
         """Object and line, in the order in which they arrived."""
         if not self._out.exists():
             return []
-        connection = sqlite3.connect(self._out, timeout=30)
+        connection = sqlite3.connect(self._out, timeout=300)
         try:
             return connection.execute("SELECT object, n FROM lines ORDER BY rowid").fetchall()
         except sqlite3.OperationalError:
@@ -97,7 +97,7 @@ class Crew:
                 return 0  # nobody has opened the store yet
             return len(rows)
 
-    def until(self, what: Callable[[], bool], seconds: float = 90) -> None:
+    def until(self, what: Callable[[], bool], seconds: float = 300) -> None:
         deadline = time.monotonic() + seconds
         while not what():
             assert time.monotonic() < deadline, self._report()

@@ -85,7 +85,7 @@ class Site:
         return member.supervisor if member.state.status is Status.RUNNING else None
 
 
-async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+async def until(condition: Callable[[], object], seconds: float = 300) -> None:
     with trio.fail_after(seconds):
         while True:
             if condition():

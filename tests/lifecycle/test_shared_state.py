@@ -22,7 +22,7 @@ def made(log: Log, records: int, *, bounded: bool) -> Pipeline:
 
 
 async def until(happened: Callable[[], bool]) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(300):
         while True:
             if happened():
                 return

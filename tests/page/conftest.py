@@ -15,7 +15,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=120_000)
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 VIOLATIONS = """
     window.violations = [];
@@ -90,7 +90,7 @@ class Site:
         self.pipelines.mkdir()
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
-        self.http = httpx.Client(timeout=30)
+        self.http = httpx.Client(timeout=300)
 
     def write(self, name: str, text: str) -> None:
         (self.pipelines / name).write_text(text)
@@ -130,7 +130,7 @@ class Site:
         return shown
 
 
-def until(wanted: Callable[[], object], seconds: float = 30) -> None:
+def until(wanted: Callable[[], object], seconds: float = 300) -> None:
     """Look again and again until it is so."""
     deadline = time.monotonic() + seconds
     while not wanted():

@@ -22,12 +22,12 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("node is not here, and only whoever changes the page needs it")
     folder = tmp_path_factory.mktemp("web")
     shutil.copytree(WEB, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("node_modules"))
-    subprocess.run(["npm", "ci", "--no-audit"], cwd=folder, check=True, capture_output=True, timeout=100)
+    subprocess.run(["npm", "ci", "--no-audit"], cwd=folder, check=True, capture_output=True, timeout=300)
     return folder
 
 
 def test_what_is_committed_is_what_the_sources_make(sources: Path, tmp_path: Path) -> None:
-    subprocess.run(["node", "build.mjs", str(tmp_path)], cwd=sources, check=True, timeout=60)
+    subprocess.run(["node", "build.mjs", str(tmp_path)], cwd=sources, check=True, timeout=300)
 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         path.name: path.read_bytes() for path in PAGE.iterdir()
@@ -35,7 +35,7 @@ def test_what_is_committed_is_what_the_sources_make(sources: Path, tmp_path: Pat
 
 
 def test_what_needs_no_browser_is_tested_without_one(sources: Path) -> None:
-    ran = subprocess.run(["node", "--test"], cwd=sources, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(["node", "--test"], cwd=sources, capture_output=True, text=True, timeout=300)
 
     assert ran.returncode == 0, ran.stdout
 

@@ -26,7 +26,6 @@ ANY = ""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("parameters", [ANY, KNOWN], ids=["any parameters", "parameters that exist"])
 def test_nothing_one_sends_is_answered_otherwise_than_documented(server: "Server", parameters: str) -> None:
     for id in ("a", "b"):

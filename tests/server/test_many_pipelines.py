@@ -11,7 +11,6 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_two_hundred_pipelines_under_a_steady_load() -> None:
     command = [
         sys.executable,
@@ -25,7 +24,7 @@ def test_two_hundred_pipelines_under_a_steady_load() -> None:
         "15",
         "--json",
     ]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=220, check=False)
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr
     figures = json.loads(ran.stdout)
 

@@ -55,7 +55,7 @@ def until_row(server: "Server", running: "Running", **fields: object) -> None:
 
 def ask(server: "Server", running: "Running", *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "conduit_py.cli.main", *arguments, "--url", running.url]
-    return subprocess.run(command, cwd=server.folder, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=server.folder, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_edits_while_records_flow_lose_and_double_nothing(server: "Server") -> None:

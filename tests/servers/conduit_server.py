@@ -62,13 +62,13 @@ class Running:
         self.process = process
         self.url = url
         self.port = int(url.rpartition(":")[2])
-        self.http = httpx.Client(base_url=url, timeout=30)
+        self.http = httpx.Client(base_url=url, timeout=300)
 
     def pipeline(self, id: str) -> dict[str, Any]:
         shown: dict[str, Any] = self.http.get(f"/api/v1/pipelines/{id}").raise_for_status().json()
         return shown
 
-    def until(self, id: str, wanted: Callable[[dict[str, Any]], object], seconds: float = 60) -> dict[str, Any]:
+    def until(self, id: str, wanted: Callable[[dict[str, Any]], object], seconds: float = 300) -> dict[str, Any]:
         """Ask for a pipeline again and again until it is as wanted."""
         deadline = time.monotonic() + seconds
         while True:
@@ -83,4 +83,4 @@ class Running:
 
     def wait(self) -> int:
         self.http.close()
-        return self.process.wait(60)
+        return self.process.wait(300)

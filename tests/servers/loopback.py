@@ -37,7 +37,7 @@ class Loopback:
             stderr=subprocess.STDOUT,
             preexec_fn=end_with_parent(),
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (self._listens() and (answers is None or answers())):
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < deadline, f"{command[0]} does not answer: {self._log.read_text()}"
@@ -46,7 +46,7 @@ class Loopback:
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(30)
+            self._process.wait(300)
             self._process = None
 
     def _listens(self) -> bool:
@@ -90,7 +90,7 @@ def unpack(folder: Path, package: Callable[[], str]) -> None:
     command += [f"-oDir::Cache::archives={archives}", package()]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     for archive in archives.glob("*.deb"):
-        subprocess.run(["dpkg-deb", "--extract", str(archive), str(folder)], check=True, timeout=100)
+        subprocess.run(["dpkg-deb", "--extract", str(archive), str(folder)], check=True, timeout=300)
     shutil.rmtree(archives)
 
 

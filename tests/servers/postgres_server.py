@@ -63,7 +63,7 @@ class PostgresServer:
     def initialise(self) -> None:
         command = [str(self._programs / "initdb"), "--no-sync", "--auth=trust", "--username=tester"]
         command += ["--encoding=UTF8", "--no-locale", f"--pgdata={self._folder / 'data'}"]
-        done = subprocess.run(command, capture_output=True, timeout=60, **self._as_user())  # type: ignore[call-overload]
+        done = subprocess.run(command, capture_output=True, timeout=300, **self._as_user())  # type: ignore[call-overload]
         assert done.returncode == 0, done.stderr.decode()
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class PostgresServer:
             preexec_fn=end_with_parent(signal.SIGQUIT),
             **self._as_user(),
         )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while not self._answers():
             assert self._process is not None
             assert self._process.poll() is None, (self._folder / "log").read_text()
@@ -88,7 +88,7 @@ class PostgresServer:
         """SIGQUIT is at once, as in a crash; SIGINT first ends all connections in good order."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(30)
+            self._process.wait(300)
             self._process = None
 
     def _answers(self) -> bool:

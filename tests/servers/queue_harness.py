@@ -144,14 +144,14 @@ class NatsHarness(QueueHarness):
     async def _left(self) -> int:
         client = await nats.connect(self._url)
         try:
-            about = await client.jetstream(timeout=30).consumer_info(self._name, GROUP)
+            about = await client.jetstream(timeout=300).consumer_info(self._name, GROUP)
         finally:
             await client.close()
         return (about.num_pending or 0) + (about.num_ack_pending or 0)
 
     async def _send(self, bodies: Sequence[bytes]) -> None:
         client = await nats.connect(self._url)
-        jetstream = client.jetstream(timeout=30)
+        jetstream = client.jetstream(timeout=300)
         await jetstream.add_stream(name=self._name, subjects=[self._name])
         for body in bodies:
             await jetstream.publish(self._name, body)

@@ -32,7 +32,7 @@ def shared_cluster(folder: Path) -> Iterator[str]:
 
 
 def _wait_for_the_others(folder: Path, users: Path) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         with _locked(folder):
             if int(users.read_text()) == 0:

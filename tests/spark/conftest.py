@@ -110,7 +110,7 @@ def _unpack(package: str, folder: Path) -> None:
         subprocess.run(["apt-get", "update", "-q"], check=True, capture_output=True, timeout=100)
     subprocess.run(["apt-get", "download", "-q", package], cwd=folder, check=True, capture_output=True, timeout=100)
     [archive] = folder.glob(f"{package}_*.deb")
-    subprocess.run(["dpkg-deb", "--extract", str(archive), str(folder)], check=True, timeout=60)
+    subprocess.run(["dpkg-deb", "--extract", str(archive), str(folder)], check=True, timeout=300)
     archive.unlink()
 
 

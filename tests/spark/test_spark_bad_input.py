@@ -69,7 +69,7 @@ async def run_command(program: Path, **environment: str) -> tuple[int, str]:
     """What `conduit-py run` says, and its exit code."""
     command = [str(Path(sys.executable).with_name("conduit-py")), "run", str(program)]
     command += ["--state", str(program.with_name("state"))]
-    with trio.fail_after(100):
+    with trio.fail_after(300):
         ran = await trio.run_process(command, env=os.environ | QUICK_JAVA | environment, check=False, **CAPTURED)
     return ran.returncode, ran.stdout.decode() + ran.stderr.decode()
 

@@ -46,7 +46,7 @@ async def letters(store: Store) -> list[Letter]:
 
 
 async def until(wanted: Callable[[], Awaitable[bool]]) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(300):
         while not await wanted():  # noqa: ASYNC110 - another process changes it
             await trio.sleep(0.02)
 

@@ -47,7 +47,7 @@ def run(
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     return ran.returncode, ran.stdout + ran.stderr
 
@@ -131,6 +131,6 @@ def test_what_cannot_run_on_spark_is_a_mistake_in_the_file(tmp_path: Path) -> No
 
 def test_pyspark_is_imported_only_for_its_engine() -> None:
     code = "import sys, conduit_py.cli.main, conduit_py.cli.run; print('pyspark' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
 
     assert ran.stdout == "False\n"

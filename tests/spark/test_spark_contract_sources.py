@@ -15,7 +15,7 @@ from conduit_py.sdk.source import EndOfSource
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 
-SECONDS_MAX = 60
+SECONDS_MAX = 300.0
 
 
 def listed(*numbers: int, **more: Any) -> memory.Source:

@@ -14,7 +14,7 @@ from conduit_py.status import Status, Stopper
 from conduit_py.store.memory import MemoryStore
 from conduit_py.transaction import Transaction
 
-SECONDS_MAX = 60
+SECONDS_MAX = 300.0
 SMALL = Transaction(max_records=100)
 
 

@@ -116,7 +116,7 @@ def test_a_driver_that_is_killed_while_it_publishes_does_so_when_it_is_back(
     trio.run(publish_batch, place(kind, tmp_path), "query", 0, state, [parcel(1, 2)])
     script = CRASHING.format(tests=str(Path(__file__).parent), folder=str(tmp_path), kind=kind)
 
-    ended = subprocess.run([sys.executable, "-c", script], env={"CONDUIT_KILL_AT": point}, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script], env={"CONDUIT_KILL_AT": point}, timeout=300)
     assert ended.returncode == -signal.SIGKILL
     assert shown(kind, tmp_path) == [1, 2]
     # Spark runs the batch again, and goes on.

@@ -17,7 +17,7 @@ import pytest
 from conduit_py.testing.spark_cluster import SparkCluster
 
 RECORDS = 3000
-SECONDS_MAX = 300.0
+SECONDS_MAX = 900.0
 
 PIPELINE = """
 import os, signal

@@ -207,7 +207,7 @@ async def test_a_killed_executor_is_made_up_for(tmp_path: Path, spark: SparkSess
         return record
 
     pipeline = copying(path, out, kills_once)
-    with trio.fail_after(100):
+    with trio.fail_after(300):
         state = await SparkSupervisor(
             pipeline, MemoryStore(), spark=SparkOptions(**spark_options), part_size=1000
         ).run()

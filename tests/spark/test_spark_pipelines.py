@@ -134,7 +134,7 @@ async def test_a_killed_executor_is_made_up_for(tmp_path: Path, spark: SparkSess
         destinations=[p.Destination("out", sink)],
     )
 
-    with trio.fail_after(100):
+    with trio.fail_after(300):
         outcome = await run_to_end(pipeline)
 
     assert outcome.status is Status.COMPLETED, outcome.error

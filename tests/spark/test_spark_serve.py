@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from conduit_server import Server
 
-pytestmark = pytest.mark.timeout(300)
-
 FILE = """
 from pathlib import Path
 
@@ -218,4 +216,4 @@ def test_the_end_of_the_server_drains_it(site: Site) -> None:
 
 def command(site: Site, *arguments: str) -> str:
     line = [sys.executable, "-m", "conduit_py.cli.main", *arguments, "--url", site.running.url]
-    return subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(line, capture_output=True, text=True, check=True, timeout=300).stdout

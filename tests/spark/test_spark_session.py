@@ -28,7 +28,7 @@ except Exception as error:
 def in_a_process(code: str, **environment: str) -> str:
     """What a program prints, in a process of its own, where nothing of Spark has been touched yet."""
     ran = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=300
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout

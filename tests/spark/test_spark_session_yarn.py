@@ -49,7 +49,7 @@ def settings(**values: str) -> str:
 def test_without_its_settings_it_says_which_to_give() -> None:
     unset = {name: value for name, value in os.environ.items() if name not in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")}
 
-    ran = subprocess.run([sys.executable, "-c", OPEN], env=unset, capture_output=True, text=True, timeout=100)
+    ran = subprocess.run([sys.executable, "-c", OPEN], env=unset, capture_output=True, text=True, timeout=300)
 
     assert ran.stdout == (
         "FatalError Spark does not know where YARN is: neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set "

@@ -150,7 +150,7 @@ async def test_a_forceful_end_cancels_the_job_that_runs(spark: SparkSession, spa
             await trio.to_thread.run_sync(sink.answers)
         ended.set()
 
-    with trio.fail_after(60):
+    with trio.fail_after(300):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(answer)
             while not spark.sparkContext.statusTracker().getActiveJobsIds():  # noqa: ASYNC110 Spark has no event for it

@@ -267,7 +267,7 @@ async def test_stopping_ends_a_query_that_runs(tmp_path: Path, spark: SparkSessi
             await trio.to_thread.run_sync(source.read, 1)
         ended.set()
 
-    with trio.fail_after(60):
+    with trio.fail_after(300):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read_until_stopped)
             await a_job(spark)

@@ -22,7 +22,6 @@ from yarn_cluster import QUICK_JAVA, SPARK_JARS, YarnCluster, server_jars
 pytestmark = [
     pytest.mark.skipif("CONDUIT_YARN" not in os.environ, reason="starts a YARN of its own: `make test-yarn`"),
     pytest.mark.slow,
-    pytest.mark.timeout(400),
 ]
 
 RECORDS = 20_000

@@ -23,7 +23,7 @@ class Bench:
     @asynccontextmanager
     async def run(self, steps: Sequence[Step], *, id: str = "g", **options: Any) -> AsyncIterator[StepGraph]:
         """A graph that has been started; a hang fails."""
-        with trio.fail_after(20):
+        with trio.fail_after(300):
             async with open_steps(id, steps, self.queues, **options) as graph:
                 await graph.start()
                 yield graph

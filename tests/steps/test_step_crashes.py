@@ -291,7 +291,7 @@ async def test_cu_24_every_pair_goes_through_a_join_and_fork(tmp_path: Any) -> N
     count = 200
     both = Step(id="p", handler=_paired, inputs={"a": "s1", "b": "s2"}, outputs={"l": "q1", "r": "q2"})
     queues = Queues(tmp_path, sync="never", metadata={"q1": Keeping()})
-    with trio.fail_after(60):
+    with trio.fail_after(300):
         async with open_steps("g", [Step(id="s1"), Step(id="s2"), both], queues) as graph:
             await graph.start()
             for number in range(count):

@@ -44,7 +44,7 @@ async def test_cu_03_a_sink_sees_every_message_with_its_index() -> None:
             trio.from_thread.run_sync(done.set)
 
     steps = [Step(id="s1"), Step(id="sink", handler=sink, inputs={"in": "s1"})]
-    with trio.fail_after(20):
+    with trio.fail_after(300):
         async with open_steps("g", steps, queues, errors="errors") as graph:
             await graph.start()
             indices = [await graph.send({"x": number}) for number in (1, 2, 3)]
@@ -62,7 +62,7 @@ async def test_cu_03_a_sink_sees_every_message_with_its_index() -> None:
 async def test_cu_04_metadata_accumulates_along_a_pipe_and_the_transaction_is_carried_on() -> None:
     queues = Queues(metadata={"s1": Keeping(index=True, transaction=True), "q1": Keeping(index=True)})
     steps = [Step(id="s1"), Step(id="inc", handler=plus_one, inputs={"in": "s1"}, outputs={"out": "q1"})]
-    with trio.fail_after(20):
+    with trio.fail_after(300):
         async with open_steps("g", steps, queues) as graph:
             await graph.start()
             indices = [await graph.send({"x": number}) for number in (1, 2, 3)]
@@ -84,7 +84,7 @@ async def test_cu_04_metadata_accumulates_along_a_pipe_and_the_transaction_is_ca
 async def test_metadata_is_stripped_where_it_is_not_wanted_and_times_are_kept_where_they_are() -> None:
     queues = Queues(metadata={"s1": Keeping(time=True), "q1": Keeping(strip=True)})
     steps = [Step(id="s1"), Step(id="inc", handler=plus_one, inputs={"in": "s1"}, outputs={"out": "q1"})]
-    with trio.fail_after(20):
+    with trio.fail_after(300):
         async with open_steps("g", steps, queues) as graph:
             await graph.start()
             await graph.send({"x": 1})
@@ -160,7 +160,7 @@ async def test_cu_07_a_join_takes_one_message_from_every_input() -> None:
         Step(id="i2", handler=plus_one, inputs={"in": "s2"}, outputs={"out": "j2"}),
         Step(id="join", handler=add_up, inputs={"a": "j1", "b": "j2"}, outputs={"out": "q1"}),
     ]
-    with trio.fail_after(20):
+    with trio.fail_after(300):
         async with open_steps("g", steps, queues) as graph:
             await graph.start()
             for source, number in [("s1", 1), ("s1", 3), ("s2", 2), ("s2", 4)]:
@@ -288,7 +288,7 @@ async def test_cu_22_one_message_wakes_every_tailer_that_waits() -> None:
     async def wait() -> None:
         seen.append((await Tailer(queue).wait()).message)
 
-    with trio.fail_after(20):
+    with trio.fail_after(300):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             nursery.start_soon(wait)

@@ -29,7 +29,7 @@ class Gate:
 
         def wait(tables: Tables) -> None:
             token.run_sync_soon(held.set)
-            assert self._open.wait(10)
+            assert self._open.wait(300)
 
         nursery.start_soon(self._store.look, wait)
         await held.wait()

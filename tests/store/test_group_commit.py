@@ -26,7 +26,7 @@ class Gate:
     def _pass(self, statement: str) -> None:
         self.statements.append(statement.split()[0])
         self._reached.set()
-        self._open.wait(10)
+        self._open.wait(300)
 
     async def reached(self) -> None:
         assert await trio.to_thread.run_sync(self._reached.wait, 10)

@@ -20,7 +20,7 @@ def run(kill_at: str | None) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "CONDUIT_KILL_AT"}
     if kill_at is not None:
         environment["CONDUIT_KILL_AT"] = kill_at
-    return subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment, timeout=60)
+    return subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment, timeout=300)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from conduit_py.store.letter import LetterState
 from conduit_py.store.letter_filter import LetterFilter
 from conduit_py.store.sqlite import SqliteStore
@@ -62,7 +60,6 @@ async def queued(state: Path) -> int:
         return (await store.letters.page(LetterFilter(state=LetterState.QUEUED))).total
 
 
-@pytest.mark.timeout(120)
 async def test_letters_survive_kill_9_when_they_are_stored_and_when_they_are_sent_again(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text(PIPELINE)
     (tmp_path / "in.jsonl").write_text("".join(f'{{"n": {number}}}\n' for number in range(1, RECORDS + 1)))

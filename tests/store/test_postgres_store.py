@@ -89,7 +89,7 @@ async def wait_for_lock(store: PostgresStore) -> None:
 
 
 async def eventually(happens: Callable[[], Awaitable[bool]]) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(300):
         while True:
             if await happens():
                 return

@@ -223,7 +223,7 @@ def open_to_all() -> Iterator[Path]:
 
 def as_nobody(directory: Path) -> str:
     command = [sys.executable, str(CHILD), "as-nobody", str(directory)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.strip()
 
 
 def test_a_directory_that_may_not_be_written_is_refused(open_to_all: Path) -> None:

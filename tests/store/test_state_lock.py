@@ -94,7 +94,7 @@ except Exception as error:
     print(error.code, flush=True)
 os.kill(os.getpid(), 9)
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     database = Database.open(tmp_path)
     nodes = [node for (node,) in database.connection.execute("SELECT node FROM entries ORDER BY node")]
     database.close()

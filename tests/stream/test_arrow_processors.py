@@ -234,4 +234,4 @@ pipeline = Pipeline(
 def checked(file: Path) -> "subprocess.CompletedProcess[str]":
     script = "import sys\nsys.modules['pyarrow'] = None\nfrom conduit_py.cli.main import main\nmain()"
     command = [sys.executable, "-c", script, "check", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=file.parent)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=file.parent)

@@ -25,6 +25,7 @@ class Calls:
         self.released = threading.Event()
         self.waiting = threading.Event()
         self.acked = threading.Event()
+        self.returned = False
 
     def note(self, name: str) -> None:
         self.made.append((name, threading.current_thread()))
@@ -38,7 +39,8 @@ class Calls:
 
     def wait_for_release(self) -> None:
         self.waiting.set()
-        assert self.released.wait(30)
+        assert self.released.wait(300)
+        self.returned = True
 
 
 @pytest.fixture
@@ -143,7 +145,7 @@ class LaterDestination(SyncDestination):
 
     def answers(self) -> list[Answer]:
         self.calls.note("answers")
-        return [Answer(self.pending.get(timeout=30))]
+        return [Answer(self.pending.get(timeout=300))]
 
 
 def made(source: sdk.Source[Any], destination: sdk.Destination[Any], *, stop_seconds: float = 30) -> Pipeline:
@@ -197,7 +199,6 @@ async def test_an_ack_does_not_wait_for_a_read_that_waits(calls: Calls) -> None:
         nursery.start_soon(supervisor.run)
         await until(calls.waiting)
         await until(calls.acked)
-        assert not calls.released.is_set()
         calls.released.set()
 
     assert source.acked == [b"0", b"1", b"2"]
@@ -229,13 +230,12 @@ class TestStop:
         source.waits_at = 3
         lake = SyncDestination().with_calls(Calls())
         supervisor = Supervisor(made(source, lake, stop_seconds=0.2), store)
-        started = time.monotonic()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await until(calls.waiting)
             supervisor.stop() if graceful else supervisor.force()
 
-        assert time.monotonic() - started < 15
+        assert not calls.returned
         assert supervisor.state.status is Status.STOPPED
         assert (supervisor.state.error is not None) == graceful
         assert not calls.released.is_set()
@@ -247,18 +247,17 @@ class TestStop:
         lake.stuck_at = 1
         store = MemoryStore()
         supervisor = Supervisor(made(source, lake), store)
-        started = time.monotonic()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await until(calls.waiting)
             supervisor.force()
-        seconds = time.monotonic() - started
+        left_behind = not calls.returned
         acked = list(source.acked)
         calls.released.set()
         [thread] = calls.threads("write")
-        await trio.to_thread.run_sync(thread.join, 20)
+        await trio.to_thread.run_sync(thread.join, 300)
 
-        assert seconds < 15
+        assert left_behind
         assert supervisor.state.status is Status.STOPPED
         assert not thread.is_alive()
         assert source.acked == acked
@@ -275,13 +274,12 @@ class TestStop:
 
         source = SyncSource().with_calls(Calls())
         supervisor = Supervisor(made(source, Mute().with_calls(calls)), MemoryStore())
-        started = time.monotonic()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await until(calls.waiting)
             supervisor.force()
 
-        assert time.monotonic() - started < 15
+        assert not calls.returned
         assert source.acked == []
         assert "teardown" in calls.names
 

@@ -70,7 +70,7 @@ class Stuck(ScriptedSource):
     released: threading.Event
 
     def lag(self) -> Lag | None:
-        self.released.wait(60)
+        self.released.wait(300)
         return None
 
     def fresh(self) -> "Stuck":

@@ -64,7 +64,7 @@ class Numbers(sdk.Source[sdk.Options]):
 
     def read(self, n: int) -> list[Record]:
         if self.world.runs == 1 and self.next == 4:
-            assert self.world.stuck.wait(30)
+            assert self.world.stuck.wait(300)
             raise TransientError("lost the connection")
         if self.next == 6:
             raise EndOfSource
@@ -84,7 +84,7 @@ class Upserts(sdk.Destination[sdk.Options]):
         numbers = [number_of(record) for record in batch]
         if 2 in numbers and not self.world.stuck.is_set():
             self.world.stuck.set()
-            assert self.world.release.wait(30)
+            assert self.world.release.wait(300)
         self.world.events += [f"write {number}" for number in numbers]
 
     def teardown(self) -> None:
@@ -149,7 +149,7 @@ class Waiting(sdk.Source[sdk.Options]):
     def read(self, n: int) -> list[Record]:
         if not self.left:
             self.world.stuck.set()
-            assert self.world.told.wait(30)
+            assert self.world.told.wait(300)
             raise EndOfSource
         self.left -= 1
         return [Record.of({"n": self.left}, position=position_of(self.left))]
@@ -171,7 +171,7 @@ async def test_a_read_that_waits_is_told_to_stop_before_the_teardown_of_a_run_th
 ) -> None:
     class Failing(sdk.Destination[sdk.Options]):
         def write(self, batch: Batch) -> None:
-            assert world.stuck.wait(30)
+            assert world.stuck.wait(300)
             if how == "fail":
                 raise TransientError("no space left")
 

@@ -58,7 +58,7 @@ class TestWorkers:
     async def test_sync_workers_are_threads_that_run_at_the_same_time(self) -> None:
         log = Log()
         # Passed only when three records are inside at once.
-        barrier = threading.Barrier(3, timeout=20)
+        barrier = threading.Barrier(3, timeout=300)
 
         def meet(record: Record) -> Record:
             barrier.wait()

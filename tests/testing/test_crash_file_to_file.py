@@ -35,7 +35,6 @@ pipeline = Pipeline(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(420)
 def test_killed_again_and_again_a_copy_still_has_every_record_in_order(tmp_path: Path) -> None:
     kills: Counter[str] = Counter()
     content = "".join(f'{{"n": {number}}}\n' for number in range(RECORDS))

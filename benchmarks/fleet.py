@@ -82,7 +82,7 @@ class Figures:
 
 def main() -> int:
     arguments = parse_arguments()
-    figures = measure(arguments.pipelines, arguments.rate, arguments.seconds)
+    figures = measure(arguments.pipelines, arguments.rate, arguments.seconds, arguments.acked)
     if arguments.json:
         print(json.dumps(figures.plain()))
     else:
@@ -95,11 +95,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--pipelines", type=int, default=200)
     parser.add_argument("--rate", type=float, default=20.0, help="records a second of each")
     parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--acked", type=int, default=0, help="go on until so many records are acked in all")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 
-def measure(pipelines: int, rate: float, seconds: float) -> Figures:
+def measure(pipelines: int, rate: float, seconds: float, acked: int = 0) -> Figures:
     """Run the whole experiment in a folder of its own."""
     figures = Figures(pipelines, rate, seconds)
     with tempfile.TemporaryDirectory(prefix="conduit-fleet-") as name:
@@ -107,8 +108,9 @@ def measure(pipelines: int, rate: float, seconds: float) -> Figures:
         write_pipelines(folder, pipelines, rate)
         process, url = start(folder, figures)
         try:
-            with httpx.Client(base_url=url, timeout=30) as client:
+            with httpx.Client(base_url=url, timeout=300) as client:
                 observe(client, process.pid, figures)
+                wait_for(client, acked)
                 stop(client, process, figures)
         finally:
             process.kill()
@@ -134,7 +136,13 @@ def start(folder: Path, figures: Figures) -> tuple["subprocess.Popen[str]", str]
     began = time.monotonic()
     command = [sys.executable, "-m", "conduit_py.cli.main", "serve", "--pipelines", "pipelines", "--state", "state"]
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen([*command, "--port", "0"], cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(
+            [*command, "--port", "0", "--stop-timeout", "300"],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
     assert process.stdout is not None
     line = process.stdout.readline()
     if " on http" not in line:
@@ -164,11 +172,21 @@ def observe(client: httpx.Client, pid: int, figures: Figures) -> None:
         time.sleep(TIMED_SECONDS)
     figures.cpu_share = (cpu_seconds(pid) - busy) / (time.monotonic() - began)
     done.set()
-    page.join(30)
+    page.join(300)
+
+
+def wait_for(client: httpx.Client, acked: int) -> None:
+    while count_acked(client) < acked:
+        time.sleep(TIMED_SECONDS)
+
+
+def count_acked(client: httpx.Client) -> int:
+    shown = client.get("/api/v1/pipelines").raise_for_status().json()["pipelines"]
+    return sum(each["progress"]["acked"] for each in shown if each["progress"])
 
 
 def watch_live(url: str, figures: Figures, done: threading.Event) -> None:
-    with httpx.stream("GET", f"{url}/api/v1/live", timeout=60) as response:
+    with httpx.stream("GET", f"{url}/api/v1/live", timeout=300) as response:
         for line in response.iter_lines():
             figures.live_events += line.startswith("data:")
             if done.is_set():
@@ -176,11 +194,10 @@ def watch_live(url: str, figures: Figures, done: threading.Event) -> None:
 
 
 def stop(client: httpx.Client, process: "subprocess.Popen[str]", figures: Figures) -> None:
-    shown = client.get("/api/v1/pipelines").json()["pipelines"]
-    figures.acked = sum(each["progress"]["acked"] for each in shown if each["progress"])
+    figures.acked = count_acked(client)
     asked = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    figures.exit_code = process.wait(120)
+    figures.exit_code = process.wait(600)
     figures.drain_seconds = time.monotonic() - asked
 
 

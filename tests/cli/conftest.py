@@ -210,7 +210,8 @@ class Serving:
         """Ask for a pipeline until it is as wanted."""
         deadline = time.monotonic() + 300
         while True:
-            shown: dict[str, Any] = httpx.get(f"{self.url}/api/v1/pipelines/{id}").raise_for_status().json()
+            answer = httpx.get(f"{self.url}/api/v1/pipelines/{id}", timeout=300).raise_for_status()
+            shown: dict[str, Any] = answer.json()
             if wanted(shown):
                 return shown
             assert time.monotonic() < deadline, shown

@@ -12,8 +12,7 @@ from conduit_py.errors import RecordRefused, StateFailed
 from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, Destination
 from conduit_py.store.tables import Pending
-from conduit_py.stream.answers import answers_about, check_refusals
-from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
+from conduit_py.stream.plugin_calls import PluginCaller, answers_about, check_refusals, plugin_errors
 
 log = logging.getLogger("conduit_py")
 

@@ -10,8 +10,9 @@ from conduit_py.errors import (
     RunError,
     StopTimedOut,
 )
-from conduit_py.exactly_once.transaction_loop import ExactlyOnce
+from conduit_py.exactly_once.commit_together import CommitTogether
 from conduit_py.graph.node import Graph
+from conduit_py.store.store import Store
 
 PARTS = 16
 _NOT_ABOUT_A_RECORD = (Fenced, StopTimedOut, DeadLetterFailed, CannotDefer)
@@ -22,22 +23,28 @@ class Isolation:
 
     The rule: a transaction that failed in a processor or destination is tried again at once in transactions of a
     sixteenth of its records, and so on down to one record. So everything before the culprit is committed,
-    and what is said in the end is about that record alone: it is dead-lettered, or the error names it. An error
+    and the last error is about that record alone: it is dead-lettered, or the error names it. An error
     that its connector calls transient is about no record.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self.records = 0
+    def __init__(self) -> None:
+        self._records = 0
         """How many records the next run takes in small transactions."""
-        self.size = 1
+        self._size = 1
         """How many of them in each."""
+        self._graph: Graph
+        self._commit: CommitTogether
 
-    def after(self, transactions: ExactlyOnce, error: RunError | None) -> bool:
-        """Note how a run ended; True if the next is to start at once, because this error is not the last word."""
-        several = transactions.uncommitted > 1 and error is not None and self._may_be_about_a_record(error)
-        self.records = transactions.uncommitted if several else transactions.isolated
-        self.size = max(1, transactions.uncommitted // PARTS)
+    def next(self, graph: Graph, store: Store) -> CommitTogether:
+        self._graph = graph
+        self._commit = CommitTogether(graph, store, isolated=self._records, size=self._size)
+        return self._commit
+
+    def retries_at_once(self, error: RunError | None) -> bool:
+        uncommitted = self._commit.uncommitted
+        several = uncommitted > 1 and error is not None and self._may_be_about_a_record(error)
+        self._records = uncommitted if several else self._commit.isolated
+        self._size = max(1, uncommitted // PARTS)
         return several
 
     def _may_be_about_a_record(self, error: RunError) -> bool:

@@ -9,15 +9,14 @@ import trio
 
 from conduit_py.backoff import Recovery
 from conduit_py.errors import FatalError, RunElsewhere, RunError, StateFailed
-from conduit_py.exactly_once.isolation import Isolation
-from conduit_py.exactly_once.transaction_loop import ExactlyOnce
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
+from conduit_py.lifecycle.commit_strategies import commit_series
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
-from conduit_py.stream.meter import Meter, Progress
+from conduit_py.stream.meter import Meter, Progress, WaitReason
 from conduit_py.stream.run import Ending, How, Run
 
 log = logging.getLogger("conduit_py")
@@ -48,8 +47,7 @@ class Supervisor:
         self._rng = rng or random.Random()
         self._taps = taps or Taps()
         self._run: Run | None = None
-        self._transactions: ExactlyOnce | None = None
-        self._isolation = Isolation(self._graph)
+        self._commits = commit_series(pipeline.delivery)
         self._stop_requested = trio.Event()
         self._mended = trio.Event()
         self._stopped_by: Stopper | None = None
@@ -106,7 +104,7 @@ class Supervisor:
         self._started_at = trio.current_time()
         while True:
             ending = await self._run_once()
-            if self._tries_one_by_one(ending):
+            if self._retries_at_once(ending):
                 await self._back_off(0)
                 continue
             state = self._after(ending)
@@ -125,8 +123,8 @@ class Supervisor:
             self._earlier = self._totals()
         self._run_began_at = trio.current_time()
         self._mended = trio.Event()
-        self._transactions = self._joined()
-        self._run = Run(self._graph, self._store, rng=self._rng, taps=self._taps, transactions=self._transactions)
+        commit = self._commits.next(self._graph, self._store)
+        self._run = Run(self._graph, self._store, commit, rng=self._rng, taps=self._taps)
         try:
             async with self._store.held(self.pipeline.id):
                 return await self._run_alone(self._run)
@@ -143,17 +141,10 @@ class Supervisor:
         finally:
             self._running = False
 
-    def _joined(self) -> ExactlyOnce | None:
-        if self.pipeline.delivery != "exactly_once":
-            return None
-        isolation = self._isolation
-        return ExactlyOnce(self._graph, self._store, isolated=isolation.records, size=isolation.size)
-
-    def _tries_one_by_one(self, ending: Ending) -> bool:
-        """Whether a transaction failed in which one record may be to blame; then the next run finds it."""
-        if self._transactions is None or self._stop_requested.is_set():
-            return False
-        return self._isolation.after(self._transactions, ending.error)
+    def _retries_at_once(self, ending: Ending) -> bool:
+        """True if a transaction failed and one record may be to blame: then the next run finds it."""
+        # A run that never began, because a stop came first, has no strategy to ask.
+        return not self._stop_requested.is_set() and self._commits.retries_at_once(ending.error)
 
     def _after(self, ending: Ending) -> PipelineState:
         error = LastError.of(ending.error) if ending.error is not None else None
@@ -243,7 +234,7 @@ class Supervisor:
         if self._run is None:
             return []
         if self._running:
-            self._run.look()
+            self._run.refresh_gauges()
         earlier = {meter.node: meter for meter in self._earlier}
         totals = [meter.plus(earlier.get(meter.node)) for meter in self._run.meters]
         if not self._running:
@@ -254,10 +245,13 @@ class Supervisor:
 
 def blocked_on(meters: list[Meter]) -> str | None:
     """What holds the pipeline up: the node furthest downstream that waits while a source may not read."""
-    if not any(meter.kind == "source" and {"window", "channel"} & set(meter.waits) for meter in meters):
+    if not any(
+        meter.kind == "source" and {WaitReason.WINDOW, WaitReason.CHANNEL} & {wait.reason for wait in meter.waits}
+        for meter in meters
+    ):
         return None
     for meter in reversed(meters):
-        for reason in reversed(meter.waits):
-            if reason not in ("channel", "window", "source"):
-                return f"{meter.node}: {reason}"
-    return "window"
+        for wait in reversed(meter.waits):
+            if wait.reason not in (WaitReason.CHANNEL, WaitReason.WINDOW, WaitReason.SOURCE):
+                return f"{meter.node}: {wait}"
+    return WaitReason.WINDOW.value

@@ -9,12 +9,12 @@ from conduit_py.engine import EngineName
 from conduit_py.errors import Problem
 from conduit_py.graph.guarantees import Promise, guarantees
 from conduit_py.graph.node import Node, connector_label
+from conduit_py.lifecycle.commit_strategies import channel_size
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline import DeadLetters, Delivery
 from conduit_py.sdk import Destination
 from conduit_py.server.redaction import Redaction
 from conduit_py.status import Status, Stopper
-from conduit_py.stream.fan_out import channel_size
 from conduit_py.stream.meter import Histogram, Meter, NodeKind, Progress
 
 

@@ -20,7 +20,7 @@ from conduit_py.spark.plan import plan, prepares
 from conduit_py.spark.remote import PART_SIZE, Equipment, Remote
 from conduit_py.spark.tally import Tally
 from conduit_py.store.store import Store
-from conduit_py.stream.meter import Progress
+from conduit_py.stream.meter import Progress, Wait, WaitReason
 from conduit_py.stream.run import Ending
 
 log = logging.getLogger("conduit_py")
@@ -52,7 +52,7 @@ class SparkSupervisor(Supervisor):
         for meter in seen.nodes:
             if meter.node in self._tally.held:
                 # To the driver this one waits for its input. In truth it is held up as by a full window.
-                meter.waits = ["window"]
+                meter.waits = [Wait(WaitReason.WINDOW)]
         seen = msgspec.structs.replace(seen, blocked_on=blocked_on(seen.nodes))
         meters = {meter.node: meter for meter in seen.nodes}
         if shared.starting is not None:
@@ -66,9 +66,9 @@ class SparkSupervisor(Supervisor):
         filtered = sum(meter.filtered for meter in nodes if meter.kind == "processor")
         return msgspec.structs.replace(seen, nodes=[*nodes, meters[DEAD_LETTERS]], filtered=filtered)
 
-    def _tries_one_by_one(self, ending: Ending) -> bool:
+    def _retries_at_once(self, ending: Ending) -> bool:
         if not isinstance(ending.error, PieceRefused) or not self._prepares or self._stop_requested.is_set():
-            return super()._tries_one_by_one(ending)
+            return super()._retries_at_once(ending)
         self._prepares = False
         log.warning("%s: the driver now writes record by record, because %s", self.pipeline.id, ending.error)
         return True

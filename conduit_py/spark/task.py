@@ -31,6 +31,7 @@ from conduit_py.spark.part import Part, PartSource
 from conduit_py.spark.plan import Plan
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.packing import pack
+from conduit_py.stream.commit import CommitEach
 from conduit_py.stream.meter import COUNTERS
 from conduit_py.stream.run import Run
 
@@ -48,7 +49,7 @@ async def run_part(pipeline: Pipeline, part: Part) -> Done:
     """What becomes of each record of a part. Nothing outside of this process is written."""
     results = Results()
     own, source = _between_own_ends(pipeline, part, results)
-    run = Run(compile_pipeline(own), MemoryStore())
+    run = Run(compile_pipeline(own), MemoryStore(), CommitEach())
     ending = await run.execute()
     if ending.error is not None:
         return Done([], [], {}, broken=Broken.of(ending.error))

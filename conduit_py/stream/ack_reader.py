@@ -1,17 +1,15 @@
-"""AckReader: hears the answers of a destination that gives them later."""
+"""AckReader: reads the answers of a destination that gives them later."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import trio
 
 from conduit_py.batch import Batch, MessageId, Span
-from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.inspect.tap import TapPoint
+from conduit_py.dead_letter import Failure
 from conduit_py.sdk.destination import Answer
-from conduit_py.stream.answers import next_answers, not_awaited
-from conduit_py.stream.ledger import Ledger
-from conduit_py.stream.meter import Meter
-from conduit_py.stream.plugin_calls import PluginCaller
+from conduit_py.stream.meter import WaitReason
+from conduit_py.stream.node_context import NodeContext
+from conduit_py.stream.plugin_calls import PluginCaller, next_answers, not_awaited
 from conduit_py.stream.signal import Signal
 
 
@@ -26,15 +24,11 @@ class AckReader:
     somebody speaks of one of them.
     """
 
-    def __init__(
-        self, node: str, calls: PluginCaller, voter: int, ledgers: Mapping[str, Ledger], meter: Meter, point: TapPoint
-    ) -> None:
-        self._node = node
+    def __init__(self, context: NodeContext, calls: PluginCaller) -> None:
+        self._context = context
+        self._node = context.node
         self._calls = calls
-        self._voter = voter
-        self._ledgers = ledgers
-        self._meter = meter
-        self._point = point
+        self._meter = context.meter
         self._whole: dict[MessageId, Batch] = {}
         """Batches by their first messages."""
         self._single: dict[MessageId, tuple[Batch, int]] = {}
@@ -50,10 +44,10 @@ class AckReader:
         self._writing = batch.span
         self._changed.set()
 
-    def written(self) -> None:
-        """`write` has said what it had to say, and what it refused is forgotten."""
+    def end_write(self) -> None:
+        """`write` has returned, and what it refused is forgotten."""
         self._writing = None
-        self._hear_early()
+        self._vote_early()
 
     def forget(self, batch: Batch, indices: Iterable[int]) -> None:
         """`write` itself has answered for these."""
@@ -61,9 +55,9 @@ class AckReader:
         for index in indices:
             self._take(batch.id(index))
 
-    def unanswered(self, batch: Batch) -> Batch:
+    def still_open(self, batch: Batch) -> Batch:
         """What is left to write of a batch whose write failed: some answers may have come all the same."""
-        self._hear_early()
+        self._vote_early()
         self._look_into(batch.id(0))
         return batch.select([index for index, message in enumerate(batch.ids) if message in self._single])
 
@@ -88,11 +82,11 @@ class AckReader:
                     await self._changed.wait()
 
     async def _listen(self) -> None:
-        with self._meter.waiting("answers"):
+        with self._meter.waiting(WaitReason.ANSWERS):
             answers = await next_answers(self._node, self._calls)
-        self._hear(answers)
+        self._vote(answers)
 
-    def _hear(self, answers: Iterable[Answer | Batch]) -> None:
+    def _vote(self, answers: Iterable[Answer | Batch]) -> None:
         """Vote for all that have come, for a run of acks within one span at once."""
         span: Span | None = None
         acked: list[int] = []
@@ -113,21 +107,19 @@ class AckReader:
             acked.append(batch.sequences[index])
         self._ack(span, acked)
 
-    def _hear_early(self) -> None:
+    def _vote_early(self) -> None:
         early, self._early = self._early, []
         for answered in early:
             self._ack(*self._take_all(answered))
 
     def _ack(self, span: Span | None, sequences: Sequence[int]) -> None:
         if span is not None:
-            self._ledgers[span.source].ack_some(span, sequences, self._voter)
+            self._context.ledgers[span.source].ack_some(span, sequences, self._context.voters)
 
     def _refuse(self, batch: Batch, index: int, refused: str) -> None:
-        self._meter.refused += 1
-        if self._point.taps:
-            self._point.refuse(batch, index, refused)
-        letter = DeadLetter.about(batch, index, batch.records[index], Failure(self._node, refused))
-        self._ledgers[batch.span.source].nack(batch.span, letter, self._voter)
+        if self._context.tap_point.taps:
+            self._context.tap_point.refuse(batch, index, refused)
+        self._context.nack(batch, index, batch.records[index], Failure(self._node, refused))
 
     def _take(self, message: MessageId) -> tuple[Batch, int]:
         if not isinstance(message, MessageId):

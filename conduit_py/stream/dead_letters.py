@@ -17,9 +17,15 @@ from conduit_py.sdk.destination import AckMode, Destination
 from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.store.letters import LetterBox
 from conduit_py.store.packing import pack
-from conduit_py.stream.answers import answers_about, check_refusals
-from conduit_py.stream.meter import Meter
-from conduit_py.stream.plugin_calls import PluginCaller, is_async, plugin_errors, shallow_copy
+from conduit_py.stream.meter import Meter, WaitReason
+from conduit_py.stream.plugin_calls import (
+    PluginCaller,
+    answers_about,
+    check_refusals,
+    is_async,
+    plugin_errors,
+    shallow_copy,
+)
 
 log = logging.getLogger("conduit_py.dead_letters")
 
@@ -82,7 +88,7 @@ class DeadLetterHandler:
 
     async def store(self, letters: Sequence[DeadLetter]) -> None:
         async with self._lock:
-            with self._meter.waiting("dead letters"), self._meter.timing(self._meter.calls):
+            with self._meter.waiting(WaitReason.DEAD_LETTERS), self._meter.timing(self._meter.calls):
                 try:
                     await self._store(letters)
                 except LettersNotStored as refused:

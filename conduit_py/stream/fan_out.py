@@ -5,21 +5,11 @@ from types import TracebackType
 import trio
 
 from conduit_py.batch import Batch
-from conduit_py.pipeline import Delivery
-from conduit_py.stream.meter import Meter
-
-CHANNEL_SIZE = 2
-"""Batches waiting on an edge: enough for both ends to work at once, too few to hide a slow one."""
-TRANSACTION_CHANNEL_SIZE = 16
-"""The same where writers wait for the last transaction to be committed: the next one is read meanwhile."""
-
-
-def channel_size(delivery: Delivery) -> int:
-    return TRANSACTION_CHANNEL_SIZE if delivery == "exactly_once" else CHANNEL_SIZE
+from conduit_py.stream.meter import Meter, WaitReason
 
 
 class FanOut:
-    """Hands every batch to every follower, and returns when all have received it (fan-out).
+    """Sends every batch to every follower, and returns when all have received it.
 
     Followers that may change records get copies, so that branches never see each other's changes.
     """
@@ -28,23 +18,24 @@ class FanOut:
         self._meter = meter
         self._followers: list[tuple[trio.MemorySendChannel[Batch], bool]] = []
 
-    def add(self, channel: trio.MemorySendChannel[Batch], *, changes_records: bool) -> None:
+    def add(self, channel: "trio.MemorySendChannel[Batch]", *, changes_records: bool) -> None:
         self._followers.append((channel, changes_records))
 
     async def send(self, batch: Batch) -> None:
         several = len(self._followers) > 1
         waiting = []
         for channel, changes_records in self._followers:
-            given = _copied(batch) if several and changes_records else batch
+            own = _copy(batch) if several and changes_records else batch
             try:
-                channel.send_nowait(given)
+                channel.send_nowait(own)
             except trio.WouldBlock:
-                waiting.append((channel, given))
-        for channel, given in waiting:
-            with self._meter.waiting("channel"):
-                await channel.send(given)
+                waiting.append((channel, own))
+        # Invariant 7: the next batch is taken only when the slowest follower has received this one.
+        for channel, own in waiting:
+            with self._meter.waiting(WaitReason.CHANNEL):
+                await channel.send(own)
         if not waiting:
-            # A sender that never waits would starve everybody else.
+            # A sender that never waits would starve every other task.
             await trio.lowlevel.checkpoint()
 
     def __enter__(self) -> "FanOut":
@@ -57,5 +48,5 @@ class FanOut:
             channel.close()
 
 
-def _copied(batch: Batch) -> Batch:
+def _copy(batch: Batch) -> Batch:
     return Batch(batch.span, [record.copy() for record in batch.records], batch.sequences, batch.pieces)

@@ -10,7 +10,7 @@ from conduit_py.errors import RunError
 from conduit_py.pipeline import Processor
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.processor_node import ProcessorNode
-from conduit_py.stream.worker_pool import WorkerPool, close_all
+from conduit_py.stream.worker import WorkerPool, close_all
 
 log = logging.getLogger("conduit_py")
 
@@ -27,20 +27,20 @@ class HotSwap:
     old ones are closed when the last such record is settled, or with the run.
     """
 
-    def __init__(self, stages: Mapping[str, ProcessorNode], ledgers: Mapping[str, Ledger]) -> None:
-        self._stages = stages
+    def __init__(self, nodes: Mapping[str, ProcessorNode], ledgers: Mapping[str, Ledger]) -> None:
+        self._nodes = nodes
         self._ledgers = ledgers
-        self._begun = False
+        self._opening = False
         self._decided = trio.Event()
         self._nursery: trio.Nursery | None = None
 
     def begin(self) -> None:
-        """The stages are about to be opened."""
-        self._begun = True
+        """The processors are about to be opened."""
+        self._opening = True
 
     @asynccontextmanager
-    async def allowed(self) -> AsyncIterator[None]:
-        """The stages are open and work as long as the block lasts."""
+    async def allow(self) -> AsyncIterator[None]:
+        """The processors are open and work as long as the block lasts."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._decided.set()
@@ -57,51 +57,50 @@ class HotSwap:
     async def swap(self, processors: Mapping[str, Processor]) -> bool:
         """Exchange the processors of these nodes, all or none; False if the run ended before that was in effect.
 
-        The new ones are opened first. When one cannot be, its error is raised and the old ones go on.
+        The new ones are opened first. When one cannot be opened, its error is raised and the old ones go on.
         """
-        if not self._begun:
+        if not self._opening:
             for node, declared in processors.items():
-                self._stages[node].replace(declared)
+                self._nodes[node].replace(declared)
             return True
         await self._decided.wait()
         if self._nursery is None:
             return False
-        crews = await self._opened(processors)
+        pools = await self._open(processors)
         if self._nursery is None:
-            await _closed(list(crews.values()))
+            await _close(list(pools.values()))
             return False
         # No await from here on: between two batches of a source everything changes at once.
         since = {source: ledger.next_sequence for source, ledger in self._ledgers.items()}
-        for node, crew in crews.items():
-            self._stages[node].begin(crew, since)
-        self._nursery.start_soon(self._retire, crews, since)
+        for node, pool in pools.items():
+            self._nodes[node].begin(pool, since)
+        self._nursery.start_soon(self._retire, pools, since)
         return True
 
-    async def _opened(self, processors: Mapping[str, Processor]) -> dict[str, WorkerPool]:
-        crews: dict[str, WorkerPool] = {}
+    async def _open(self, processors: Mapping[str, Processor]) -> dict[str, WorkerPool]:
+        pools: dict[str, WorkerPool] = {}
         try:
             for node, declared in processors.items():
-                crews[node] = self._stages[node].crew(declared)
-                await crews[node].open()
+                pools[node] = self._nodes[node].new_pool(declared)
+                await pools[node].open()
         except BaseException:
-            await _closed(list(crews.values()))
+            await _close(list(pools.values()))
             raise
-        return crews
+        return pools
 
-    async def _retire(self, crews: Mapping[str, WorkerPool], since: Mapping[str, int]) -> None:
-        # Looked at now and then: no batch should pay for telling us.
+    async def _retire(self, pools: Mapping[str, WorkerPool], since: Mapping[str, int]) -> None:
+        # Looked at now and then: no batch should pay for a notification.
         while any(ledger.has_before(since[source]) for source, ledger in self._ledgers.items()):  # noqa: ASYNC110
             await trio.sleep(LOOK_SECONDS)
-        retired = [old for node, crew in crews.items() for old in self._stages[node].retire(crew)]
-        await _closed(retired)
+        await _close([old for node, pool in pools.items() for old in self._nodes[node].retire(pool)])
 
 
-async def _closed(crews: list[WorkerPool]) -> None:
-    """Close crews that have nothing left to do, whatever comes of it: no record depends on it any more."""
+async def _close(pools: list[WorkerPool]) -> None:
+    """Close pools that have nothing left to do. An error is only logged: no record depends on it any more."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS) as scope:
         try:
-            await close_all(crews)
+            await close_all(pools)
         except RunError as error:
-            log.warning("a processor that was exchanged did not close well: %s", error.message)
+            log.warning("a processor that was exchanged failed to close: %s", error.message)
     if scope.cancelled_caught:
         log.warning("a processor that was exchanged did not close within %g s and is left behind", CLOSE_SECONDS)

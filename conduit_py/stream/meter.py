@@ -2,10 +2,10 @@
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import copy
-from typing import Literal, TypeAlias
+from enum import StrEnum
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 import trio
@@ -67,6 +67,39 @@ def empty(bounds: tuple[float, ...]) -> Callable[[], Histogram]:
 
 NodeKind: TypeAlias = Literal["source", "processor", "destination", "dead_letters"]
 
+
+class WaitReason(StrEnum):
+    """What a task of a node waits for. The words are labels of metrics and stand in the API."""
+
+    SOURCE = "source"
+    """The next records of the source."""
+    WINDOW = "window"
+    """Room in the window: records that were read are not settled yet."""
+    CHANNEL = "channel"
+    """Room on the edge to the next node."""
+    PROCESSOR = "processor"
+    BACK_OFF = "back-off"
+    """The next attempt."""
+    WRITE = "write"
+    FLUSH = "flush"
+    ANSWERS = "answers"
+    COMMIT = "commit"
+    """The transaction before this one."""
+    STORE = "store"
+    SOURCE_ACK = "source ack"
+    DEAD_LETTERS = "dead letters"
+
+
+class Wait(NamedTuple):
+    """One thing that a task waits for now, with what may help a person to understand it."""
+
+    reason: WaitReason
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason} after: {self.detail}" if self.detail else str(self.reason)
+
+
 COUNTERS = ("records", "batches", "filtered", "refused", "acked", "retries")
 HISTOGRAMS = ("batch_sizes", "calls", "settling", "persists", "checkpoints")
 
@@ -97,7 +130,7 @@ class Meter(msgspec.Struct):
     tally: Tally | None = None
     """What a source over a shared queue counts by itself."""
     settled_at: float = float("-inf")
-    waits: list[str] = []
+    waits: list[Wait] = []
     batch_sizes: Histogram = msgspec.field(default_factory=empty(SIZE_BOUNDS))
     calls: Histogram = msgspec.field(default_factory=empty(DURATION_BOUNDS))
     """How long one call took: of a processor for a batch, of `write`, of the dead-letter handler."""
@@ -129,21 +162,32 @@ class Meter(msgspec.Struct):
 
     @property
     def waiting_on(self) -> str | None:
-        """What blocks the node at this moment: of several tasks of one node, the last that began to wait."""
-        return self.waits[-1] if self.waits else None
+        """What blocks the node now: of several tasks of one node, the last that began to wait."""
+        return str(self.waits[-1]) if self.waits else None
 
-    @contextmanager
-    def waiting(self, reason: str) -> Iterator[None]:
-        """Say what a task of the node waits for while the block runs."""
-        self.waits.append(reason)
-        try:
-            yield
-        finally:
-            self.waits.remove(reason)
+    def waiting(self, reason: WaitReason, detail: str = "") -> "_Waiting":
+        """Note what a task of the node waits for while the block runs."""
+        return _Waiting(self.waits, Wait(reason, detail))
 
     def timing(self, histogram: Histogram) -> Stopwatch:
         """Observe how long the block takes, also when it fails."""
         return Stopwatch(histogram)
+
+
+class _Waiting:
+    """Holds one wait in the list while a block runs. Not a generator: this runs several times for each batch."""
+
+    __slots__ = ("_wait", "_waits")
+
+    def __init__(self, waits: list[Wait], wait: Wait) -> None:
+        self._waits = waits
+        self._wait = wait
+
+    def __enter__(self) -> None:
+        self._waits.append(self._wait)
+
+    def __exit__(self, *error: object) -> None:
+        self._waits.remove(self._wait)
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -1,7 +1,6 @@
-"""ProcessorNode: one processor node; what a record becomes, and what that means for its message."""
+"""ProcessorNode: what becomes of the records of a batch, and what that means for their messages."""
 
 import logging
-import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import compress
@@ -22,127 +21,113 @@ from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
 from conduit_py.sdk.state import State
-from conduit_py.stream.deferral import Deferral
+from conduit_py.stream.commit import Deferral
 from conduit_py.stream.fan_out import FanOut
-from conduit_py.stream.ledger import Ledger
-from conduit_py.stream.meter import Meter
-from conduit_py.stream.worker_pool import GivenUp, WorkerPool, close_all
+from conduit_py.stream.meter import WaitReason
+from conduit_py.stream.node_context import NodeContext
+from conduit_py.stream.worker import GivenUp, WorkerPool, close_all
 
 log = logging.getLogger("conduit_py")
 
 
-async def run_chain(stages: list["ProcessorNode"], batch: Batch, outlet: FanOut) -> None:
+async def run_processors(inbox: "trio.MemoryReceiveChannel[Batch]", chain: "list[ProcessorNode]", out: FanOut) -> None:
+    """A chain of adjacent processors as one task: a channel between them would only cost time."""
+    with inbox, out:
+        async for batch in inbox:
+            await run_chain(chain, batch, out)
+
+
+async def run_chain(chain: "list[ProcessorNode]", batch: Batch, out: FanOut) -> None:
     """Take a batch through processors, then send what is left of it on."""
-    for stage in stages:
+    for node in chain:
         if not batch.records:
             return
-        batch = await stage.apply(batch)
+        batch = await node.apply(batch)
     if batch.records:
-        await outlet.send(batch)
+        await out.send(batch)
 
 
 async def run_deferring(
-    inbox: trio.MemoryReceiveChannel[Batch], stages: list["ProcessorNode"], outlet: FanOut, deferral: Deferral
+    inbox: "trio.MemoryReceiveChannel[Batch]", chain: "list[ProcessorNode]", out: FanOut, deferral: Deferral
 ) -> None:
     """As `run_processors`, if the first of them may defer: what comes before the deferred record goes on at once."""
-    first, *others = stages
-    with inbox, outlet, suppress(trio.EndOfChannel):
+    first, *others = chain
+    with inbox, out, suppress(trio.EndOfChannel):
         while True:
             batch = await deferral.receive(inbox)
             while batch.records:
                 passed, batch = await first.apply_in_part(batch)
-                await run_chain(others, passed, outlet)
+                await run_chain(others, passed, out)
                 if batch.records:
                     batch = await deferral.next_transaction(batch, inbox)
 
 
-async def run_processors(
-    inbox: trio.MemoryReceiveChannel[Batch], stages: list["ProcessorNode"], outlet: FanOut
-) -> None:
-    """A run of adjacent processors as one task: a channel between them would only cost time."""
-    with inbox, outlet:
-        async for batch in inbox:
-            await run_chain(stages, batch, outlet)
-
-
 class ProcessorNode:
-    """Applies a processor to batches in order and tells the ledger about every message that ends here.
+    """Applies a processor to batches in order and casts the votes of every message that ends here.
 
-    The processor may be exchanged while batches come: `begin` says from which messages on another crew
-    works, and the crews before it go on with earlier ones until they are retired.
+    The processor may be exchanged while batches come: `begin` says from which messages on another generation
+    works, and the generations before it go on with earlier ones until they are retired.
     """
 
-    def __init__(
-        self,
-        node: str,
-        declared: Processor,
-        voters: int,
-        ledgers: Mapping[str, Ledger],
-        meter: Meter,
-        rng: random.Random,
-        point: TapPoint,
-        state: State | None = None,
-    ) -> None:
-        self._node = node
-        self._voters = voters
-        self._ledgers = ledgers
-        self._meter = meter
-        self._rng = rng
-        self._point = point
+    def __init__(self, context: NodeContext, declared: Processor, state: State | None = None) -> None:
+        self._context = context
         self._state = state
-        self._shifts = [_Generation({}, self.crew(declared))]
+        self._generations = [_Generation({}, self.new_pool(declared))]
         self.turn: trio.Lock | None = None
         """Held while a batch is worked on; only where dead letters may come in beside the batches of the task."""
 
-    def crew(self, declared: Processor) -> WorkerPool:
+    def new_pool(self, declared: Processor) -> WorkerPool:
         """Workers for this node, not yet opened."""
-        return WorkerPool(self._node, declared, self._meter, self._rng, self._state)
+        return WorkerPool(self._context.node, declared, self._context.meter, self._context.rng, self._state)
 
     async def open(self) -> None:
-        for shift in self._shifts:
-            await shift.crew.open()
+        for generation in self._generations:
+            await generation.pool.open()
 
     async def close(self) -> None:
-        """Close every crew that was opened; raise the first error."""
-        await close_all([shift.crew for shift in self._shifts])
+        """Close every pool that was opened; raise the first error."""
+        await close_all([generation.pool for generation in self._generations])
 
     def replace(self, declared: Processor) -> None:
         """Work by another definition from the start; only before `open`."""
-        self._shifts = [_Generation({}, self.crew(declared))]
+        self._generations = [_Generation({}, self.new_pool(declared))]
 
-    def begin(self, crew: WorkerPool, since: Mapping[str, int]) -> None:
-        """Have an opened crew work on the messages of each source that have these sequences, and later ones."""
-        self._shifts.append(_Generation(since, crew))
+    def begin(self, pool: WorkerPool, since: Mapping[str, int]) -> None:
+        """Have an opened pool work on the messages of each source that have these sequences, and later ones."""
+        self._generations.append(_Generation(since, pool))
 
     def retire(self, successor: WorkerPool) -> list[WorkerPool]:
-        """Let go of the crews before this one, which must have nothing left to do; they are the caller's to close."""
-        start = next((index for index, shift in enumerate(self._shifts) if shift.crew is successor), 0)
-        retired, self._shifts = self._shifts[:start], self._shifts[start:]
-        return [shift.crew for shift in retired]
+        """Remove the pools before this one, which must have nothing left to do; the caller closes them."""
+        start = next((index for index, each in enumerate(self._generations) if each.pool is successor), 0)
+        retired, self._generations = self._generations[:start], self._generations[start:]
+        return [generation.pool for generation in retired]
 
-    def _crew_for(self, batch: Batch) -> WorkerPool:
-        for shift in reversed(self._shifts):
-            if batch.span.first >= shift.since.get(batch.span.source, 0):
-                return shift.crew
-        raise AssertionError(f"{self._node}: nobody works on message {batch.span.first} of {batch.source}")
+    def _pool_for(self, batch: Batch) -> "WorkerPool | _TappedPool":
+        pool = self._generations[0].pool if len(self._generations) == 1 else self._generation_of(batch).pool
+        return _TappedPool(pool, self._context.tap_point) if self._context.tap_point.taps else pool
+
+    def _generation_of(self, batch: Batch) -> "_Generation":
+        for generation in reversed(self._generations):
+            if batch.span.first >= generation.since.get(batch.span.source, 0):
+                return generation
+        raise AssertionError(f"{self._context.node}: nobody works on message {batch.span.first} of {batch.source}")
 
     async def apply(self, batch: Batch) -> Batch:
         """The batch that leaves this node: every message in it keeps its identity."""
-        if self.turn is None:
-            return await self._apply(batch)
+        if self.turn is not None:
+            await _acquire(self.turn)
         try:
-            # Without a checkpoint, which would cost more than many a batch.
-            self.turn.acquire_nowait()
-        except trio.WouldBlock:
-            await self.turn.acquire()
-        try:
-            return await self._apply(batch)
+            with self._context.meter.waiting(WaitReason.PROCESSOR):
+                results, given_up = await self._pool_for(batch).results(batch)
+            return self._outcome(batch, results, given_up)
         finally:
-            self.turn.release()
+            if self.turn is not None:
+                self.turn.release()
 
     async def apply_in_part(self, batch: Batch) -> tuple[Batch, Batch]:
         """What leaves this node up to the first record that it defers, and the rest, as it came."""
-        results, given_up = await self._results(batch)
+        with self._context.meter.waiting(WaitReason.PROCESSOR):
+            results, given_up = await self._pool_for(batch).results(batch)
         first = next((index for index, result in enumerate(results) if isinstance(result, Defer)), len(results))
         if 0 < first < len(results) and batch.sequences[first - 1] == batch.sequences[first]:
             raise self._cannot_defer(
@@ -156,37 +141,20 @@ class ProcessorNode:
         passed = batch.select(range(first)) if rest.records else batch
         return (self._outcome(passed, results[:first], given_up) if first else passed), rest
 
-    async def _apply(self, batch: Batch) -> Batch:
-        return self._outcome(batch, *await self._results(batch))
-
-    async def _results(self, batch: Batch) -> tuple[list[Result], dict[int, GivenUp]]:
-        crew = self._shifts[0].crew if len(self._shifts) == 1 else self._crew_for(batch)
-        with self._meter.waiting("processor"):
-            return await (self._seen(crew, batch) if self._point.taps else crew.results(batch))
-
     def _outcome(self, batch: Batch, results: list[Result], given_up: Mapping[int, GivenUp]) -> Batch:
-        """What leaves this node if these are the results for the batch; what ends here is told to the ledger."""
-        self._meter.records += len(batch)
-        self._meter.batches += 1
-        self._meter.batch_sizes.observe(len(batch))
-        # Most batches come out as they went in; then there is nothing to tell anybody.
+        """What leaves this node if these are the results for the batch; the votes of what ends here are cast."""
+        meter = self._context.meter
+        meter.records += len(batch)
+        meter.batches += 1
+        meter.batch_sizes.observe(len(batch))
+        # Most batches come out as they went in; then there is no vote to cast.
         if not any(map(is_not, results, batch.records)):
             return batch
         if set(map(type, results)) <= _KEPT_OR_FILTERED:
-            return self._filtered(batch, results)  # type: ignore[arg-type]
-        return _Sorting(self, batch, results, given_up).outcome()
+            return self._filter_out(batch, results)  # type: ignore[arg-type]
+        return _Routing(self, batch, results, given_up).outcome()
 
-    async def _seen(self, crew: WorkerPool, batch: Batch) -> tuple[list[Result], dict[int, GivenUp]]:
-        look = self._point.look(batch)
-        try:
-            results, given_up = await crew.results(batch)
-        except RunError as error:
-            look.failed(error)
-            raise
-        look.results(results)
-        return results, given_up
-
-    def _filtered(self, batch: Batch, results: Sequence[Record | None]) -> Batch:
+    def _filter_out(self, batch: Batch, results: Sequence[Record | None]) -> Batch:
         """The common case of a filter, without a step of Python for every record: records are true, None is not."""
         records = list(filter(None, results))
         if any(map(is_not, records, compress(batch.records, results))):
@@ -199,21 +167,24 @@ class ProcessorNode:
         return Batch(batch.span, records, list(compress(batch.sequences, results)), pieces)
 
     def filter(self, batch: Batch, sequences: list[int]) -> None:
-        self._meter.filtered += len(sequences)
-        self._ledgers[batch.span.source].ack_some(batch.span, sequences, self._voters)
+        self._context.meter.filtered += len(sequences)
+        # Invariant 4: filtered is acked, for every destination that is not reached.
+        self._context.ledgers[batch.span.source].ack_some(batch.span, sequences, self._context.voters)
 
     def split(self, batch: Batch, sequence: int, extra: int) -> None:
-        self._ledgers[batch.span.source].split(batch.span, sequence, extra, self._voters)
+        # Before any piece sets out: its votes must be expected before they come (invariant 5).
+        self._context.ledgers[batch.span.source].split(batch.span, sequence, extra, self._context.voters)
 
     def refuse(self, batch: Batch, index: int, error: Exception, given_up: GivenUp) -> None:
-        self._meter.refused += 1
-        log.debug("%s refuses a record", self._node, exc_info=error)
+        context = self._context
+        log.debug("%s refuses a record", context.node, exc_info=error)
         if isinstance(error, RefusedElsewhere):
+            context.meter.refused += 1
             letter = DeadLetter.reported(batch, index, error)
+            context.ledgers[batch.span.source].nack(batch.span, letter, context.voters)
         else:
-            failure = Failure(self._node, refusal_text(error), given_up.attempts)
-            letter = DeadLetter.about(batch, index, given_up.record, failure)
-        self._ledgers[batch.span.source].nack(batch.span, letter, self._voters)
+            failure = Failure(context.node, refusal_text(error), given_up.attempts)
+            context.nack(batch, index, given_up.record, failure)
 
     def undeclared_deferral(self) -> CannotDefer:
         return self._cannot_defer(
@@ -222,32 +193,59 @@ class ProcessorNode:
         )
 
     def _cannot_defer(self, why: str, suggestion: str) -> CannotDefer:
-        error = CannotDefer(f"{self._node} cannot defer: {why}", suggestion=suggestion)
-        error.node = self._node
+        error = CannotDefer(f"{self._context.node} cannot defer: {why}", suggestion=suggestion)
+        error.node = self._context.node
         return error
 
     def wrong_result(self, result: object) -> ContractBroken:
         kind = type(result).__name__
-        return ContractBroken(self._node, f"returned {kind}: return a Record, None or a list of Records, or raise")
+        rule = f"returned {kind}: return a Record, None or a list of Records, or raise"
+        return ContractBroken(self._context.node, rule)
+
+
+async def _acquire(turn: trio.Lock) -> None:
+    try:
+        # Without a checkpoint, which would cost more than many a batch.
+        turn.acquire_nowait()
+    except trio.WouldBlock:
+        await turn.acquire()
+
+
+class _TappedPool:
+    """A pool that shows its batches to taps."""
+
+    def __init__(self, pool: WorkerPool, point: TapPoint) -> None:
+        self._pool = pool
+        self._point = point
+
+    async def results(self, batch: Batch) -> tuple[list[Result], dict[int, GivenUp]]:
+        look = self._point.look(batch)
+        try:
+            results, given_up = await self._pool.results(batch)
+        except RunError as error:
+            look.failed(error)
+            raise
+        look.results(results)
+        return results, given_up
 
 
 _KEPT_OR_FILTERED = {Record, type(None)}
 
 
 class _Generation(NamedTuple):
-    """A crew, and by source the first message it works on; none is given for those it works on from the start."""
+    """A pool, and by source the first message it works on; sources that are missing are its own from the start."""
 
     since: Mapping[str, int]
-    crew: WorkerPool
+    pool: WorkerPool
 
 
-class _Sorting:
-    """Sorts the results for one batch into what goes on and what ends here."""
+class _Routing:
+    """Routes the results for one batch: what goes on, what is filtered, split or refused."""
 
     def __init__(
-        self, stage: ProcessorNode, batch: Batch, results: list[Result], given_up: Mapping[int, GivenUp]
+        self, node: ProcessorNode, batch: Batch, results: list[Result], given_up: Mapping[int, GivenUp]
     ) -> None:
-        self._stage = stage
+        self._node = node
         self._batch = batch
         self._results = results
         self._given_up = given_up
@@ -261,7 +259,7 @@ class _Sorting:
             if isinstance(result, RunError):
                 raise result
             if isinstance(result, Defer):
-                raise self._stage.undeclared_deferral()
+                raise self._node.undeclared_deferral()
         filtered: list[int] = []
         sequences = self._batch.sequences
         for index, result in enumerate(self._results):
@@ -271,13 +269,13 @@ class _Sorting:
                 filtered.append(sequences[index])
             elif isinstance(result, Exception):
                 once = GivenUp(1, self._batch.records[index])
-                self._stage.refuse(self._batch, index, result, self._given_up.get(index, once))
+                self._node.refuse(self._batch, index, result, self._given_up.get(index, once))
             elif isinstance(result, list):
                 self._split(index, result, filtered)
             else:
-                raise self._stage.wrong_result(result)
+                raise self._node.wrong_result(result)
         if filtered:
-            self._stage.filter(self._batch, filtered)
+            self._node.filter(self._batch, filtered)
         return Batch(self._batch.span, self._records, self._sequences, self._pieces)
 
     def _keep(self, index: int, record: Record) -> None:
@@ -291,7 +289,7 @@ class _Sorting:
 
     def _split(self, index: int, pieces: list[Record], filtered: list[int]) -> None:
         if not RECORDS.issuperset(map(type, pieces)):
-            raise self._stage.wrong_result(next(piece for piece in pieces if type(piece) not in RECORDS))
+            raise self._node.wrong_result(next(piece for piece in pieces if type(piece) not in RECORDS))
         sequence = self._batch.sequences[index]
         if not pieces:
             filtered.append(sequence)
@@ -301,7 +299,7 @@ class _Sorting:
             self._keep(index, pieces[0])
             return
         if len(pieces) > 1:
-            self._stage.split(self._batch, sequence, len(pieces) - 1)
+            self._node.split(self._batch, sequence, len(pieces) - 1)
         if self._pieces is None:
             self._pieces = [()] * len(self._records)
         parent = self._batch.piece(index)

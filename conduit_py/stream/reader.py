@@ -10,7 +10,7 @@ from conduit_py.errors import ContractBroken
 from conduit_py.record import Record
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Source
 from conduit_py.stream.ledger import Ledger
-from conduit_py.stream.meter import Meter
+from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, is_async, plugin_errors
 from conduit_py.stream.signal import Signal
 
@@ -19,10 +19,10 @@ IDLE_SECONDS_MAX = 0.5
 
 
 class Reader:
-    """Reads a source until it ends or the run is told to stop, then closes the intake.
+    """Reads a source until it ends or the run is told to stop, then closes the buffer.
 
     Invariant 6: never asks for more records than the ledger has credit for. Invariant 7: does not
-    read while the window or the intake is full. `completed` tells an end of the source from a stop.
+    read while the window or the buffer is full. `completed` tells an end of the source from a stop.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Reader:
         source: Source[Any],
         calls: PluginCaller,
         ledger: Ledger,
-        intake: "ReadBuffer",
+        buffer: "ReadBuffer",
         wake: Signal,
         meter: Meter,
     ) -> None:
@@ -39,7 +39,7 @@ class Reader:
         self._source = source
         self._calls = calls
         self._ledger = ledger
-        self._intake = intake
+        self._buffer = buffer
         self._wake = wake
         self._meter = meter
         self._stop_requested = trio.Event()
@@ -57,7 +57,7 @@ class Reader:
             nursery.start_soon(self._interrupt_read)
             with self._scope:
                 await self._read_all()
-            self._intake.close()
+            self._buffer.close()
             # A `stop` that has begun may still have something to say upstream; only a wait for one is in vain.
             if not self._stop_requested.is_set():
                 nursery.cancel_scope.cancel()
@@ -72,7 +72,7 @@ class Reader:
                 self.completed = not self._stop_requested.is_set()
                 return
             except NothingYet:
-                with self._meter.waiting("source"), trio.move_on_after(idle_seconds):
+                with self._meter.waiting(WaitReason.SOURCE), trio.move_on_after(idle_seconds):
                     await self._stop_requested.wait()
                 idle_seconds = min(2 * idle_seconds, IDLE_SECONDS_MAX)
                 continue
@@ -82,14 +82,14 @@ class Reader:
     async def _room(self) -> int:
         """Wait until records may be read; 0 when the run is to stop."""
         while not self._stop_requested.is_set():
-            if n := min(self._intake.room, self._ledger.credit):
+            if n := min(self._buffer.room, self._ledger.credit):
                 return n
-            with self._meter.waiting("channel" if self._ledger.credit else "window"):
+            with self._meter.waiting(WaitReason.CHANNEL if self._ledger.credit else WaitReason.WINDOW):
                 await self._wake.wait()
         return 0
 
     async def _read(self, n: int) -> Any:
-        with plugin_errors(self._node, "read"), self._meter.waiting("source"):
+        with plugin_errors(self._node, "read"), self._meter.waiting(WaitReason.SOURCE):
             try:
                 return await self._calls("read", n)
             except (EndOfSource, NothingYet) as signal:
@@ -133,7 +133,7 @@ class Reader:
         self._meter.records += count_of(records)
         self._meter.batches += 1
         self._meter.batch_sizes.observe(len(records))
-        self._intake.put(records, refused)
+        self._buffer.put(records, refused)
 
     def _check(self, records: Any, n: int) -> None:
         if not records:

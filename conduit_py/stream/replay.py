@@ -18,10 +18,10 @@ from conduit_py.killpoint import reach
 from conduit_py.store.letter import Letter, settled
 from conduit_py.store.letter_table import Queued, Settled
 from conduit_py.store.letters import LetterBox
+from conduit_py.stream.commit import Commit
 from conduit_py.stream.fan_out import FanOut
-from conduit_py.stream.gate import Gate
 from conduit_py.stream.ledger import Ledger, SettledRange
-from conduit_py.stream.meter import Meter
+from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.processor_node import ProcessorNode, run_chain
 from conduit_py.stream.signal import Signal
 
@@ -34,8 +34,8 @@ class Entry(NamedTuple):
     """Where a letter comes in: processors to take it through, where it goes then, and whose votes it needs."""
 
     votes: int
-    stages: list[ProcessorNode]
-    outlet: FanOut
+    chain: list[ProcessorNode]
+    fan_out: FanOut
 
 
 class Replay:
@@ -46,8 +46,8 @@ class Replay:
     changes in one step once all nodes that it was sent to have answered: gone if they took it, kept
     with one more refusal if not. Whatever ends the run before leaves it queued for the next one.
 
-    With a gate (exactly-once) letters are part of transactions as records are, and `take` and `let_go` are
-    called in place of `settle`.
+    In exactly-once pipelines letters are part of transactions as records are, and `take` and `release` are called
+    in place of `settle`.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Replay:
         entries: Mapping[str, Entry],
         meter: Meter,
         wake: Signal,
+        commit: Commit,
         *,
         scopes: Mapping[str, str],
-        gate: Gate | None = None,
     ) -> None:
         """`wake` must be set when the ledger has released messages. `scopes` has every source, most with ""."""
         self._pipeline = pipeline
@@ -70,7 +70,8 @@ class Replay:
         self._meter = meter
         self._scopes = scopes
         self._sources = len(scopes)
-        self._gate = gate
+        self._commit = commit
+        self.node = meter.node
         self._wake = wake
         self._progress = Signal()
         ledger.on_settled = self._progress.set
@@ -85,7 +86,7 @@ class Replay:
         self._stopping = True
         self._wake.set()
 
-    def source_ended(self) -> None:
+    def finish_source(self) -> None:
         """Once all sources have, end as soon as no letter is queued."""
         self._sources -= 1
         self._wake.set()
@@ -93,20 +94,19 @@ class Replay:
     async def feed(self) -> None:
         with ExitStack() as open_ends, self._box.watched(self._pipeline, self._wake.set):
             for entry in self._entries.values():
-                open_ends.enter_context(entry.outlet)
+                open_ends.enter_context(entry.fan_out)
             while letters := await self._next():
                 await self._send(letters)
         self._all_sent = True
         self._progress.set()
-        if self._gate is not None:
-            self._gate.leave()
+        self._commit.finish(self.node)
 
     def take(self) -> list[Settled]:
         """Exactly-once: what is settled, for a transaction to commit."""
-        return [outcome for stretch in self._ledger.settled() for outcome in self._outcomes(stretch)]
+        return [outcome for each in self._ledger.settled() for outcome in self._outcomes(each)]
 
-    async def let_go(self, outcomes: Sequence[Settled]) -> None:
-        """Exactly-once: the transaction with these is committed: now the letters may go."""
+    async def release(self, outcomes: Sequence[Settled]) -> None:
+        """Exactly-once: the transaction with these is committed: save what became of the letters."""
         if outcomes:
             await self._save(outcomes)
             self._count(outcomes)
@@ -114,9 +114,9 @@ class Replay:
     async def settle(self) -> None:
         while self._ledger.in_flight or not self._all_sent:
             await self._progress.wait()
-            stretches = self._ledger.settled()
-            if stretches:
-                await self._settle(stretches)
+            ranges = self._ledger.settled()
+            if ranges:
+                await self._settle(ranges)
 
     async def _next(self) -> list[Queued]:
         """Wait for queued letters; none when there is nothing more to do."""
@@ -143,13 +143,14 @@ class Replay:
     @property
     def _together(self) -> int:
         """How many may travel together: a batch is never cut, so it must fit into a transaction."""
-        return SEND_MAX if self._gate is None else min(SEND_MAX, self._gate.limits.max_records)
+        admitted = self._commit.admit_max
+        return SEND_MAX if admitted is None else min(SEND_MAX, admitted)
 
     async def _enter(self, group: Sequence[Queued]) -> None:
-        if self._gate is not None:
-            last = group[-1].letter
-            records = [each.letter.record for each in group]
-            await self._gate.enter(f"{last.source} (dead letter {last.id})", records, last.position)
+        last = group[-1].letter
+        records = [each.letter.record for each in group]
+        positions = [each.letter.position for each in group]
+        await self._commit.admit(f"{last.source} (dead letter {last.id})", records, positions)
 
     async def _set_out(self, source: str, nodes: list[str], group: list[Queued]) -> None:
         ledger = self._ledger
@@ -165,10 +166,10 @@ class Replay:
         for node in nodes:
             records = [each.letter.records[node].copy() for each in group]
             batch = Batch(span, records, sequences, pieces if any(pieces) else None)
-            await run_chain(self._entries[node].stages, batch, self._entries[node].outlet)
+            await run_chain(self._entries[node].chain, batch, self._entries[node].fan_out)
 
-    async def _settle(self, stretches: Sequence[SettledRange]) -> None:
-        outcomes = [outcome for stretch in stretches for outcome in self._outcomes(stretch)]
+    async def _settle(self, ranges: Sequence[SettledRange]) -> None:
+        outcomes = [outcome for each in ranges for outcome in self._outcomes(each)]
         await self._save(outcomes)
         self._count(outcomes)
 
@@ -179,18 +180,19 @@ class Replay:
         self._meter.settled_at = trio.current_time()
         self._ledger.release(len(outcomes))
 
-    def _outcomes(self, stretch: SettledRange) -> Iterable[Settled]:
+    def _outcomes(self, settled_range: SettledRange) -> Iterable[Settled]:
         refused: dict[int, list[DeadLetter]] = {}
-        for letter in stretch.nacks:
+        for letter in settled_range.nacks:
             refused.setdefault(letter.message.sequence, []).append(letter)
-        for sequence in range(stretch.span.first + stretch.start, stretch.span.first + stretch.stop):
+        first = settled_range.span.first
+        for sequence in range(first + settled_range.start, first + settled_range.stop):
             queued = self._on_their_way.pop(sequence)
             yield Settled.of(queued, settled(queued.letter, refused.get(sequence, [])))
 
     async def _save(self, outcomes: Sequence[Settled]) -> None:
         reach("replay.before_settle")
         try:
-            with self._meter.waiting("dead letters"):
+            with self._meter.waiting(WaitReason.DEAD_LETTERS):
                 await self._box.settle(outcomes)
         except RecordRefused as error:
             raise DeadLetterFailed(
@@ -201,10 +203,10 @@ class Replay:
 
     async def _put_back(self, letters: Sequence[Queued]) -> None:
         if letters:
-            await self._save([Settled.of(each, self._refused(each.letter)) for each in letters])
+            await self._save([Settled.of(each, self._put_back_letter(each.letter)) for each in letters])
             self._meter.refused += len(letters)
 
-    def _refused(self, letter: Letter) -> list[Letter]:
+    def _put_back_letter(self, letter: Letter) -> list[Letter]:
         """The letter, refused by the nodes that it cannot enter at; to the others it was not sent."""
         why = self._obstacle(letter)
         nodes = [node for node in letter.queued_for if node not in self._entries] or letter.queued_for

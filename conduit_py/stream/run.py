@@ -15,12 +15,12 @@ from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
 from conduit_py.pipeline import Processor
 from conduit_py.store.store import Store
+from conduit_py.stream.commit import Commit, Task
 from conduit_py.stream.connector_changes import notify_changed, notify_deleted
 from conduit_py.stream.hot_swap import HotSwap
 from conduit_py.stream.meter import Meter
-from conduit_py.stream.plugin_calls import plugin_errors
-from conduit_py.stream.transactions import Transactions
-from conduit_py.stream.wiring import Task, Wiring
+from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
+from conduit_py.stream.wiring import Wiring
 
 log = logging.getLogger("conduit_py")
 
@@ -59,21 +59,16 @@ class Run:
         self,
         graph: Graph,
         store: Store,
+        commit: Commit,
         *,
         rng: random.Random | None = None,
         taps: Taps | None = None,
-        transactions: Transactions | None = None,
     ) -> None:
-        assert (transactions is not None) == (graph.pipeline.delivery == "exactly_once")
         self._graph = graph
         self._store = store
-        self._transactions = transactions
-        gate = transactions.gate if transactions is not None else None
-        self._wiring = Wiring(graph, store, rng or random.Random(), taps or Taps(), gate)
-        if transactions is not None:
-            transactions.enlist(self._wiring)
-            self._wiring.tasks.append(Task(graph.pipeline.id, transactions.run))
-        self._swapping = HotSwap(self._wiring.stages, self._wiring.ledgers)
+        self._commit = commit
+        self._wiring = Wiring(graph, store, commit, rng or random.Random(), taps or Taps())
+        self._hot_swap = HotSwap(self._wiring.processors, self._wiring.ledgers)
         self._scope = trio.CancelScope()
         self._closing = trio.CancelScope(shield=True)
         self._stop_requested = False
@@ -86,16 +81,16 @@ class Run:
         """The counters of every node, in topological order, dead letters last; gauges as last looked at."""
         return list(self._wiring.meters.values())
 
-    def look(self) -> None:
+    def refresh_gauges(self) -> None:
         """Bring the gauges of the meters up to date."""
-        self._wiring.look()
+        self._wiring.refresh_gauges()
 
     def stop(self) -> None:
         if self._stop_requested:
             return
         self._stop_requested = True
         self._scope.deadline = trio.current_time() + self._graph.pipeline.settings.stop_seconds
-        for reader in self._wiring.readers:
+        for reader in self._wiring.readers.values():
             reader.stop()
         if self._wiring.replay is not None:
             self._wiring.replay.stop()
@@ -107,13 +102,13 @@ class Run:
 
     async def execute(self) -> Ending:
         """Run to the end. Failures are in the ending; nothing is raised but cancellation from outside."""
-        self._swapping.begin()
+        self._hot_swap.begin()
         try:
             with self._scope:
-                if await self._opened():
+                if await self._open():
                     await self._work()
         finally:
-            self._swapping.end()
+            self._hot_swap.end()
             await self._close()
         return self._ending()
 
@@ -124,7 +119,7 @@ class Run:
         processor that cannot be opened; then nothing has changed. False if the run ended before.
         """
         declared = {node: graph.nodes[node].declared for node in nodes}
-        return await self._swapping.swap({node: each for node, each in declared.items() if isinstance(each, Processor)})
+        return await self._hot_swap.swap({node: each for node, each in declared.items() if isinstance(each, Processor)})
 
     async def join_writes(self) -> None:
         """Once executed: wait until no write that was left behind in a thread is under way any more.
@@ -132,60 +127,61 @@ class Run:
         One that took effect after the next run had written the same records, and newer ones, would bring
         back the past (invariant 1).
         """
-        for node, calls in [*self._wiring.destination_calls.items(), *self._wiring.outbox_calls.items()]:
+        for node, calls in [*self._wiring.destinations.items(), *self._wiring.outbox.items()]:
             if calls.busy:
                 log.warning("%s: a call of the last run has not returned yet; nothing starts before it does", node)
             await calls.join()
-        await self._wiring.office.join()
+        await self._wiring.dead_letters.join()
 
-    async def _opened(self) -> bool:
+    async def _open(self) -> bool:
         """Open destinations first and sources last, so that no record is read before it can go anywhere."""
         try:
-            await self._open()
+            await self._commit.claim()
+            await notify_deleted(self._store, self._graph.pipeline.id, self._graph.nodes)
+            await self._open_destinations()
+            await self._commit.recover()
+            for node, processor in self._wiring.processors.items():
+                self._closers.append((node, processor.close))
+                await processor.open()
+            await self._open_sources()
         except ConduitError as error:
             self._fail(_in_node(None, error))
         return self._error is None
 
-    async def _open(self) -> None:
+    async def _open_destinations(self) -> None:
+        wiring = self._wiring
+        for node, calls in wiring.destinations.items():
+            await notify_changed(self._store, self._graph.pipeline.id, node, "destination", calls)
+            await self._open_connector(node, calls)
+        for target, calls in wiring.outbox.items():
+            await self._open_connector(f"outbox:{target}", calls)
+        self._closers.append((DEAD_LETTERS, wiring.dead_letters.close))
+        await wiring.dead_letters.open()
+
+    async def _open_connector(self, node: str, calls: PluginCaller) -> None:
+        self._closers.append((node, partial(calls, "teardown")))
+        with plugin_errors(node, "open"):
+            await calls("open")
+
+    async def _open_sources(self) -> None:
         wiring, store, pipeline = self._wiring, self._store, self._graph.pipeline.id
-        if self._transactions is not None:
-            await self._transactions.claim()
-        await notify_deleted(store, pipeline, self._graph.nodes)
-        for node, calls in wiring.destination_calls.items():
-            await notify_changed(store, pipeline, node, "destination", calls)
-            self._closers.append((node, partial(calls, "teardown")))
-            with plugin_errors(node, "open"):
-                await calls("open")
-        for target, calls in wiring.outbox_calls.items():
-            self._closers.append((f"outbox:{target}", partial(calls, "teardown")))
-            with plugin_errors(f"outbox:{target}", "open"):
-                await calls("open")
-        self._closers.append((DEAD_LETTERS, wiring.office.close))
-        await wiring.office.open()
-        if self._transactions is not None:
-            await self._transactions.recover()
-        for node, stage in wiring.stages.items():
-            self._closers.append((node, stage.close))
-            await stage.open()
-        for (node, calls), reader in zip(wiring.source_calls.items(), wiring.readers, strict=True):
+        for node, calls in wiring.sources.items():
             await notify_changed(store, pipeline, node, "source", calls)
             position = (await store.positions(pipeline)).get(node)
-            self._closers.append((node, reader.close))
+            self._closers.append((node, wiring.readers[node].close))
             with plugin_errors(node, "open"):
                 await calls("open", position)
 
     async def _work(self) -> None:
-        async with trio.open_nursery() as watching:
+        async with trio.open_nursery() as background:
             for watch in self._wiring.lag_watches:
-                watching.start_soon(watch.run)
-            for background in self._wiring.backgrounds:
-                watching.start_soon(self._guarded, background)
-            async with self._swapping.allowed(), trio.open_nursery() as nursery:
+                background.start_soon(watch.run)
+            async with self._hot_swap.allow(), trio.open_nursery() as nursery:
                 for task in self._wiring.tasks:
-                    nursery.start_soon(self._guarded, task)
-            watching.cancel_scope.cancel()
+                    (background if task.background else nursery).start_soon(self._run_guarded, task)
+            background.cancel_scope.cancel()
 
-    async def _guarded(self, task: Task) -> None:
+    async def _run_guarded(self, task: Task) -> None:
         try:
             await task.run()
         except* Exception as group:
@@ -197,8 +193,7 @@ class Run:
             log.debug("a later error in %s", self._graph.pipeline.id, exc_info=error)
             return
         log.debug("the run of %s fails", self._graph.pipeline.id, exc_info=error)
-        if self._transactions is not None:
-            self._transactions.explain(error)
+        self._commit.explain(error)
         self._error = error
         self._scope.cancel()
 
@@ -210,13 +205,13 @@ class Run:
         with self._closing:
             async with trio.open_nursery() as nursery:
                 for node, close in self._closers:
-                    nursery.start_soon(self._closed, node, close)
+                    nursery.start_soon(self._close_node, node, close)
         if self._closing.cancelled_caught:
             log.warning("%s: some connectors were not torn down in time and left behind", self._graph.pipeline.id)
-        for calls in self._wiring.all_calls:
+        for calls in self._wiring.callers:
             calls.close()
 
-    async def _closed(self, node: str, close: Callable[[], Awaitable[None]]) -> None:
+    async def _close_node(self, node: str, close: Callable[[], Awaitable[None]]) -> None:
         try:
             with plugin_errors(node, "teardown"):
                 await close()
@@ -228,7 +223,7 @@ class Run:
             return Ending(How.FAILED, self._error)
         if self._scope.cancelled_caught:
             return Ending(How.FORCED, None if self._forced else self._timed_out())
-        if all(reader.completed for reader in self._wiring.readers):
+        if all(reader.completed for reader in self._wiring.readers.values()):
             return Ending(How.COMPLETED)
         return Ending(How.STOPPED)
 

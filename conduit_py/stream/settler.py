@@ -6,7 +6,6 @@ from itertools import chain
 
 import trio
 
-from conduit_py.batch import Span
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import NackNotAllowed, RunError
 from conduit_py.killpoint import reach
@@ -14,7 +13,8 @@ from conduit_py.store.store import Store
 from conduit_py.store.trail import Point, Trail
 from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored, NackWindow
 from conduit_py.stream.ledger import Ledger, SettledRange
-from conduit_py.stream.meter import Meter
+from conduit_py.stream.meter import WaitReason
+from conduit_py.stream.node_context import NodeContext
 from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
 from conduit_py.stream.shard_progress import ShardProgress
 from conduit_py.stream.signal import Pace, Signal
@@ -32,33 +32,29 @@ class Settler:
 
     def __init__(
         self,
-        node: str,
+        context: NodeContext,
         pipeline: str,
         ledger: Ledger,
-        window: NackWindow,
-        office: DeadLetterHandler,
+        nack_window: NackWindow,
+        dead_letters: DeadLetterHandler,
         store: Store,
         calls: PluginCaller,
-        meter: Meter,
-        *,
-        commits: bool,
-        sharing: ShardProgress | None = None,
+        shard_progress: ShardProgress | None = None,
     ) -> None:
-        self._node = node
+        self._context = context
         self._pipeline = pipeline
         self._ledger = ledger
         self._progress = Signal()
         self._hurry = Signal()
         ledger.on_settled = self._notice
-        self._window = window
-        self._office = office
+        self._nack_window = nack_window
+        self._dead_letters = dead_letters
         self._store = store
         self._calls = calls
-        self._meter = meter
-        self._commits = commits
-        self.sharing = sharing
-        self._pace = Pace(SETTLE_SECONDS)
-        self._trail = HistoryRecorder(store, pipeline, node)
+        self._meter = context.meter
+        self.shard_progress = shard_progress
+        self.pace = Pace(SETTLE_SECONDS)
+        self._history = HistoryRecorder(store, pipeline, context.node)
         self._finishing = False
 
     def finish(self) -> None:
@@ -80,113 +76,107 @@ class Settler:
         while self._ledger.in_flight or not self._finishing:
             await self._progress.wait()
             await self._gather()
-            stretches = self._ledger.settled()
-            if stretches:
-                await self._settle(stretches)
+            ranges = self._ledger.settled()
+            if ranges:
+                await self._settle(ranges)
 
     async def _gather(self) -> None:
         """Under load, let a little more settle before the next commit, unless the reader is short of credit."""
         if not self._finishing and not self._credit_is_short:
-            with trio.move_on_at(self._pace.due_at):
+            with trio.move_on_at(self.pace.due_at):
                 await self._hurry.wait()
 
-    async def _settle(self, stretches: Sequence[SettledRange]) -> None:
-        handled, error = await self._bury(stretches)
-        count = sum(stretch.stop - stretch.start for stretch in handled)
-        if count:
-            if self._commits:
-                with self._pace.step():
-                    await self.commit([stretch.positions for stretch in handled])
-            self._count(handled)
-            self._ledger.release(count)
+    async def _settle(self, ranges: Sequence[SettledRange]) -> None:
+        handled, error = await self._store_letters(ranges)
+        if handled:
+            await self._context.commit.settled(self._context.node, handled)
+            self._release(handled)
+        # Invariant 3: nothing from the message on whose nack could not be handled is acked.
         if error is not None:
             raise error
 
-    def _count(self, stretches: Sequence[SettledRange]) -> None:
+    def _release(self, ranges: Sequence[SettledRange]) -> None:
+        """Count what is settled, and give its credit back to the reader."""
         now = self._meter.settled_at = trio.current_time()
-        for stretch in stretches:
-            records = stretch.records
+        for each in ranges:
+            records = each.records
             self._meter.acked += records
-            self._meter.settling.observe(now - stretch.span.read_at, records)
+            self._meter.settling.observe(now - each.span.read_at, records)
+        self._ledger.release(sum(each.stop - each.start for each in ranges))
 
     async def commit(self, positions: Sequence[Sequence[bytes]]) -> None:
-        """Make the last of these positions durable, then tell the source about all of them."""
+        """Make the last of these positions durable, then ack all of them to the source."""
         with self._meter.timing(self._meter.checkpoints):
-            await self._commit(positions)
+            reach("settler.before_persist")
+            await self._persist(positions)
+            reach("settler.after_persist")
+            # Invariant 2: only now, or an upstream that prunes on ack would lose what a crash makes us read again.
+            await self._ack(positions)
 
-    async def _commit(self, positions: Sequence[Sequence[bytes]]) -> None:
-        reach("settler.before_persist")
-        with self._meter.waiting("store"), self._meter.timing(self._meter.persists):
+    async def _persist(self, positions: Sequence[Sequence[bytes]]) -> None:
+        with self._meter.waiting(WaitReason.STORE), self._meter.timing(self._meter.persists):
             position = positions[-1][-1]
-            trails = await self._trail.trails(position)
-            await self._store.save_positions(self._pipeline, {self._node: position}, trails)
-            if self.sharing is not None:
-                await self.sharing.advance(positions)
-        reach("settler.after_persist")
-        await self._ack(positions)
+            trails = await self._history.trails(position)
+            await self._store.save_positions(self._pipeline, {self._context.node: position}, trails)
+            if self.shard_progress is not None:
+                await self.shard_progress.advance(positions)
 
     async def _ack(self, positions: Sequence[Sequence[bytes]]) -> None:
-        with plugin_errors(self._node, "ack"), self._meter.waiting("source ack"):
+        with plugin_errors(self._context.node, "ack"), self._meter.waiting(WaitReason.SOURCE_ACK):
             if not self._calls.inherited("ack"):
                 await self._calls("ack", list(chain.from_iterable(positions)))
         reach("settler.after_ack")
 
     def take(self) -> tuple[list[SettledRange], list[DeadLetter]]:
         """Exactly-once: what is settled, for a transaction to commit, and its letters, if the window allows them."""
-        stretches = self._ledger.settled()
-        letters, refused = self._allowed(stretches)
+        ranges = self._ledger.settled()
+        letters, refused = self._within_nack_window(ranges)
         if refused is not None:
             raise self._not_allowed(refused)
-        return stretches, letters
+        return ranges, letters
 
-    async def trails(self, stretches: Sequence[SettledRange]) -> dict[str, bytes]:
-        """Exactly-once: where the source has been, for the commit of these to note; mostly nothing."""
-        if not stretches:
+    async def trails(self, ranges: Sequence[SettledRange]) -> dict[str, bytes]:
+        """Exactly-once: what the commit of these adds to the position history; mostly nothing."""
+        if not ranges:
             return {}
-        trails = await self._trail.trails(stretches[-1].positions[-1])
+        trails = await self._history.trails(ranges[-1].positions[-1])
         return {source: trail.encode() for source, trail in trails.items()}
 
-    async def let_go(self, stretches: Sequence[SettledRange]) -> None:
-        """Exactly-once: the transaction with these is committed: tell the source, and give the credit back."""
-        if stretches:
-            await self._ack([stretch.positions for stretch in stretches])
-            count = sum(stretch.stop - stretch.start for stretch in stretches)
-            self._count(stretches)
-            self._ledger.release(count)
+    async def release(self, ranges: Sequence[SettledRange]) -> None:
+        """Exactly-once: the transaction with these is committed: ack them, and give the credit back."""
+        if ranges:
+            await self._ack([each.positions for each in ranges])
+            self._release(ranges)
 
-    async def commit_first(self, span: Span) -> None:
-        """At-most-once: the span is done with before it has set out."""
-        await self.commit([span.positions])
-
-    async def _bury(self, stretches: Sequence[SettledRange]) -> tuple[list[SettledRange], RunError | None]:
-        """Dead-letter the nacks. Gives what may be acked and, if that is not everything, why."""
-        letters, refused = self._allowed(stretches)
+    async def _store_letters(self, ranges: Sequence[SettledRange]) -> tuple[list[SettledRange], RunError | None]:
+        """Store the letters of nacked messages. Gives what may be acked and, if that is not everything, why."""
+        letters, refused = self._within_nack_window(ranges)
         error: RunError | None = None
         unhandled = refused
         if letters:
             try:
-                await self._office.store(letters)
-            except LettersNotStored as stop:
-                unhandled, error = letters[stop.stored], stop.error
+                await self._dead_letters.store(letters)
+            except LettersNotStored as failure:
+                unhandled, error = letters[failure.stored], failure.error
         if unhandled is None:
-            return list(stretches), None
-        return _until(stretches, unhandled), error or self._not_allowed(unhandled)
+            return list(ranges), None
+        return _until(ranges, unhandled), error or self._not_allowed(unhandled)
 
-    def _allowed(self, stretches: Sequence[SettledRange]) -> tuple[list[DeadLetter], DeadLetter | None]:
-        """The letters that the window lets through, and the first that it does not."""
+    def _within_nack_window(self, ranges: Sequence[SettledRange]) -> tuple[list[DeadLetter], DeadLetter | None]:
+        """The letters that the nack window allows, and the first that it does not."""
         letters: list[DeadLetter] = []
-        for stretch in stretches:
+        for each in ranges:
             counted = 0
-            for letter in stretch.nacks:
-                before = stretch.records_before(letter.message.sequence) + letter.offset
+            for letter in each.nacks:
+                before = each.records_before(letter.message.sequence) + letter.offset
                 # Several pieces of one record are one outcome.
                 if before >= counted:
-                    self._window.ack(before - counted)
-                    if not self._window.nack():
+                    self._nack_window.ack(before - counted)
+                    if not self._nack_window.nack():
                         return letters, letter
                     counted = before + 1
                 letters.append(letter)
-            self._window.ack(stretch.records - counted)
+            self._nack_window.ack(each.records - counted)
         return letters, None
 
     def _not_allowed(self, letter: DeadLetter) -> NackNotAllowed:
@@ -198,14 +188,14 @@ class Settler:
         return error
 
 
-def _until(stretches: Sequence[SettledRange], letter: DeadLetter) -> list[SettledRange]:
+def _until(ranges: Sequence[SettledRange], letter: DeadLetter) -> list[SettledRange]:
     """What comes before the message of this letter."""
     before = []
-    for stretch in stretches:
-        stop = min(stretch.stop, letter.message.sequence - stretch.span.first)
-        if stop > stretch.start:
-            before.append(stretch._replace(stop=stop))
-        if stop < stretch.stop:
+    for each in ranges:
+        stop = min(each.stop, letter.message.sequence - each.span.first)
+        if stop > each.start:
+            before.append(each._replace(stop=stop))
+        if stop < each.stop:
             break
     return before
 

@@ -1,43 +1,199 @@
-"""Worker: one worker of a processor node, with a processor of its own."""
+"""WorkerPool and Worker: how a processor is applied to batches: condition, retries, workers, threads."""
 
+import random
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import trio
 
 from conduit_py.batch import Batch
-from conduit_py.errors import ContractBroken, RunError, TransientError
+from conduit_py.errors import CannotDefer, ContractBroken, RecordRefused, RunError, TransientError
+from conduit_py.pipeline import Processor
 from conduit_py.record import Record
 from conduit_py.sdk.defer import Defer
-from conduit_py.sdk.processor import FunctionProcessor, Processor, Result
+from conduit_py.sdk.processor import FunctionProcessor, Result
+from conduit_py.sdk.processor import Processor as ProcessorPlugin
 from conduit_py.sdk.state import State
 from conduit_py.stream.atomic_state import with_atomic_state
+from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.plugin_calls import SLOW_SECONDS, PluginCaller, is_async, plugin_errors, shallow_copy
 
 
-class Worker:
-    """Gives the results of a processor for the records of a batch, in order, errors included as values.
+class GivenUp(NamedTuple):
+    """A record on which every attempt failed: how many there were, and the record as it came to this node."""
 
-    Only a fatal error is raised. A transient one stands for every record of the batch.
+    attempts: int
+    record: Record
 
-    A sync processor runs right here while it is quick, which saves a change of threads per batch; one
-    that opens something, says it blocks, or proves slow runs in a thread of its own.
+
+Results: TypeAlias = tuple[list[Result], dict[int, GivenUp]]
+"""One result per record, errors included as values, and what is known of those that failed."""
+
+
+class WorkerPool:
+    """Applies one definition of a processor to batches, in order, from `open` to `close`.
+
+    Invariant 1: with several workers a batch is cut into as many parts, and their results are joined in order.
     """
 
     def __init__(
-        self, node: str, processor: Processor[Any], *, always_in_thread: bool = False, state: State | None = None
+        self, node: str, declared: Processor, meter: Meter, rng: random.Random, state: State | None = None
+    ) -> None:
+        assert declared.processor is not None
+        self._node = node
+        self._when = declared.when
+        self._retry = declared.retry
+        self._results = self._attempt_once if declared.retry.attempts == 1 else self._attempt_with_retries
+        self._meter = meter
+        self._rng = rng
+        in_thread, plugin = declared.workers > 1, declared.processor
+        self._workers = [
+            Worker(node, plugin.fresh(), always_in_thread=in_thread, state=state) for _ in range(declared.workers)
+        ]
+        self._open: list[Worker] = []
+
+    async def open(self) -> None:
+        for worker in self._workers:
+            self._open.append(worker)
+            await worker.open()
+
+    async def close(self) -> None:
+        """Close every worker that was opened; raise the first error."""
+        opened, self._open = self._open, []
+        await close_all(opened)
+
+    def results(self, batch: Batch) -> Awaitable[Results]:
+        """Only a fatal error is raised. Records for which the condition is false are their own result."""
+        return self._results(batch) if self._when is None else self._results_where(self._when, batch)
+
+    async def _results_where(self, when: Callable[[Record], bool], batch: Batch) -> Results:
+        chosen, results = _choose(when, batch.records)
+        if not chosen:
+            return results, {}
+        answers, given_up = await self._results(batch.select(chosen))
+        for index, answer in zip(chosen, answers, strict=True):
+            results[index] = answer
+        return results, {chosen[index]: each for index, each in given_up.items()}
+
+    async def _attempt_once(self, batch: Batch) -> Results:
+        with self._meter.timing(self._meter.calls):
+            return await self._attempt(batch), {}
+
+    async def _attempt_with_retries(self, batch: Batch) -> Results:
+        # A failed attempt may have changed its record; every attempt starts from the record as it came.
+        pristine = [record.copy() for record in batch.records]
+        with self._meter.timing(self._meter.calls):
+            results = await self._attempt(batch)
+        attempts = dict.fromkeys(range(len(batch)), 1)
+        for attempt in range(1, self._retry.attempts):
+            failed = [index for index, result in enumerate(results) if _worth_retrying(result)]
+            if not failed:
+                break
+            self._meter.retries += 1
+            with self._meter.waiting(WaitReason.BACK_OFF):
+                await trio.sleep(self._retry.delay(attempt, self._rng))
+            with self._meter.timing(self._meter.calls):
+                part = batch.select(failed)
+                part.records = [pristine[index].copy() for index in failed]
+                again = await self._attempt(part)
+            for index, result in zip(failed, again, strict=True):
+                results[index] = result
+                attempts[index] = attempt + 1
+        errors = [index for index, result in enumerate(results) if isinstance(result, Exception)]
+        return results, {index: GivenUp(attempts[index], pristine[index]) for index in errors}
+
+    def _attempt(self, batch: Batch) -> Awaitable[list[Result]]:
+        return self._share_out(batch) if len(self._workers) > 1 else self._run(self._workers[0], batch)
+
+    async def _run(self, worker: "Worker", batch: Batch) -> list[Result]:
+        try:
+            # What is raised ends the run, and it happened in this node, whichever task this is.
+            with plugin_errors(self._node, "process"):
+                worker.enter(batch)
+                return await worker.run(batch)
+        except TransientError as error:
+            # The retry policy comes first, and nothing is known about any of these records.
+            return [error] * len(batch)
+
+    async def _share_out(self, batch: Batch) -> list[Result]:
+        size = -(-len(batch) // len(self._workers))
+        parts = [range(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
+        results: list[list[Result]] = [[] for _ in parts]
+
+        async def work(number: int) -> None:
+            results[number] = await self._run(self._workers[number], batch.select(parts[number]))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(len(parts)):
+                nursery.start_soon(work, number)
+        return [result for part in results for result in part]
+
+
+async def close_all(opened: "Sequence[Worker | WorkerPool]") -> None:
+    """Close them at the same time, so that none delays the others; raise the first error."""
+    errors: list[RunError] = []
+
+    async def close(each: "Worker | WorkerPool") -> None:
+        try:
+            await each.close()
+        except RunError as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for each in opened:
+            nursery.start_soon(close, each)
+    if errors:
+        raise errors[0]
+
+
+def _choose(when: Callable[[Record], bool], records: list[Record]) -> tuple[list[int], list[Result]]:
+    """The indices for which the condition is true, and the results of the others."""
+    results: list[Result] = list(records)
+    chosen = []
+    for index, record in enumerate(records):
+        try:
+            if when(record):
+                chosen.append(index)
+        except Defer as error:
+            raise CannotDefer("a condition raised Defer", suggestion="let the processor itself raise it") from error
+        except Exception as error:  # a border: the condition is the user's
+            results[index] = error
+    return chosen, results
+
+
+def _worth_retrying(result: Result) -> bool:
+    return isinstance(result, Exception) and not isinstance(result, RecordRefused | Defer)
+
+
+class Worker:
+    """One worker of a processor node, with a processor of its own.
+
+    `run` gives one result per record of a batch, in order, errors included as values; only errors that end the
+    run are raised. Which way it takes depends on the form of the processor.
+
+    A sync processor runs in the event loop while it is quick, which saves a change of threads per batch. One
+    that opens something, says it blocks, or proves slow runs in a thread of its own.
+    """
+
+    run: Callable[[Batch], Awaitable[list[Result]]]
+
+    def __init__(
+        self, node: str, processor: ProcessorPlugin[Any], *, always_in_thread: bool = False, state: State | None = None
     ) -> None:
         self._node = node
-        self._calls = PluginCaller(node, processor)
+        self._caller = PluginCaller(node, processor)
         self._processor = processor
         self._by_batch = processor.by_batch or processor.by_table
-        self._call = _call(node, processor)
+        self._call = _form(node, processor)
         self._async = is_async(self._call)
         self._in_thread = always_in_thread or self._blocks(processor)
         self._state = state if processor.stateful else None
         if self._state is not None:
-            self._remember(self._state)
+            self._keep_state(self._state)
+        self.run = self._way()
 
-    def _remember(self, state: State) -> None:
+    def _keep_state(self, state: State) -> None:
         """A function is given its state with every call, because it is shared between runs; others have one."""
         is_function = isinstance(self._processor, FunctionProcessor)
         if not is_function:
@@ -45,90 +201,109 @@ class Worker:
         defers = self._processor.defers
         self._call = with_atomic_state(self._call, state, is_async=self._async, given=is_function, defers=defers)
 
-    def _blocks(self, processor: Processor[Any]) -> bool:
+    def _blocks(self, processor: ProcessorPlugin[Any]) -> bool:
         if processor.blocking is not None:
             return processor.blocking
-        return not isinstance(processor, FunctionProcessor) and not self._calls.inherited("open")
+        return not isinstance(processor, FunctionProcessor) and not self._caller.inherited("open")
+
+    def _way(self) -> Callable[[Batch], Awaitable[list[Result]]]:
+        if self._async:
+            return self._run_batch_async if self._by_batch else self._run_each_async
+        if self._in_thread:
+            return self._run_in_thread
+        return self._run_batch_here if self._by_batch else self._run_each_here
 
     async def open(self) -> None:
         with plugin_errors(self._node, "open"):
-            await self._frame("open")
+            await self._call_at_edge("open")
 
     async def close(self) -> None:
         try:
             with plugin_errors(self._node, "close"):
-                await self._frame("close")
+                await self._call_at_edge("close")
         finally:
-            self._calls.close()
+            self._caller.close()
 
-    async def _frame(self, name: str) -> None:
+    async def _call_at_edge(self, name: str) -> None:
         """Call `open` or `close` where the records are processed: what was opened there may live only there."""
         method = getattr(self._processor, name)
-        if self._in_thread and not is_async(method) and not self._calls.inherited(name):
-            await self._calls.in_thread(method, final=name == "close")
+        if self._in_thread and not is_async(method) and not self._caller.inherited(name):
+            await self._caller.in_thread(method, final=name == "close")
         else:
-            await self._calls(name)
+            await self._caller(name)
 
-    async def run(self, batch: Batch) -> list[Result]:
-        try:
-            # What is raised is an error that ends the run, and it happened here, whoever's task this is.
-            with plugin_errors(self._node, "process"):
-                return await self._run(batch)
-        except TransientError as error:
-            # The retry policy comes first, and nothing is known about any of these records.
-            return [error] * len(batch)
-
-    async def _run(self, batch: Batch) -> list[Result]:
+    def enter(self, batch: Batch) -> None:
+        """This batch is processed next."""
         if self._state is not None:
             self._state.enter(batch)
-        if self._async:
-            return await (self._batch_async(batch) if self._by_batch else self._each_async(batch.records))
-        if self._in_thread:
-            results: list[Result] = await self._calls.in_thread(self._sync, batch)
-            return results
-        return self._sync(batch) if self._processor.blocking is False else await self._here_while_quick(batch)
 
-    async def _here_while_quick(self, batch: Batch) -> list[Result]:
-        """Right here; a processor that proves slow goes to a thread for good, with what is left of the batch."""
+    async def _run_each_here(self, batch: Batch) -> list[Result]:
+        """In the event loop; a processor that proves slow goes to a thread, with what is left of the batch."""
+        records = batch.records
+        if self._processor.blocking is False:
+            return each(self._call, records)
+        results: list[Result] = []
         started = time.perf_counter()
-        results = self._sync(batch) if self._by_batch else each_while_quick(self._call, batch.records)
-        self._in_thread = time.perf_counter() - started > SLOW_SECONDS
-        if len(results) < len(batch):
-            results += await self._calls.in_thread(each, self._call, batch.records[len(results) :])
+        while len(results) < len(records) and time.perf_counter() - started <= SLOW_SECONDS:
+            # Four times as many each time: looking at the clock costs next to nothing, and a call that
+            # waits for something is found out at once, not after a batch of waiting.
+            done = len(results)
+            results += each(self._call, records[done : 4 * done + 1])
+            if isinstance(results[-1], Defer):
+                results += [Defer()] * (len(records) - len(results))
+        if time.perf_counter() - started > SLOW_SECONDS:
+            self._move_to_thread()
+        if len(results) < len(records):
+            results += await self._caller.in_thread(each, self._call, records[len(results) :])
         return results
 
-    def _sync(self, batch: Batch) -> list[Result]:
+    async def _run_batch_here(self, batch: Batch) -> list[Result]:
+        started = time.perf_counter()
+        results = self._call_sync(batch)
+        if self._processor.blocking is None and time.perf_counter() - started > SLOW_SECONDS:
+            self._move_to_thread()
+        return results
+
+    def _move_to_thread(self) -> None:
+        self._in_thread = True
+        self.run = self._run_in_thread
+
+    async def _run_in_thread(self, batch: Batch) -> list[Result]:
+        results: list[Result] = await self._caller.in_thread(self._call_sync, batch)
+        return results
+
+    def _call_sync(self, batch: Batch) -> list[Result]:
         if not self._by_batch:
             return each(self._call, batch.records)
         try:
-            return self._checked(self._call(shallow_copy(batch)), batch)
+            return self._check(self._call(shallow_copy(batch)), batch)
         except RunError:
             raise
         except Exception as error:  # a border: the processor is the user's
             return [error] * len(batch)
 
-    async def _batch_async(self, batch: Batch) -> list[Result]:
+    async def _run_batch_async(self, batch: Batch) -> list[Result]:
         try:
-            return self._checked(await self._call(shallow_copy(batch)), batch)
+            return self._check(await self._call(shallow_copy(batch)), batch)
         except RunError:
             raise
         except Exception as error:  # a border: the processor is the user's
             return [error] * len(batch)
 
-    async def _each_async(self, records: list[Record]) -> list[Result]:
+    async def _run_each_async(self, batch: Batch) -> list[Result]:
         results: list[Result] = []
-        for record in records:
+        for record in batch.records:
             try:
                 results.append(await self._call(record))
             except RunError:
                 raise
             except Defer as deferral:
-                return _without_those_behind(deferral, results, len(records))
+                return _defer_rest(deferral, results, len(batch))
             except Exception as error:  # a border: the processor is the user's
                 results.append(error)
         return results
 
-    def _checked(self, results: Any, batch: Batch) -> list[Result]:
+    def _check(self, results: Any, batch: Batch) -> list[Result]:
         try:
             checked: list[Result] = list(results)
         except TypeError:
@@ -139,28 +314,14 @@ class Worker:
         return checked
 
 
-def _call(node: str, processor: Processor[Any]) -> Callable[..., Any]:
-    """What takes a batch or a record and gives what becomes of it."""
+def _form(node: str, processor: ProcessorPlugin[Any]) -> Callable[..., Any]:
+    """The method that takes a batch or a record and gives what becomes of it."""
     if not processor.by_table:
         return processor.process_batch if processor.by_batch else processor.process
     # Only where it is used: pyarrow need not be installed, and takes time to import.
     from conduit_py.stream.arrow import with_tables
 
     return with_tables(node, processor)
-
-
-def each_while_quick(call: Callable[[Record], Result], records: list[Record]) -> list[Result]:
-    """The results for the records that are done before it shows that the call is slow."""
-    results: list[Result] = []
-    started = time.perf_counter()
-    while len(results) < len(records) and time.perf_counter() - started <= SLOW_SECONDS:
-        # Four times as many each time: looking at the clock costs next to nothing, and a call that
-        # waits for something is found out at once, not after a batch of waiting.
-        done = len(results)
-        results += each(call, records[done : 4 * done + 1])
-        if isinstance(results[-1], Defer):
-            results += [Defer()] * (len(records) - len(results))
-    return results
 
 
 def each(call: Callable[[Record], Result], records: list[Record]) -> list[Result]:
@@ -178,12 +339,12 @@ def each(call: Callable[[Record], Result], records: list[Record]) -> list[Result
         except RunError:
             raise
         except Defer as deferral:
-            return _without_those_behind(deferral, results, len(records))
+            return _defer_rest(deferral, results, len(records))
         except Exception as error:  # a border: the processor is the user's
             results.append(error)
 
 
-def _without_those_behind(deferral: Defer, results: list[Result], count: int) -> list[Result]:
-    """Whoever comes behind a record that is deferred is deferred with it, and not processed."""
+def _defer_rest(deferral: Defer, results: list[Result], count: int) -> list[Result]:
+    """Every record behind one that is deferred is deferred with it, and not processed."""
     behind: list[Result] = [Defer()] * (count - len(results) - 1)
     return [*results, deferral, *behind]

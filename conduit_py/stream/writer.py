@@ -1,6 +1,5 @@
 """Writer: the sole caller of a destination's `write` and `flush`."""
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,21 +7,19 @@ import trio
 
 from conduit_py.batch import Batch, Span
 from conduit_py.bundle import Bundle, count_of
-from conduit_py.dead_letter import DeadLetter, Failure
+from conduit_py.dead_letter import Failure
 from conduit_py.errors import RecordRefused, RunError, TransientError
 from conduit_py.graph.compile import DEAD_LETTERS
-from conduit_py.inspect.tap import Look, TapPoint
+from conduit_py.inspect.tap import Look
 from conduit_py.killpoint import reach
 from conduit_py.pipeline import Destination
 from conduit_py.sdk.destination import AckMode, refusal_text
 from conduit_py.sdk.preparing import PieceRefused
-from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.stream.ack_reader import AckReader
-from conduit_py.stream.answers import check_refusals
-from conduit_py.stream.gate import Gate
 from conduit_py.stream.ledger import Ledger
-from conduit_py.stream.meter import Meter
-from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors, shallow_copy
+from conduit_py.stream.meter import WaitReason
+from conduit_py.stream.node_context import NodeContext
+from conduit_py.stream.plugin_calls import PluginCaller, check_refusals, plugin_errors, shallow_copy
 from conduit_py.stream.signal import Pace
 
 FLUSH_SECONDS = 0.005
@@ -37,36 +34,21 @@ class Writer:
     """
 
     def __init__(
-        self,
-        node: str,
-        declared: Destination,
-        calls: PluginCaller,
-        voter: int,
-        ledgers: Mapping[str, Ledger],
-        ack_reader: AckReader | None,
-        meter: Meter,
-        rng: random.Random,
-        point: TapPoint,
-        gate: Gate | None = None,
+        self, context: NodeContext, declared: Destination, calls: PluginCaller, ack_reader: AckReader | None
     ) -> None:
-        self._node = node
+        self._context = context
+        self._node = context.node
         self._when = declared.when
         self._asked_before = declared.asked_before
         self._retry = declared.retry
-        self._gate = gate
         # In a transaction what was written becomes durable when the destination is staged.
-        staged = gate is not None and isinstance(declared.connector, StagedDestination)
-        self._flush_acks = declared.connector.acks is AckMode.FLUSH and not staged
-        self._staged = staged
+        self._staged = context.commit.stages(declared.connector)
+        self._flush_acks = declared.connector.acks is AckMode.FLUSH and not self._staged
         # One that answers later may hold its answers back until it is flushed.
         self._flushes = self._flush_acks or (ack_reader is not None and not calls.inherited("flush"))
         self._calls = calls
-        self._voter = voter
-        self._ledgers = ledgers
         self._ack_reader = ack_reader
-        self._meter = meter
-        self._rng = rng
-        self._point = point
+        self._meter = context.meter
         self._look: Look | None = None
         self._pace = Pace(FLUSH_SECONDS)
         self._unflushed: list[tuple[Span, Sequence[int]]] = []
@@ -76,9 +58,8 @@ class Writer:
         # Closed without a checkpoint: an error must be known before its neighbours notice the closed channel.
         with inbox:
             while (batch := await self._next(inbox)) is not None:
-                if self._gate is not None:
-                    with self._meter.waiting("commit"):
-                        await self._gate.writable()
+                with self._meter.waiting(WaitReason.COMMIT):
+                    await self._context.commit.before_write()
                 await self._write(batch)
         if not self._staged:
             await self._flush()
@@ -103,10 +84,10 @@ class Writer:
             return None
 
     async def _write(self, batch: Batch) -> None:
-        if not self._point.taps:
+        if not self._context.tap_point.taps:
             await self._write_unseen(batch)
             return
-        self._look = self._point.look(batch)
+        self._look = self._context.tap_point.look(batch)
         try:
             await self._write_unseen(batch)
         except RunError as error:
@@ -118,7 +99,7 @@ class Writer:
             self._look = None
 
     async def _write_unseen(self, batch: Batch) -> None:
-        ledger = self._ledgers[batch.span.source]
+        ledger = self._context.ledgers[batch.span.source]
         if self._when is not None and (not self._asked_before or batch.span.source == DEAD_LETTERS):
             batch = self._matching(batch, ledger)
         if not batch.records:
@@ -126,39 +107,39 @@ class Writer:
         if self._ack_reader is not None:
             self._ack_reader.expect(batch)
         given = count_of(batch.records)
-        batch, refused = await self._written(batch)
+        batch, refused = await self._write_with_retries(batch)
         reach("writer.after_write")
         self._meter.records += given - len(refused)
         self._meter.batches += 1
         self._meter.batch_sizes.observe(given)
         if refused:
-            batch = self._without(batch, refused, ledger)
+            batch = self._without(batch, refused)
         if self._ack_reader is not None:
-            self._ack_reader.written()
+            self._ack_reader.end_write()
         if self._look is not None:
             self._look.written()
         if self._flushes:
             await self._remember(batch)
         elif self._ack_reader is None:
-            ledger.ack(batch, self._voter)
+            ledger.ack(batch, self._context.voters)
 
-    async def _written(self, batch: Batch) -> tuple[Batch, dict[int, Failure]]:
+    async def _write_with_retries(self, batch: Batch) -> tuple[Batch, dict[int, Failure]]:
         """Write the batch, again if need be; what was written last, and the indices in it that were refused."""
         attempt = 1
         while batch.records:
             try:
-                with plugin_errors(self._node, "write"), self._meter.waiting("write"):
+                with plugin_errors(self._node, "write"), self._meter.waiting(WaitReason.WRITE):
                     refused = check_refusals(self._node, await self._call_write(batch), len(batch))
                 return batch, {index: Failure(self._node, reason, attempt) for index, reason in refused.items()}
             except TransientError as error:
                 if attempt == self._retry.attempts:
                     raise
                 self._meter.retries += 1
-                with self._meter.waiting(f"back-off after: {error}"):
-                    await trio.sleep(self._retry.delay(attempt, self._rng))
+                with self._meter.waiting(WaitReason.BACK_OFF, str(error)):
+                    await trio.sleep(self._retry.delay(attempt, self._context.rng))
                 attempt += 1
                 if self._ack_reader is not None:
-                    batch = self._ack_reader.unanswered(batch)
+                    batch = self._ack_reader.still_open(batch)
         return batch, {}
 
     async def _call_write(self, batch: Batch) -> Any:
@@ -183,27 +164,25 @@ class Writer:
                 (here if self._when(record) else elsewhere).append(index)
             except Exception as error:  # a border: the condition is the user's
                 failed[index] = Failure(self._node, refusal_text(error))
-        self._refuse(batch, failed, ledger)
+        self._refuse(batch, failed)
         if elsewhere:
             self._meter.filtered += len(elsewhere)
             if self._look is not None:
                 self._look.filtered(batch, elsewhere)
-            ledger.ack(batch.select(elsewhere), self._voter)
+            ledger.ack(batch.select(elsewhere), self._context.voters)
         return batch.select(here)
 
-    def _without(self, batch: Batch, refused: Mapping[int, Failure], ledger: Ledger) -> Batch:
+    def _without(self, batch: Batch, refused: Mapping[int, Failure]) -> Batch:
         if self._ack_reader is not None:
             self._ack_reader.forget(batch, refused)
-        self._refuse(batch, refused, ledger)
+        self._refuse(batch, refused)
         return batch.select([index for index in range(len(batch)) if index not in refused])
 
-    def _refuse(self, batch: Batch, refused: Mapping[int, Failure], ledger: Ledger) -> None:
-        self._meter.refused += len(refused)
+    def _refuse(self, batch: Batch, refused: Mapping[int, Failure]) -> None:
         for index, failure in refused.items():
             if self._look is not None:
                 self._look.refused(batch, index, failure.error)
-            letter = DeadLetter.about(batch, index, batch.records[index], failure)
-            ledger.nack(batch.span, letter, self._voter)
+            self._context.nack(batch, index, batch.records[index], failure)
 
     async def _remember(self, batch: Batch) -> None:
         if batch.records:
@@ -215,11 +194,11 @@ class Writer:
     async def _flush(self) -> None:
         """Make everything written durable, then vote on it."""
         timing = self._meter.timing(self._meter.persists)
-        with plugin_errors(self._node, "flush"), self._meter.waiting("flush"), self._pace.step(), timing:
+        with plugin_errors(self._node, "flush"), self._meter.waiting(WaitReason.FLUSH), self._pace.step(), timing:
             await self._calls("flush")
         reach("writer.after_flush")
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0
         if not self._flush_acks:
             return
         for span, sequences in unflushed:
-            self._ledgers[span.source].ack_some(span, sequences, self._voter)
+            self._context.ledgers[span.source].ack_some(span, sequences, self._context.voters)

@@ -13,6 +13,6 @@ REASONS: dict[NodeKind, tuple[str, ...]] = {
 
 def waits_of(meter: Meter) -> dict[str, bool]:
     """Each reason that a node of its kind may have, and whether it has it now."""
-    # What follows a word ("back-off after: …") is for people: as a label it would have no bound.
-    now = {reason.partition(" after:")[0] for reason in meter.waits}
+    # Without the detail, which is for people: as a label it would have no bound.
+    now = {wait.reason.value for wait in meter.waits}
     return dict.fromkeys(REASONS[meter.kind], False) | dict.fromkeys(now, True)

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 
 import trio
 
-from conduit_py.exactly_once.transaction_loop import ExactlyOnce
+from conduit_py.exactly_once.commit_together import CommitTogether
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.store.store import Store
@@ -20,7 +20,7 @@ from conduit_py.testing.faults import Mortal, Point
 from conduit_py.testing.simulation import simulate
 from conduit_py.testing.transaction_world import TransactionWorld
 
-MakeTransactions: TypeAlias = Callable[[Graph, Store], ExactlyOnce]
+MakeTransactions: TypeAlias = Callable[[Graph, Store], CommitTogether]
 MakeWorld: TypeAlias = Callable[[], TransactionWorld]
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Enumeration:
     """
 
     def __init__(
-        self, make_world: MakeWorld, make: MakeTransactions = ExactlyOnce, *, every: int = 1, only_one: bool = False
+        self, make_world: MakeWorld, make: MakeTransactions = CommitTogether, *, every: int = 1, only_one: bool = False
     ) -> None:
         self._make_world = make_world
         self._make = make
@@ -143,7 +143,7 @@ class Enumeration:
         endings: list[Ending] = []
 
         async def work() -> None:
-            run = Run(graph, world.store, transactions=self._make(graph, world.store))
+            run = Run(graph, world.store, self._make(graph, world.store))
             endings.append(await run.execute())
 
         mortal.on_operation = world.look

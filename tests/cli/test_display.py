@@ -20,7 +20,7 @@ from conduit_py.cli.rate import Rate
 from conduit_py.cli.result import Look, Result
 from conduit_py.errors import NackNotAllowed
 from conduit_py.status import LastError, PipelineState, Status, Stopper
-from conduit_py.stream.meter import Meter, Progress
+from conduit_py.stream.meter import Meter, Progress, Wait, WaitReason
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -30,7 +30,7 @@ def progress(status: Status = Status.RUNNING, *, read: int = 1200, blocked_on: s
     nodes = [
         Meter("web", "source", records=read, acked=1000, in_flight=200, window=8192),
         Meter("cents", "processor", records=1100, refused=2),
-        Meter("lake", "destination", records=1000, waits=["write"]),
+        Meter("lake", "destination", records=1000, waits=[Wait(WaitReason.WRITE)]),
         Meter("dead_letters", "dead_letters", records=2),
     ]
     return Progress("orders", status.value, 2.0, read, 1000, 98, 2, 200, blocked_on, nodes)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from conduit_py.exactly_once.checkpoint import Checkpoint
+from conduit_py.exactly_once.commit_together import CommitTogether, Sealed
 from conduit_py.exactly_once.participants import Participants
-from conduit_py.exactly_once.transaction_loop import ExactlyOnce, Sealed
 from conduit_py.graph.node import Graph
 from conduit_py.store.claim import Changes, Claim
 from conduit_py.store.store import Store
 from conduit_py.store.tables import Tables
-from conduit_py.stream.wiring import Wiring
+from conduit_py.stream.commit import RunParts, Task
 from conduit_py.testing.enumeration import Enumeration
 from conduit_py.testing.transaction_world import TransactionWorld, WorldStore
 
@@ -160,21 +160,21 @@ class Hasty(Participants):
         await super().commit(claim, changes)
 
 
-class HastyAck(ExactlyOnce):
+class HastyAck(CommitTogether):
     """Acks, and only then commits."""
 
     async def _commit(self, sealed: Sealed) -> None:
-        for source, stretches in sealed.stretches.items():
-            if stretches:
-                await self._wiring.settlers[source]._ack([stretch.positions for stretch in stretches])
+        for source, ranges in sealed.ranges.items():
+            if ranges:
+                await self._parts.settlers[source]._ack([each.positions for each in ranges])
         await super()._commit(sealed)
 
 
-class PastTheHeld(ExactlyOnce):
+class PastTheHeld(CommitTogether):
     """Takes what is held for the next transaction to be processed in this one: its positions are in the commit."""
 
     def _seal(self) -> Sealed:
-        held = [batch.span for deferral in self._wiring.deferrals.values() for batch in deferral.held]
+        held = [batch.span for deferral in self._deferrals.values() for batch in deferral.held]
         self.past = {span.source: span.positions[-1] for span in held}
         return super()._seal()
 
@@ -184,10 +184,11 @@ class PastTheHeld(ExactlyOnce):
         return changes
 
 
-def with_participants(kind: type[Participants]) -> Callable[[Graph, Store], ExactlyOnce]:
-    class Lacking(ExactlyOnce):
-        def enlist(self, wiring: Wiring) -> None:
-            super().enlist(wiring)
-            self._participants = kind(wiring.destination_calls, {})
+def with_participants(kind: type[Participants]) -> Callable[[Graph, Store], CommitTogether]:
+    class Lacking(CommitTogether):
+        def enlist(self, parts: RunParts) -> list[Task]:
+            tasks = super().enlist(parts)
+            self._participants = kind(parts.destinations, {})
+            return tasks
 
     return Lacking

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from conduit_py.exactly_once.checkpoint import Checkpoint
-from conduit_py.exactly_once.transaction_loop import ExactlyOnce, Sealed
+from conduit_py.exactly_once.commit_together import CommitTogether, Sealed
 from conduit_py.store.claim import Changes
 from conduit_py.testing.enumeration import Enumeration
 from conduit_py.testing.replay_world import ReplayWorld
@@ -66,7 +66,7 @@ class TestTheHarnessItself:
         assert Enumeration(world, Forgetful, only_one=True).killed_once().broken
 
 
-class Hasty(ExactlyOnce):
+class Hasty(CommitTogether):
     """Forgets letters, and only then commits."""
 
     async def _commit(self, sealed: Sealed) -> None:
@@ -74,7 +74,7 @@ class Hasty(ExactlyOnce):
         await super()._commit(sealed)
 
 
-class Forgetful(ExactlyOnce):
+class Forgetful(CommitTogether):
     """Does not note in the commit what became of letters."""
 
     def _changes(self, sealed: Sealed, intents: dict[str, bytes]) -> Changes:

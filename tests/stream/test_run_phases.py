@@ -11,6 +11,7 @@ from conduit_py.errors import FatalError
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.sdk import Batch, EndOfSource
 from conduit_py.store.memory import MemoryStore
+from conduit_py.stream.commit import CommitEach
 from conduit_py.stream.run import FORCED_TEARDOWN_SECONDS, TEARDOWN_SECONDS, Ending, How, Run
 from conduit_py.testing import (
     Block,
@@ -47,7 +48,7 @@ def made(
         dead_letters=DeadLetters(ScriptedDestination(name="shelf", log=log, **(shelf or {}))),
         stop_seconds=stop_seconds,
     )
-    return Run(compile_pipeline(pipeline), MemoryStore())
+    return Run(compile_pipeline(pipeline), MemoryStore(), CommitEach())
 
 
 def opened(log: Log) -> list[str]:
@@ -209,7 +210,7 @@ class TestStop:
             sources=[Source("courteous", Courteous())],
             destinations=[Destination("lake", ScriptedDestination(log=log))],
         )
-        run = Run(compile_pipeline(pipeline), MemoryStore())
+        run = Run(compile_pipeline(pipeline), MemoryStore(), CommitEach())
         ended = Ended(run)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ended)
@@ -336,7 +337,7 @@ async def test_a_bug_of_ours_or_theirs_in_a_fate_handler_ends_the_run_and_acks_n
         processors=[watch],
         destinations=[Destination("lake", ScriptedDestination(name="lake", log=log))],
     )
-    ending = await Run(compile_pipeline(pipeline), MemoryStore()).execute()
+    ending = await Run(compile_pipeline(pipeline), MemoryStore(), CommitEach()).execute()
 
     assert ending.how is How.FAILED
     assert ending.error is not None

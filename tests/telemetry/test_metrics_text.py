@@ -16,7 +16,7 @@ from conduit_py.errors import FatalError
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.sdk import Lag, Tally
 from conduit_py.store.memory import MemoryStore
-from conduit_py.stream.meter import DURATION_BOUNDS, Meter, empty
+from conduit_py.stream.meter import DURATION_BOUNDS, Meter, Wait, WaitReason, empty
 from conduit_py.telemetry import table
 from conduit_py.telemetry.exposition import metrics_text
 from conduit_py.telemetry.reference import reference_page
@@ -171,7 +171,7 @@ async def test_each_pipeline_has_exactly_one_status(autojump_clock: MockClock) -
 
 
 def test_a_reason_is_a_word_of_the_table_whatever_follows_it() -> None:
-    meter = Meter("to", "destination", waits=["back-off after: to: write failed: link 17 down"])
+    meter = Meter("to", "destination", waits=[Wait(WaitReason.BACK_OFF, "to: write failed: link 17 down")])
 
     assert waits_of(meter) == dict.fromkeys(REASONS["destination"], False) | {"back-off": True}
 

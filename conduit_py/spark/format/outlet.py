@@ -10,8 +10,7 @@ from conduit_py.errors import FatalError, RecordRefused
 from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, refusal_text
 from conduit_py.spark.format.columns import refused_row
-from conduit_py.stream.answers import answers_about, check_refusals
-from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
+from conduit_py.stream.plugin_calls import PluginCaller, answers_about, check_refusals, plugin_errors
 
 NODE = "destination"
 

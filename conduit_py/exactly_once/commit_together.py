@@ -1,10 +1,11 @@
-"""ExactlyOnce: the transaction loop: gather, stage, commit in one fenced step, apply, ack."""
+"""CommitTogether: the transaction loop of exactly-once: gather, stage, commit in one fenced step, apply, ack."""
 
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -18,17 +19,22 @@ from conduit_py.exactly_once.checkpoint import (
     encode_letters,
     encode_settled,
 )
+from conduit_py.exactly_once.deferral import HeldRecords
+from conduit_py.exactly_once.gate import TransactionGate
 from conduit_py.exactly_once.participants import Participants
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
 from conduit_py.killpoint import reach
+from conduit_py.record import Record
+from conduit_py.sdk.destination import Destination
+from conduit_py.sdk.state import State
+from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
 from conduit_py.store.letter_table import Settled
 from conduit_py.store.store import Store
+from conduit_py.stream.commit import Commit, RunParts, Task
 from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored, printable
-from conduit_py.stream.gate import Gate
 from conduit_py.stream.ledger import SettledRange
-from conduit_py.stream.wiring import Task, Wiring
 from conduit_py.transaction import Transaction
 
 log = logging.getLogger("conduit_py")
@@ -42,7 +48,7 @@ class Sealed:
     """A transaction that nothing more enters, everything in which is settled."""
 
     records: int
-    stretches: dict[str, list[SettledRange]]
+    ranges: dict[str, list[SettledRange]]
     letters: list[DeadLetter]
     replayed: list[Settled]
     puts: dict[bytes, bytes | None]
@@ -51,10 +57,10 @@ class Sealed:
 
     @property
     def positions(self) -> dict[str, bytes]:
-        return {source: stretches[-1].positions[-1] for source, stretches in self.stretches.items() if stretches}
+        return {source: ranges[-1].positions[-1] for source, ranges in self.ranges.items() if ranges}
 
 
-class ExactlyOnce:
+class CommitTogether(Commit):
     """Makes the progress of all sources of a run durable together, transaction by transaction.
 
     The order is what the promise rests on. Everything written is durable before the commit starts, and nothing
@@ -66,18 +72,22 @@ class ExactlyOnce:
     failure all before the culprit are committed.
     """
 
+    channel_size = 16
+    """More than elsewhere: writers wait until the last transaction is committed, and the next one is read meanwhile."""
+
     def __init__(self, graph: Graph, store: Store, *, isolated: int = 0, size: int = 1) -> None:
         self._pipeline = graph.pipeline.id
         self._store = store
         self._limits = _within_windows(graph, graph.pipeline.settings.transaction or Transaction())
         self.isolated = isolated
         """How many records still have small transactions."""
-        self.gate = Gate(self._limits.model_copy(update={"max_records": size}) if isolated else self._limits)
+        self.gate = TransactionGate(self._limits.model_copy(update={"max_records": size}) if isolated else self._limits)
         self._committing = 0
         self._finished_for: dict[str, int] = {}
         self._forget_at = 0.0
         self._positions: dict[str, bytes] = {}
-        self._wiring: Wiring
+        self._deferrals: dict[str, HeldRecords] = {}
+        self._parts: RunParts
         self._participants: Participants
         self._claim: Claim
         self._courier: Courier | None = None
@@ -87,31 +97,58 @@ class ExactlyOnce:
         """How many records are on their way, in the open transaction and in the one that is being committed."""
         return self._committing + self.gate.records
 
-    def enlist(self, wiring: Wiring) -> None:
-        self._wiring = wiring
-        letters = wiring.office.staged_calls
-        wiring.office.in_transaction = letters is not None
+    def enlist(self, parts: RunParts) -> list[Task]:
+        self._parts = parts
+        letters = parts.dead_letters.staged_calls
+        parts.dead_letters.in_transaction = letters is not None
+        shared = [settler.shard_progress for settler in parts.settlers.values() if settler.shard_progress is not None]
         # Only the store can check the tokens of shared work within its commit, so then no other may carry it.
-        shared = any(settler.sharing is not None for settler in wiring.settlers.values())
         self._participants = Participants(
-            wiring.destination_calls, {DEAD_LETTERS: letters} if letters else {}, may_have_home=not shared
+            parts.destinations, {DEAD_LETTERS: letters} if letters else {}, may_have_home=not shared
         )
-        for settler in wiring.settlers.values():
-            if settler.sharing is not None:
-                settler.sharing.on_met = self._finish_for
-        for ledger in wiring.ledgers.values():
+        for progress in shared:
+            progress.on_met = self._finish_for
+        for ledger in parts.ledgers.values():
             ledger.on_quiet = self.gate.changed.set
-            ledger.may_hold = bool(wiring.deferrals)
-        if wiring.outbox_calls:
-            self._courier = Courier(self._store.outbox, wiring.outbox_calls)
-            wiring.backgrounds.append(Task("outbox", self._courier.run))
-        self._batch_sizes = {id: intake.batch_size for id, intake in wiring.intakes.items()}
+            ledger.may_hold = bool(self._deferrals)
+        self.gate.entrants = len(parts.settlers) + (parts.replay is not None)
+        self._batch_sizes = {id: buffer.batch_size for id, buffer in parts.read_buffers.items()}
         self._limit_batches()
+        tasks = [Task(self._pipeline, self.run)]
+        if parts.outbox:
+            self._courier = Courier(self._store.outbox, parts.outbox)
+            tasks.append(Task("outbox", self._courier.run, background=True))
+        return tasks
 
     def _limit_batches(self) -> None:
         """A batch is never cut, so none may be larger than a transaction."""
-        for id, intake in self._wiring.intakes.items():
-            intake.batch_size = min(self._batch_sizes[id], self.gate.limits.max_records)
+        self.admit_max = self.gate.limits.max_records
+        for id, buffer in self._parts.read_buffers.items():
+            buffer.batch_size = min(self._batch_sizes[id], self.gate.limits.max_records)
+
+    def stages(self, connector: Destination[Any]) -> bool:
+        return isinstance(connector, StagedDestination)
+
+    def new_state(self, targets: frozenset[str] | None) -> State:
+        state = State()
+        state.targets = targets
+        return state
+
+    def new_deferral(self, node: str, voters: int) -> HeldRecords:
+        self._deferrals[node] = held = HeldRecords(self.gate, voters)
+        return held
+
+    async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
+        await self.gate.enter(source, records, positions[-1])
+
+    async def before_write(self) -> None:
+        await self.gate.wait_writable()
+
+    async def settled(self, source: str, ranges: Sequence[SettledRange]) -> None:
+        raise AssertionError("the transaction loop takes what is settled from all settlers itself")
+
+    def finish(self, source: str) -> None:
+        self.gate.leave()
 
     async def claim(self) -> None:
         self._claim = await self._store.claim(self._pipeline)
@@ -123,7 +160,7 @@ class ExactlyOnce:
         await self._participants.adopt(claim, last_home, await self._store.positions(self._pipeline))
         checkpoint = Checkpoint.decode(self._pipeline, claim.checkpoint)
         await self._participants.begin(claim, checkpoint.intents)
-        await _keep(self._wiring.office, decode_letters(checkpoint.letters))
+        await _keep(self._parts.dead_letters, decode_letters(checkpoint.letters))
         # Before any letter is sent: those that were delivered in it are still queued if its process died.
         if checkpoint.replayed:
             await self._store.letters.settle(decode_settled(checkpoint.replayed))
@@ -138,12 +175,12 @@ class ExactlyOnce:
             self._finished_for[owner] = claimed.committed
 
     async def _load_states(self) -> None:
-        values: dict[str, dict[str, bytes]] = {node: {} for node in self._wiring.states}
+        values: dict[str, dict[str, bytes]] = {node: {} for node in self._parts.states}
         for key, value in await self._claim.scan():
             node, _, name = key.decode().partition("\0")
             if node in values:
                 values[node][name] = value
-        for node, state in self._wiring.states.items():
+        for node, state in self._parts.states.items():
             state.load(values[node], partial(self._seen, node))
 
     def _scope(self, node: str, scope: str) -> str:
@@ -158,14 +195,14 @@ class ExactlyOnce:
         if trio.current_time() < self._forget_at:
             return
         self._forget_at = trio.current_time() + FORGET_SECONDS
-        for node, state in self._wiring.states.items():
+        for node, state in self._parts.states.items():
             for scope, seconds in state.retentions.items():
                 await self._store.seen.forget(self._scope(node, scope), seconds)
 
     async def run(self) -> None:
         self._positions = await self._store.positions(self._pipeline)
         try:
-            while await self._gathered():
+            while await self._gather():
                 sealed = self._seal()
                 # While a culprit is looked for, its failure must not take the transaction before it along.
                 overlaps = not self.isolated
@@ -186,11 +223,11 @@ class ExactlyOnce:
         """Observe how long the commit takes for every source that has a part in it."""
         stack = ExitStack()
         for source in sealed.positions:
-            meter = self._wiring.meters[source]
+            meter = self._parts.meters[source]
             stack.enter_context(meter.timing(meter.checkpoints))
         return stack
 
-    async def _gathered(self) -> bool:
+    async def _gather(self) -> bool:
         """Wait for the end of the open transaction, then for everything in it; False when all sources have ended."""
         gate = self.gate
         while gate.entrants or not self._quiet:
@@ -206,16 +243,16 @@ class ExactlyOnce:
 
     def _open_next(self) -> None:
         """Begin the next transaction, with what was deferred to it."""
-        for deferral in self._wiring.deferrals.values():
+        for deferral in self._deferrals.values():
             deferral.open()
         self.gate.open_next()
 
     @property
     def _quiet(self) -> bool:
         """Whether everything in the open transaction is settled, or held for the next one."""
-        ledgers = self._wiring.ledgers
+        ledgers = self._parts.ledgers
         held: dict[str, dict[int, int]] = {}
-        for deferral in self._wiring.deferrals.values():
+        for deferral in self._deferrals.values():
             for (source, first), votes in deferral.votes.items():
                 held.setdefault(source, {})[first] = votes
         if not held:
@@ -224,18 +261,18 @@ class ExactlyOnce:
 
     def _seal(self) -> Sealed:
         """Take everything that the transaction changes, in one step of the event loop."""
-        stretches: dict[str, list[SettledRange]] = {}
+        ranges: dict[str, list[SettledRange]] = {}
         letters: list[DeadLetter] = []
-        for source, settler in self._wiring.settlers.items():
-            stretches[source], refused = settler.take()
+        for source, settler in self._parts.settlers.items():
+            ranges[source], refused = settler.take()
             letters += refused
-        replayed = self._wiring.replay.take() if self._wiring.replay is not None else []
-        self._wiring.office.check(letters)
-        drained = {node: state.drain() for node, state in self._wiring.states.items()}
-        self._committing = self.gate.seal([batch for each in self._wiring.deferrals.values() for batch in each.held])
+        replayed = self._parts.replay.take() if self._parts.replay is not None else []
+        self._parts.dead_letters.check(letters)
+        drained = {node: state.drain() for node, state in self._parts.states.items()}
+        self._committing = self.gate.seal([batch for each in self._deferrals.values() for batch in each.held])
         return Sealed(
             self._committing,
-            stretches,
+            ranges,
             letters,
             replayed,
             {f"{node}\0{key}".encode(): value for node, each in drained.items() for key, value in each.puts.items()},
@@ -244,36 +281,36 @@ class ExactlyOnce:
         )
 
     async def _commit(self, sealed: Sealed) -> None:
-        office, participants = self._wiring.office, self._participants
-        if office.in_transaction:
-            await _keep(office, sealed.letters)
+        letters, participants = self._parts.dead_letters, self._participants
+        if letters.in_transaction:
+            await _keep(letters, sealed.letters)
         reach("transaction.before_stage")
         intents = await participants.stage()
         reach("transaction.before_commit")
         changes = self._changes(sealed, intents)
-        for source, stretches in sealed.stretches.items():
-            changes.trails |= await self._wiring.settlers[source].trails(stretches)
+        for source, ranges in sealed.ranges.items():
+            changes.trails |= await self._parts.settlers[source].trails(ranges)
         await participants.commit(self._claim, changes)
         self._positions |= sealed.positions
         if self._courier is not None and sealed.outbox:
             self._courier.published()
         reach("transaction.after_commit")
         await participants.apply(intents)
-        if not office.in_transaction:
-            await _keep(office, sealed.letters)
-        if self._wiring.replay is not None:
-            await self._wiring.replay.let_go(sealed.replayed)
+        if not letters.in_transaction:
+            await _keep(letters, sealed.letters)
+        if self._parts.replay is not None:
+            await self._parts.replay.release(sealed.replayed)
         reach("transaction.after_apply")
         self._committing = 0
         self.gate.release()
-        for source, stretches in sealed.stretches.items():
-            await self._wiring.settlers[source].let_go(stretches)
+        for source, ranges in sealed.ranges.items():
+            await self._parts.settlers[source].release(ranges)
         self._past(sealed.records)
 
     def _changes(self, sealed: Sealed, intents: dict[str, bytes]) -> Changes:
         number = self._claim.committed + 1
         # A handler that stages has its letters already; any other is given them again after a crash.
-        letters = [] if self._wiring.office.in_transaction else encode_letters(sealed.letters)
+        letters = [] if self._parts.dead_letters.in_transaction else encode_letters(sealed.letters)
         replayed = encode_settled(sealed.replayed)
         before = {source: self._positions.get(source) for source in sealed.positions}
         checkpoint = Checkpoint(self._participants.home or "", intents, letters, replayed, before)
@@ -291,9 +328,9 @@ class ExactlyOnce:
         """The progress of shared work, which commits with its output or not at all (I14)."""
         return [
             change
-            for source, settler in self._wiring.settlers.items()
-            if settler.sharing is not None
-            for change in settler.sharing.changes(stretch.positions for stretch in sealed.stretches[source])
+            for source, settler in self._parts.settlers.items()
+            if settler.shard_progress is not None
+            for change in settler.shard_progress.changes(each.positions for each in sealed.ranges[source])
         ]
 
     def _past(self, count: int) -> None:
@@ -323,10 +360,10 @@ def _within_windows(graph: Graph, limits: Transaction) -> Transaction:
     return limits.model_copy(update={"max_records": min(limits.max_records, fits)})
 
 
-async def _keep(office: DeadLetterHandler, letters: Sequence[DeadLetter]) -> None:
+async def _keep(handler: DeadLetterHandler, letters: Sequence[DeadLetter]) -> None:
     if not letters:
         return
     try:
-        await office.store(letters)
-    except LettersNotStored as refused:
-        raise refused.error from refused
+        await handler.store(letters)
+    except LettersNotStored as failure:
+        raise failure.error from failure

@@ -1,4 +1,4 @@
-"""Gate: keeps the transactions of a run apart: what belongs to one, and when the next may be written."""
+"""TransactionGate: keeps the transactions of a run apart: what belongs to one, and when the next may be written."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ COMMIT_SECONDS = 0.005
 SAMPLE_SIZE = 8
 
 
-class Gate:
+class TransactionGate:
     """Dispatchers enter with what they read, writers ask before they write, one committer closes and opens.
 
     A transaction is what has entered since the gate was opened. The committer closes it, waits until all of
@@ -41,11 +41,8 @@ class Gate:
         self._held = False
         self._released = trio.Event()
 
-    async def enter(self, source: str, records: Sequence[Record], position: bytes | None = None) -> None:
-        """Wait for room in the open transaction; when this returns the records are part of it.
-
-        `position` is that of the last one, if the record itself may not have it.
-        """
+    async def enter(self, source: str, records: Sequence[Record], position: bytes) -> None:
+        """Wait for room in the open transaction. On return the records are part of it, the last at `position`."""
         size = estimated_bytes(records)
         while not self._admits(len(records), size):
             if not self._closed and not self.full:
@@ -57,7 +54,7 @@ class Gate:
             self.changed.set()
         self.records += len(records)
         self.bytes += size
-        self.last = (source, records[-1].position if position is None else position)
+        self.last = (source, position)
 
     def leave(self) -> None:
         """One of the sources has nothing more to bring."""
@@ -121,7 +118,7 @@ class Gate:
         self._held = False
         self._released.set()
 
-    async def writable(self) -> None:
+    async def wait_writable(self) -> None:
         """Wait until the transaction before the open one is committed."""
         while self._held:
             await self._released.wait()

@@ -1,14 +1,14 @@
-"""Deferral: the door of a processor that may defer: shut, it holds what belongs to the next transaction."""
+"""HeldRecords: the records that a processor has deferred to the next transaction."""
 
 from collections import deque
 
 import trio
 
 from conduit_py.batch import Batch
-from conduit_py.stream.gate import Gate
+from conduit_py.exactly_once.gate import TransactionGate
 
 
-class Deferral:
+class HeldRecords:
     """Gives a processor the batches of its inbox, and shuts behind the record before a deferred one.
 
     What has not passed the door has touched neither state nor destination, for there is no processor with state
@@ -17,7 +17,7 @@ class Deferral:
     held. The committer opens it with the next transaction, which begins with what was held, in order.
     """
 
-    def __init__(self, gate: Gate, voters: int) -> None:
+    def __init__(self, gate: TransactionGate, voters: int) -> None:
         self._gate = gate
         self._voters = voters.bit_count()
         self._inbox: deque[Batch] = deque()

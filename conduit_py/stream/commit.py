@@ -1,0 +1,189 @@
+"""Commit: when the progress of a run becomes durable, one strategy for each delivery guarantee.
+
+Nodes call the strategy at four moments: before records set out (`admit`), before a batch is written (`before_write`),
+when the oldest records of a source are settled (`settled`) and when a source has nothing more to bring (`finish`).
+`CommitEach` is at-least-once and `CommitFirst` is at-most-once; `CommitTogether`, exactly-once, is in `exactly_once/`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+
+from conduit_py.batch import Batch
+from conduit_py.errors import RunError
+from conduit_py.graph.node import Graph
+from conduit_py.record import Record
+from conduit_py.sdk.destination import Destination
+from conduit_py.sdk.state import State
+from conduit_py.store.store import Store
+from conduit_py.stream.meter import Meter
+
+if TYPE_CHECKING:
+    from conduit_py.stream.dead_letters import DeadLetterHandler
+    from conduit_py.stream.ledger import Ledger, SettledRange
+    from conduit_py.stream.plugin_calls import PluginCaller
+    from conduit_py.stream.reader import ReadBuffer
+    from conduit_py.stream.replay import Replay
+    from conduit_py.stream.settler import Settler
+
+CHANNEL_SIZE = 2
+"""Batches waiting on an edge: enough for both ends to work at once, too few to hide a slow one."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something that runs as part of a run. A background task ends when all others have ended."""
+
+    node: str
+    run: Callable[[], Awaitable[None]]
+    background: bool = False
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """The parts of a run that a commit strategy works with, by node."""
+
+    settlers: "Mapping[str, Settler]"
+    ledgers: "Mapping[str, Ledger]"
+    read_buffers: "Mapping[str, ReadBuffer]"
+    meters: Mapping[str, Meter]
+    states: Mapping[str, State]
+    destinations: "Mapping[str, PluginCaller]"
+    outbox: "Mapping[str, PluginCaller]"
+    dead_letters: "DeadLetterHandler"
+    replay: "Replay | None"
+
+
+class Deferral(Protocol):
+    """Holds the records that a processor defers to the next transaction."""
+
+    async def receive(self, inbox: "trio.MemoryReceiveChannel[Batch]") -> Batch:
+        """The next batch: one that was held, or one that comes. Raises EndOfChannel."""
+        ...
+
+    async def next_transaction(self, rest: Batch, inbox: "trio.MemoryReceiveChannel[Batch]") -> Batch:
+        """End the transaction before these records; return them when the next one has begun."""
+        ...
+
+
+class Commit(ABC):
+    """One delivery guarantee, for one run.
+
+    The run calls `enlist` when its nodes are made, `claim` before anything is opened, and `recover` when
+    destinations are open and neither processors nor sources are. Then it runs the tasks that `enlist` returned
+    beside those of its nodes.
+    """
+
+    channel_size = CHANNEL_SIZE
+    admit_max: int | None = None
+    """How many records `admit` takes at once; None for any number."""
+
+    @abstractmethod
+    def enlist(self, parts: RunParts) -> list[Task]:
+        """Take the parts of the run; return the tasks that make its progress durable."""
+
+    async def claim(self) -> None:
+        """Make this run the only one that may commit."""
+        return
+
+    async def recover(self) -> None:
+        """Carry out what the last run committed and did not carry out."""
+        return
+
+    @abstractmethod
+    async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
+        """Wait until these records may set out."""
+
+    async def before_write(self) -> None:
+        """Wait until destinations may be written to."""
+        return
+
+    @abstractmethod
+    async def settled(self, source: str, ranges: "Sequence[SettledRange]") -> None:
+        """The oldest records of a source are settled: make that durable and ack them."""
+
+    @abstractmethod
+    def finish(self, source: str) -> None:
+        """A source has nothing more to bring."""
+
+    def stages(self, connector: Destination[Any]) -> bool:
+        """True if what this destination is given becomes durable by the commit, not by `flush`."""
+        return False
+
+    def new_state(self, targets: frozenset[str] | None) -> State | None:
+        """The state of one processor, if this guarantee can keep it. `targets` are those it may publish to."""
+        return None
+
+    def new_deferral(self, node: str, voters: int) -> Deferral | None:
+        """Where a processor defers records to, if this guarantee has transactions."""
+        return None
+
+    def explain(self, error: RunError) -> None:
+        """Add to an error that ends the run which record it is about, if that is known."""
+        return
+
+
+class CommitEach(Commit):
+    """At-least-once: the settler of each source saves its position, then acks.
+
+    Invariant 2: nothing is saved before it is settled, so a crash repeats records and never skips one.
+    """
+
+    _settlers: "Mapping[str, Settler]"
+    _replay: "Replay | None"
+
+    def enlist(self, parts: RunParts) -> list[Task]:
+        self._settlers, self._replay = parts.settlers, parts.replay
+        tasks = [Task(node, settler.run) for node, settler in parts.settlers.items()]
+        return tasks if parts.replay is None else [*tasks, Task(parts.replay.node, parts.replay.settle)]
+
+    async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
+        """Records may set out as soon as they are read."""
+
+    async def settled(self, source: str, ranges: "Sequence[SettledRange]") -> None:
+        settler = self._settlers[source]
+        with settler.pace.step():
+            await settler.commit([each.positions for each in ranges])
+
+    def finish(self, source: str) -> None:
+        # Dead letters that are sent again end by themselves: there is no settler for them.
+        if source in self._settlers:
+            self._settlers[source].finish()
+
+
+class CommitFirst(CommitEach):
+    """At-most-once: a position is saved and acked before its record sets out, so a crash loses what is in flight."""
+
+    async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
+        await self._settlers[source].commit([positions])
+
+    async def settled(self, source: str, ranges: "Sequence[SettledRange]") -> None:
+        """Their positions are saved already."""
+
+
+class CommitSeries(Protocol):
+    """Makes the commit strategy of every run of one pipeline."""
+
+    def next(self, graph: Graph, store: Store) -> Commit:
+        """The strategy of the next run."""
+        ...
+
+    def retries_at_once(self, error: RunError | None) -> bool:
+        """After a run: True if the next one is to start at once, because it will find out more about this error."""
+        ...
+
+
+class IndependentRuns:
+    """The series of a guarantee to which a run that failed says nothing about the next one."""
+
+    def __init__(self, make: Callable[[], Commit]) -> None:
+        self._make = make
+
+    def next(self, graph: Graph, store: Store) -> Commit:
+        return self._make()
+
+    def retries_at_once(self, error: RunError | None) -> bool:
+        return False

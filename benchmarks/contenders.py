@@ -13,7 +13,7 @@ from benchmarks.workload import cents, dropped, raw
 from conduit_py import Batch, Destination, Payload, Pipeline, Record, Rows, Source, processor, sdk
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.store import SqliteStore
 
 
 def loop_w1(records: int, folder: Path) -> int:
@@ -48,7 +48,7 @@ class GeneratedOptions(sdk.Options):
     records: int
 
 
-class Generated(sdk.Source[GeneratedOptions]):
+class Generated(sdk.SourceConnector[GeneratedOptions]):
     """The records of the work as raw JSON; the position is the number."""
 
     async def open(self, position: bytes | None) -> None:
@@ -68,7 +68,7 @@ class CountOptions(sdk.Options):
     counter: Any
 
 
-class Counting(sdk.Destination[CountOptions]):
+class Counting(sdk.DestinationConnector[CountOptions]):
     """Counts the records it is given."""
 
     async def write(self, batch: Batch) -> None:

@@ -8,16 +8,16 @@ import msgspec
 import trio
 
 from conduit_py import Destination, Pipeline, Record, Source
-from conduit_py.journal.body import encode_record
+from conduit_py.journal.body import encode_body
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.frame import Frame, pack_bodies
 from conduit_py.journal.journal import Journal
-from conduit_py.journal.message_id import Flag, MessageId, ProducerId
+from conduit_py.journal.message_id import Flag, MessageUuid, ProducerId
 from conduit_py.journal.publisher import Publisher
 from conduit_py.journal.sequencer import Sequencer
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.store import SqliteStore
 
 BATCH = 1000
 BODY = b"x" * 100
@@ -26,10 +26,10 @@ TRANSACTION = 100
 
 def loop_w3(records: int, folder: Path) -> int:
     """What any reader must do: take the id of every message apart."""
-    raw = MessageId(ProducerId.random(), 160, Flag.CONTINUE).to_bytes()
+    raw = MessageUuid(ProducerId.random(), 160, Flag.CONTINUE).to_bytes()
     count = 0
     for _ in range(records):
-        id = MessageId.from_bytes(raw)
+        id = MessageUuid.from_bytes(raw)
         count += id.flags == Flag.CONTINUE
     return count
 
@@ -61,7 +61,7 @@ def _interleaved(messages: int, per_frame: int) -> list[Frame]:
     """A journal of two producers that take turns, each with an ACK after its hundred messages."""
     producers = [Publisher(), Publisher()]
     packed, ack = pack_bodies([BODY] * per_frame), pack_bodies([b""])
-    ids: list[tuple[MessageId, int, bytes]] = []
+    ids: list[tuple[MessageUuid, int, bytes]] = []
     for _ in range(messages // (2 * TRANSACTION)):
         for _ in range(TRANSACTION // per_frame):
             ids += [(publisher.uncommitted("bench", per_frame), per_frame, packed) for publisher in producers]
@@ -125,7 +125,7 @@ def _fill(records: int, folder: Path) -> None:
     publisher = Publisher()
     with FileLog(folder / "in", sync="never") as log:
         for start in range(0, records, BATCH):
-            bodies = [encode_record(_record(number)) for number in range(start, min(start + BATCH, records))]
+            bodies = [encode_body(_record(number)) for number in range(start, min(start + BATCH, records))]
             log.append(bodies, id=publisher.committed(len(bodies)))
 
 

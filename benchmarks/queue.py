@@ -19,7 +19,7 @@ from conduit_py import Destination, Pipeline, Source, processor
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.record import Payload, Record
 from conduit_py.status import Stopper
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.store import SqliteStore
 
 
 @processor

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import trio
 from conduit_connectors import spark
-from conduit_connectors.spark.options import SparkOptions
 from pyspark.sql import SparkSession
 
 from benchmarks.spark_engine import to_end
@@ -21,6 +20,7 @@ from conduit_py import Batch, Destination, Pipeline, Record, Source, sdk
 from conduit_py.batch import Span
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.record import Payload
+from conduit_py.spark.session.options import SparkOptions
 
 BATCH, READ = 50_000, 4096
 """How many rows a job of Spark has, and a batch of records."""
@@ -45,7 +45,7 @@ class GivenOptions(sdk.Options):
     given: Any
 
 
-class Given(sdk.Source[GivenOptions]):
+class Given(sdk.SourceConnector[GivenOptions]):
     """Records that are there already; the position is the number."""
 
     blocking = False

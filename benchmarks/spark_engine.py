@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 import trio
 from conduit_connectors import file
-from conduit_connectors.spark.options import SparkOptions
 
 from benchmarks.spark_work import change
 from benchmarks.workload import dropped
 from conduit_py import Destination, Pipeline, Record, Source, processor
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.spark.supervisor import SparkSupervisor
+from conduit_py.spark.engine.supervisor import SparkSupervisor
+from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.opening import open_store
 from conduit_py.store.store import Store

@@ -7,12 +7,12 @@ from typing import Any
 
 import trio
 from conduit_connectors import file
-from conduit_connectors.spark.options import SparkOptions
 
 from benchmarks.spark_engine import Delivery, on_spark, to_end
 from benchmarks.spark_measure import Line
 from conduit_py import Destination, Pipeline, Record, Source, processor, sdk
 from conduit_py.record import Payload
+from conduit_py.spark.session.options import SparkOptions
 
 WARM_UP = 20
 
@@ -24,7 +24,7 @@ class OneByOneOptions(sdk.Options):
     took: Any
 
 
-class OneByOne(sdk.Source[OneByOneOptions]):
+class OneByOne(sdk.SourceConnector[OneByOneOptions]):
     """Gives a record, and the next one once that is acked."""
 
     async def open(self, position: bytes | None) -> None:

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from conduit_connectors.spark.options import SparkOptions
-from conduit_connectors.spark.session import shared
 from pyspark.sql import SparkSession
 
 from benchmarks import spark_ends, spark_engine, spark_growth, spark_job, spark_latency
 from benchmarks.spark_measure import Line, Meter, Used, absolute, digest, in_own_process, ratio, report, rounds
 from benchmarks.workload import write_input
+from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import shared
 from conduit_py.testing.spark_cluster import SparkCluster
 
 LOCAL = SparkOptions(master="local[2,4]")

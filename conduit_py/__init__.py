@@ -13,13 +13,10 @@ if TYPE_CHECKING:
     from conduit_py.engine import Spark
     from conduit_py.errors import ConduitError, FatalError, PipelineInvalid, RecordRefused, TransientError
     from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source
+    from conduit_py.pipeline_settings import Retention, TransactionLimits
     from conduit_py.record import Operation, Payload, Record
-    from conduit_py.retention import Retention
-    from conduit_py.sdk.defer import Defer
-    from conduit_py.sdk.processor import processor
-    from conduit_py.sdk.rows import Rows
-    from conduit_py.sdk.state import State
-    from conduit_py.transaction import Transaction
+    from conduit_py.sdk.processor import Rows, processor
+    from conduit_py.sdk.state import Defer, State
 
 __version__ = "0.1.0"
 
@@ -30,13 +27,10 @@ _HOME = {
     "conduit_py.engine": ("Spark",),
     "conduit_py.errors": ("ConduitError", "FatalError", "PipelineInvalid", "RecordRefused", "TransientError"),
     "conduit_py.pipeline": ("DeadLetters", "Destination", "Pipeline", "Processor", "Source"),
+    "conduit_py.pipeline_settings": ("Retention", "TransactionLimits"),
     "conduit_py.record": ("Operation", "Payload", "Record"),
-    "conduit_py.retention": ("Retention",),
-    "conduit_py.sdk.defer": ("Defer",),
-    "conduit_py.sdk.processor": ("processor",),
-    "conduit_py.sdk.rows": ("Rows",),
-    "conduit_py.sdk.state": ("State",),
-    "conduit_py.transaction": ("Transaction",),
+    "conduit_py.sdk.processor": ("Rows", "processor"),
+    "conduit_py.sdk.state": ("Defer", "State"),
 }
 
 __all__ = [
@@ -63,7 +57,7 @@ __all__ = [
     "Source",
     "Spark",
     "State",
-    "Transaction",
+    "TransactionLimits",
     "TransientError",
     "processor",
 ]

@@ -26,7 +26,7 @@ EngineName: TypeAlias = Literal["trio", "spark"]
 Engine: TypeAlias = EngineName | Spark
 
 
-def checked(engine: Any) -> Engine:
+def parse_engine(engine: Any) -> Engine:
     """The engine as it was written down; ValueError when it is none."""
     if engine in ("trio", "spark") or isinstance(engine, Spark):
         known: Engine = engine
@@ -34,18 +34,18 @@ def checked(engine: Any) -> Engine:
     raise ValueError('must be "trio", "spark" or Spark(…)')
 
 
-def spark_in(engine: Engine) -> Spark | None:
+def spark_of(engine: Engine) -> Spark | None:
     """The Spark that is meant, or None for the engine of one machine."""
     if isinstance(engine, Spark):
         return engine
     return Spark() if engine == "spark" else None
 
 
-def chosen(engine: Engine, name: EngineName | None, master: str | None) -> Engine:
+def choose_engine(engine: Engine, name: EngineName | None, master: str | None) -> Engine:
     """The engine that a pipeline names, unless somebody has chosen another, or another Spark for it."""
     if name == "trio":
         return "trio"
-    spark = spark_in(engine) or (Spark() if name == "spark" else None)
+    spark = spark_of(engine) or (Spark() if name == "spark" else None)
     if spark is None or master is None:
         return engine if spark is None else spark
     return spark.model_copy(update={"master": master})

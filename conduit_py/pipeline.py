@@ -12,13 +12,19 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from conduit_py import sdk
 from conduit_py.backoff import Recovery, Retry
-from conduit_py.definition import connector_in, listed, problems_of, processor_in, said, targets_in
-from conduit_py.engine import Engine, Spark, checked, spark_in
+from conduit_py.engine import Engine, Spark, parse_engine, spark_of
 from conduit_py.errors import Problem
-from conduit_py.retention import Retention
+from conduit_py.pipeline_settings import Retention, TransactionLimits
+from conduit_py.resolve import (
+    as_list,
+    describe_value,
+    plugin_problems,
+    resolve_connector,
+    resolve_outbox,
+    resolve_processor,
+)
 from conduit_py.sdk.options import Options, at, check_options, did_you_mean, place_of_call
 from conduit_py.sdk.processor import Condition, FunctionProcessor
-from conduit_py.transaction import Transaction
 
 if TYPE_CHECKING:
     from conduit_py.dead_letter import DeadLetter
@@ -28,7 +34,7 @@ NodeId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=
 Delivery: TypeAlias = Literal["at_least_once", "at_most_once", "exactly_once"]
 After: TypeAlias = str | Sequence[str] | None
 DeadLetterCallable: TypeAlias = "Callable[[DeadLetter], Awaitable[None] | None]"
-DeadLetterHandler: TypeAlias = "Literal['stop', 'drop', 'journal'] | sdk.Destination[Any] | DeadLetterCallable"
+DeadLetterHandler: TypeAlias = "Literal['stop', 'drop', 'journal'] | sdk.DestinationConnector[Any] | DeadLetterCallable"
 HANDLERS = ["stop", "drop", "journal"]
 ProcessorLike: TypeAlias = "Processor | sdk.Processor[Any] | Callable[..., Any]"
 
@@ -60,7 +66,7 @@ class Source:
     def __init__(
         self,
         id: str,
-        connector: sdk.Source[Any] | str,
+        connector: sdk.SourceConnector[Any] | str,
         *,
         settings: Mapping[str, Any] | None = None,
         processors: Sequence[ProcessorLike] = (),
@@ -71,8 +77,8 @@ class Source:
         self.id = str(id)
         checked, problems = check_options(SourceSettings, dict(id=id, batch_size=batch_size, window=window), self.place)
         self.settings = checked if isinstance(checked, SourceSettings) else SourceSettings.model_construct(id=self.id)
-        self.connector, more = connector_in("source", sdk.Source, connector, settings, self.place)
-        items, amiss = listed("processors", processors, self.place)
+        self.connector, more = resolve_connector("source", sdk.SourceConnector, connector, settings, self.place)
+        items, amiss = as_list("processors", processors, self.place)
         self.processors = [as_processor(item) for item in items]
         self.problems = problems + more + amiss
 
@@ -102,7 +108,7 @@ class Destination:
     def __init__(
         self,
         id: str,
-        connector: sdk.Destination[Any] | str,
+        connector: sdk.DestinationConnector[Any] | str,
         *,
         settings: Mapping[str, Any] | None = None,
         processors: Sequence[ProcessorLike] = (),
@@ -116,8 +122,10 @@ class Destination:
         self.retry = retry or Retry(attempts=1)
         self.when = when
         self.after = _ids(after)
-        self.connector, more = connector_in("destination", sdk.Destination, connector, settings, self.place)
-        items, amiss = listed("processors", processors, self.place)
+        self.connector, more = resolve_connector(
+            "destination", sdk.DestinationConnector, connector, settings, self.place
+        )
+        items, amiss = as_list("processors", processors, self.place)
         self.processors = [as_processor(item) for item in items]
         self.problems = problems + more + amiss
 
@@ -149,7 +157,7 @@ class Processor:
         self.place = place_of_call()
         self.id = str(id)
         self.named = named
-        plugin, more = processor_in(processor, settings, self.place)
+        plugin, more = resolve_processor(processor, settings, self.place)
         self.processor = plugin
         own = plugin if isinstance(plugin, FunctionProcessor) else None
         self.workers = workers if workers is not None else own.workers if own else 1
@@ -200,13 +208,15 @@ class DeadLetters:
         values = dict(window_size=window_size, window_nack_threshold=window_nack_threshold, retention=retention)
         checked, self.problems = check_options(DeadLetterSettings, values, self.place)
         self.settings = checked if isinstance(checked, DeadLetterSettings) else DeadLetterSettings()
-        if isinstance(handler, sdk.Destination):
-            found = problems_of(handler, "", self.place or (None, None))
+        if isinstance(handler, sdk.DestinationConnector):
+            found = plugin_problems(handler, "", self.place or (None, None))
             self.problems += [at(problem, "handler") for problem in found]
         elif handler not in HANDLERS and not callable(handler):
             what = 'must be "stop", "drop", "journal", a destination connector or a callable'
             spot = self.place or (None, None)
-            self.problems.append(Problem("handler", f"{what}, not {said(handler)}", _spelling(handler), *spot))
+            self.problems.append(
+                Problem("handler", f"{what}, not {describe_value(handler)}", _spelling(handler), *spot)
+            )
         if retention is not None and handler != "journal":
             what = 'is for letters that are kept here, with the handler "journal"'
             self.problems.append(Problem("retention", what, None, *(self.place or (None, None))))
@@ -220,9 +230,9 @@ class PipelineSettings(Options):
     delivery: Delivery = "at_least_once"
     stop_seconds: float = Field(default=30.0, gt=0, description="how long a graceful stop may take")
     recovery: Recovery | None = None
-    transaction: Transaction | None = None
+    transaction: TransactionLimits | None = None
     # Any: as a union, each of its members would complain of a value that is none of them.
-    engine: Annotated[Any, AfterValidator(checked)] = "trio"
+    engine: Annotated[Any, AfterValidator(parse_engine)] = "trio"
 
 
 class Pipeline:
@@ -245,8 +255,8 @@ class Pipeline:
         description: str = "",
         stop_seconds: float = 30.0,
         recovery: Recovery | None = None,
-        transaction: Transaction | None = None,
-        outbox: Mapping[str, sdk.Destination[Any]] | None = None,
+        transaction: TransactionLimits | None = None,
+        outbox: Mapping[str, sdk.DestinationConnector[Any]] | None = None,
         engine: Engine = "trio",
     ) -> None:
         self.place = place_of_call()
@@ -263,11 +273,11 @@ class Pipeline:
         self.processors = [as_processor(item) for item in self._listed("processors", processors)]
         self.destinations = self._of_type(Destination, "destinations", destinations)
         self.dead_letters = dead_letters if isinstance(dead_letters, DeadLetters) else DeadLetters()
-        self.outbox, amiss = targets_in(outbox, self.place)
+        self.outbox, amiss = resolve_outbox(outbox, self.place)
         self.problems += amiss
         if dead_letters is not None and not isinstance(dead_letters, DeadLetters):
             hint = f"write DeadLetters({dead_letters!r})" if isinstance(dead_letters, str) else "write DeadLetters(…)"
-            what = f"must be DeadLetters, not {said(dead_letters)}"
+            what = f"must be DeadLetters, not {describe_value(dead_letters)}"
             self.problems.append(Problem("dead_letters", what, hint, *(self.place or (None, None))))
 
     @property
@@ -277,10 +287,10 @@ class Pipeline:
     @property
     def spark(self) -> Spark | None:
         """The Spark that it runs on, or None."""
-        return spark_in(self.settings.engine)
+        return spark_of(self.settings.engine)
 
     def _listed(self, name: str, given: Any) -> list[Any]:
-        items, problems = listed(name, given, self.place)
+        items, problems = as_list(name, given, self.place)
         self.problems += problems
         return items
 

@@ -5,8 +5,8 @@ from enum import StrEnum
 
 import msgspec
 
-from conduit_py.encodable import encodable
 from conduit_py.errors import ConduitError, RunError, describe
+from conduit_py.safe_text import safe_text
 
 
 class Status(StrEnum):
@@ -41,8 +41,8 @@ class LastError(msgspec.Struct, frozen=True):
     def of(cls, error: BaseException) -> "LastError":
         if isinstance(error, ConduitError):
             node = error.node if isinstance(error, RunError) else None
-            return cls(error.code, encodable(error.message), node, error.suggestion and encodable(error.suggestion))
-        return cls("internal", encodable(describe(error)))
+            return cls(error.code, safe_text(error.message), node, error.suggestion and safe_text(error.suggestion))
+        return cls("internal", safe_text(describe(error)))
 
 
 class PipelineState(msgspec.Struct, frozen=True):

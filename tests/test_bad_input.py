@@ -422,7 +422,7 @@ OUT = f'Destination("out", {DESTINATION}'
 GIVEN = """
 step = lambda record: record
 
-class Bare(sdk.Source[sdk.Options]):
+class Bare(sdk.SourceConnector[sdk.Options]):
     def __init__(self, path): self.path = path
     def read(self, n): raise sdk.EndOfSource
 """
@@ -450,12 +450,12 @@ MISTAKES = {
     "a_destination_as_a_source": (
         f'sources=[Source("a", {DESTINATION})], destinations=[{OUT})]',
         "sources.a.connector: must be a source connector, not a destination connector"
-        " (connectors derive from conduit_py.sdk.Source)",
+        " (connectors derive from conduit_py.sdk.SourceConnector)",
     ),
     "a_class_as_a_connector": (
         f'sources=[Source("a", file.Source)], destinations=[{OUT})]',
         "sources.a.connector: must be a source connector, not the class Source"
-        " (connectors derive from conduit_py.sdk.Source)",
+        " (connectors derive from conduit_py.sdk.SourceConnector)",
     ),
     "a_connector_without_its_options": (
         f'sources=[Source("a", Bare("x"))], destinations=[{OUT})]',
@@ -765,22 +765,22 @@ def test_a_batch_processor_that_forgets_records_is_stopped_and_named(folder: Fol
 # Destinations that refuse.
 
 PICKY = """
-class Picky(sdk.Destination[sdk.Options]):
+class Picky(sdk.DestinationConnector[sdk.Options]):
     def write(self, batch):
         refused = {index: "no threes" for index, record in enumerate(batch) if record.payload["n"] % 3 == 0}
         with open("out.jsonl", "a") as out:
             out.writelines(json.dumps(r.payload.after) + "\\n" for i, r in enumerate(batch) if i not in refused)
         return refused
 
-class Broken(sdk.Destination[sdk.Options]):
+class Broken(sdk.DestinationConnector[sdk.Options]):
     def write(self, batch):
         raise RuntimeError("no such luck")
 
-class Confused(sdk.Destination[sdk.Options]):
+class Confused(sdk.DestinationConnector[sdk.Options]):
     def write(self, batch):
         return {99: "who?"}
 
-class Silent(sdk.Source[sdk.Options]):
+class Silent(sdk.SourceConnector[sdk.Options]):
     def read(self, n):
         return []
 """

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from conduit_py.sdk.columns import fitted
+from conduit_py.sdk.arrow import fit_to_schema
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.int64())])
 
@@ -26,12 +26,12 @@ AB = pa.schema([("a", pa.int64()), ("b", pa.int64())])
 def test_fields_that_the_schema_lacks_are_noticed(
     rows: list[dict[str, Any]], schema: pa.Schema, refused: list[int]
 ) -> None:
-    assert list(fitted(rows, schema).refused) == refused
-    assert list(fitted(rows, schema, more=True).refused) == []
+    assert list(fit_to_schema(rows, schema).refused) == refused
+    assert list(fit_to_schema(rows, schema, more=True).refused) == []
 
 
 def test_looking_does_not_fill_in_what_a_row_lacks() -> None:
     row: defaultdict[str, int] = defaultdict(int, a=1)
 
-    assert fitted([row], AB).batch.to_pylist() == [{"a": 1, "b": None}]
+    assert fit_to_schema([row], AB).batch.to_pylist() == [{"a": 1, "b": None}]
     assert dict(row) == {"a": 1}

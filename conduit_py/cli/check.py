@@ -1,4 +1,4 @@
-"""The command `check`: everything that can be known to be wrong without starting anything."""
+"""The commands `check` and `graph`: everything that can be learnt from a file without starting its pipelines."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from conduit_py.cli.complaint import count_of, place_of, problems_of, shortened, warn
-from conduit_py.cli.exit_code import ExitCode
-from conduit_py.cli.output import put, put_json
+from conduit_py.cli.errors import count_of, place_of, print_warnings, problems_of, short_text
+from conduit_py.cli.output import ExitCode, put, put_json
 from conduit_py.config.load import load_file
 from conduit_py.config.loaded import LoadedPipeline, LoadWarning
 from conduit_py.config.python_file import FileInvalid, choose
-from conduit_py.engine import EngineName, chosen
+from conduit_py.engine import EngineName, choose_engine
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem
 from conduit_py.graph.compile import compile_pipeline
+from conduit_py.graph.draw import Format, draw
 from conduit_py.graph.guarantees import guarantees
 from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
@@ -30,16 +30,16 @@ def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
         require_engines(graph.pipeline for graph in graphs)
     except ConduitError as error:
         if as_json:
-            found = {"pipelines": [], **error_fields(error), "warnings": _fields(warnings)}
+            found = {"pipelines": [], **error_fields(error), "warnings": _warning_fields(warnings)}
             put_json({"file": str(file), "valid": False, **found})
         raise
     if as_json:
-        pipelines = [_described(graph) for graph in graphs]
-        found = {"pipelines": pipelines, "problems": [], "warnings": _fields(warnings)}
+        pipelines = [_graph_fields(graph) for graph in graphs]
+        found = {"pipelines": pipelines, "problems": [], "warnings": _warning_fields(warnings)}
         put_json({"file": str(file), "valid": True, **found})
     else:
         for graph in graphs:
-            put(f"{graph.pipeline.id}: ok, {_counted(graph)}{_engine(graph.pipeline)}")
+            put(f"{graph.pipeline.id}: ok, {_node_counts(graph)}{_engine(graph.pipeline)}")
             for each in guarantees(graph):
                 put(f"  {each.source} → {each.destination}: {each.promise}: {each.why}")
     return ExitCode.OK
@@ -47,10 +47,10 @@ def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
 
 def load_graphs(file: Path, pipeline: str | None, warnings: list[LoadWarning] | None = None) -> list[Graph]:
     """The checked graphs of a file's pipelines. All mistakes in all of them are in one FileInvalid."""
-    return list(load_checked(file, pipeline, warnings).values())
+    return list(load_with_graphs(file, pipeline, warnings).values())
 
 
-def load_checked(
+def load_with_graphs(
     file: Path,
     pipeline: str | None,
     warnings: list[LoadWarning] | None = None,
@@ -62,12 +62,12 @@ def load_checked(
 
     Warnings are said on stderr, and added to `warnings`.
     """
-    wanted = _chosen(file, pipeline, [] if warnings is None else warnings)
+    wanted = _choose_pipelines(file, pipeline, [] if warnings is None else warnings)
     graphs: dict[LoadedPipeline, Graph] = {}
     problems: list[Problem] = []
     for each in wanted:
         settings = each.pipeline.settings
-        each.pipeline.settings = settings.model_copy(update={"engine": chosen(settings.engine, engine, master)})
+        each.pipeline.settings = settings.model_copy(update={"engine": choose_engine(settings.engine, engine, master)})
         try:
             graphs[each] = compile_pipeline(each.pipeline)
         except PipelineInvalid as invalid:
@@ -85,17 +85,17 @@ def require_engines(pipelines: Iterable[Pipeline]) -> None:
     if all(each.spark is None for each in pipelines):
         return
     try:
-        from conduit_py.spark.engine import require_spark
+        from conduit_py.spark.engine.supervisor import require_spark
     except ImportError as error:
         raise EnvironmentUnfit(str(error), suggestion="pip install 'conduit-dataflow[spark]'") from error
     require_spark()
 
 
-def _chosen(file: Path, pipeline: str | None, warnings: list[LoadWarning]) -> list[LoadedPipeline]:
+def _choose_pipelines(file: Path, pipeline: str | None, warnings: list[LoadWarning]) -> list[LoadedPipeline]:
     """The pipelines asked for. A mistake elsewhere in the file counts unless the one asked for is sound."""
     loaded = load_file(file)
     warnings += loaded.warnings
-    warn(loaded.warnings)
+    print_warnings(loaded.warnings)
     if loaded.problems and pipeline not in [each.id for each in loaded.pipelines]:
         raise FileInvalid(file, loaded.problems)
     if not loaded.pipelines:
@@ -110,7 +110,7 @@ def error_fields(error: ConduitError) -> dict[str, Any]:
     return {
         "error": {
             "code": error.code,
-            "message": count_of(problems) if problems else shortened(error.message),
+            "message": count_of(problems) if problems else short_text(error.message),
             "node": getattr(error, "node", None),
             "suggestion": error.suggestion,
         },
@@ -127,8 +127,8 @@ def error_fields(error: ConduitError) -> dict[str, Any]:
     }
 
 
-def _fields(warnings: Iterable[LoadWarning]) -> list[dict[str, Any]]:
-    return [{**dataclasses.asdict(warning), "file": warning.file and shortened(warning.file)} for warning in warnings]
+def _warning_fields(warnings: Iterable[LoadWarning]) -> list[dict[str, Any]]:
+    return [{**dataclasses.asdict(warning), "file": warning.file and short_text(warning.file)} for warning in warnings]
 
 
 def status_of(error: ConduitError) -> str:
@@ -144,7 +144,7 @@ def _in_order(problems: Sequence[Problem]) -> list[Problem]:
     return sorted(dict.fromkeys(problems), key=lambda problem: (problem.file or "", problem.line or 0))
 
 
-def _described(graph: Graph) -> dict[str, Any]:
+def _graph_fields(graph: Graph) -> dict[str, Any]:
     return {
         "id": graph.pipeline.id,
         "delivery": graph.pipeline.delivery,
@@ -163,9 +163,31 @@ def _engine(pipeline: Pipeline) -> str:
     return f", on Spark ({pipeline.spark.master})" if pipeline.spark.master else ", on Spark"
 
 
-def _counted(graph: Graph) -> str:
+def _node_counts(graph: Graph) -> str:
     counts = []
     for kind in ("source", "processor", "destination"):
         count = sum(node.kind == kind for node in graph.nodes.values())
         counts.append(f"{count} {kind}" + ("s" if count != 1 else ""))
     return ", ".join(counts)
+
+
+def draw_file(file: Path, *, pipeline: str | None, format: Format, out: Path | None) -> ExitCode:
+    """Write the drawing to `out`, or to stdout."""
+    graphs = load_graphs(file, pipeline)
+    if format == "svg" and len(graphs) > 1:
+        ids = ", ".join(graph.pipeline.id for graph in graphs)
+        problem = Problem("", "has several pipelines, but an SVG file holds one", f"add --pipeline: {ids}", str(file))
+        raise FileInvalid(file, [problem])
+    text = "\n".join(draw(graph, format) for graph in graphs)
+    if out is None:
+        put(text.rstrip("\n"))
+    else:
+        _write_drawing(out, text)
+    return ExitCode.OK
+
+
+def _write_drawing(out: Path, text: str) -> None:
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentUnfit(f"{out} cannot be written: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Client: calls the API of a server, and turns everything that can go wrong on the way into an error with advice."""
+"""ApiClient: calls the API of a server, and turns everything that can go wrong on the way into an error with advice."""
 
 import json
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from conduit_py.cli.fault import ServerRefused, putting_fault
-from conduit_py.cli.operate import Call
+from conduit_py.cli.fault import ServerRefused, print_error_as_json
+from conduit_py.cli.server_commands import ServerCall
 from conduit_py.errors import EnvironmentUnfit
 
 try:
@@ -32,10 +32,10 @@ class ServerUnreachable(EnvironmentUnfit):
     code = "server.unreachable"
 
 
-class Client:
+class ApiClient:
     """A server as its API shows it. Answers are plain values; every error is a ConduitError."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ServerCall) -> None:
         self.url = call.url.rstrip("/")
         token = load_token(call.token_file)
         self._http = httpx.Client(
@@ -47,7 +47,7 @@ class Client:
             trust_env=False,
         )
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> "ApiClient":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,7 +56,7 @@ class Client:
     def ask(
         self, method: str, *path: str, body: dict[str, Any] | None = None, query: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Call `/api/v1/` and the path, and return the answer."""
+        """ServerCall `/api/v1/` and the path, and return the answer."""
         with self._reaching():
             response = self._http.request(method, _path(path), json=body, params=query)
         return self._answer(response)
@@ -115,13 +115,13 @@ class Client:
 
 
 @contextmanager
-def calling(call: Call) -> Iterator[Client]:
+def connect(call: ServerCall) -> Iterator[ApiClient]:
     """A client for one command. With --json, what goes wrong is on stdout too."""
-    with putting_fault(as_json=call.json), Client(call) as client:
+    with print_error_as_json(as_json=call.json), ApiClient(call) as client:
         yield client
 
 
-def _tls(call: Call) -> ssl.SSLContext:
+def _tls(call: ServerCall) -> ssl.SSLContext:
     """Whom to trust, and what to show to a server that lets in only clients it knows."""
     if call.tls_key is not None and call.tls_cert is None:
         raise EnvironmentUnfit("--tls-key needs --tls-cert", suggestion="give both, or neither")

@@ -5,9 +5,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from conduit_py.cli.exit_code import ExitCode
-from conduit_py.cli.fault import putting_fault
-from conduit_py.cli.output import put, put_json
+from conduit_py.cli.fault import print_error_as_json
+from conduit_py.cli.output import ExitCode, put, put_json
 
 dashboards = App(name="dashboards", help="Get dashboards for Grafana and alerts for Prometheus.", sort_key=14)
 
@@ -23,7 +22,7 @@ def export(
     from conduit_py.errors import EnvironmentUnfit
     from conduit_py.telemetry.export import export
 
-    with putting_fault(as_json=json):
+    with print_error_as_json(as_json=json):
         try:
             paths = export(out)
         except OSError as error:

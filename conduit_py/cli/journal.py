@@ -1,77 +1,183 @@
-"""The commands `journal`: their arguments and help. What they do is imported when they are called."""
+"""What the commands `journal` do: list, verify and repair the files of a journal, and print its messages."""
 
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-from cyclopts import App, Parameter, validators
+import msgspec
 
-journal = App(name="journal", help="See, verify and repair journals, in their directories.", sort_key=15)
-
-Directory = Annotated[Path, Parameter(help="directory of the journal")]
-Json = Annotated[bool, Parameter(help="answer in JSON on stdout")]
-Debug = Annotated[bool, Parameter(help="show tracebacks and debug logs")]
-
-
-@journal.command(sort_key=1)
-def ls(directory: Directory, /, *, json: Json = False, debug: Debug = False) -> int:
-    """List the segments of a journal, and who may write to it."""
-    from conduit_py.cli.journal_files import show_segments
-
-    return show_segments(directory, as_json=json)
-
-
-@journal.command(sort_key=2)
-def cat(
-    directory: Directory,
-    /,
-    *,
-    offset: Annotated[
-        int, Parameter(help="where to begin; 0 is the oldest message", validator=validators.Number(gte=0))
-    ] = 0,
-    count: Annotated[
-        int | None, Parameter(help="how many messages to print", validator=validators.Number(gte=1))
-    ] = None,
-    uncommitted: Annotated[bool, Parameter(help="print everything as it lies there, ACKs too")] = False,
-    follow: Annotated[bool, Parameter(help="wait for more at the end, until interrupted")] = False,
-    json: Annotated[bool, Parameter(help="one JSON object per message")] = False,
-    debug: Debug = False,
-) -> int:
-    """Print the messages of a journal: those that are committed, each once.
-
-    With --offset only transactions that begin there or later are seen. Damage is told on stderr, and what
-    follows it is printed; the exit code is then 1.
-    """
-    from conduit_py.cli.journal_messages import Wanted, print_messages
-
-    return print_messages(directory, Wanted(offset, count, uncommitted, follow, json))
+from conduit_py.cli.errors import print_error
+from conduit_py.cli.output import ExitCode, printable, put, put_json, put_table
+from conduit_py.errors import RecordRefused
+from conduit_py.journal.audit import HARMLESS, Audit, AuditFinding, audit, repair
+from conduit_py.journal.body import decode_body
+from conduit_py.journal.committed_reader import CommittedReader
+from conduit_py.journal.errors import JournalDamaged, JournalGap, JournalUnfit
+from conduit_py.journal.file_log import FileLog
+from conduit_py.journal.file_reader import JournalFiles
+from conduit_py.journal.message_id import NO_ID, unix_seconds
+from conduit_py.journal.publisher import release_writer as release_owner
+from conduit_py.journal.sequencer import Checkpoint, Slice
 
 
-@journal.command(sort_key=3)
-def verify(directory: Directory, /, *, json: Json = False, debug: Debug = False) -> int:
-    """Read a journal from end to end and report everything that is not as it should be.
+def show_segments(directory: Path, *, as_json: bool) -> ExitCode:
+    """Print the segments and the registers."""
+    found = audit(directory)
+    if as_json:
+        put_json(_fields(found))
+        return ExitCode.OK
+    rows = [
+        (each.name, str(each.begin), str(each.end), str(each.frames), str(each.messages), each.created)
+        for each in found.segments
+    ]
+    headings = ("SEGMENT", "BEGIN", "END", "FRAMES", "MESSAGES", "CREATED")
+    put_table(headings, rows, right=headings[1:5])
+    for label, values in found.registers.items():
+        put(f"register {label} = {', '.join(values)}")
+    return ExitCode.OK
 
-    Changes nothing. The exit code is 1 if something is damaged or missing.
-    """
-    from conduit_py.cli.journal_files import verify_journal
 
-    return verify_journal(directory, as_json=json)
+def verify_journal(directory: Path, *, as_json: bool) -> ExitCode:
+    """Print what is wrong, and whether it matters."""
+    found = audit(directory)
+    if as_json:
+        put_json({**_fields(found), "sound": found.sound})
+    else:
+        for finding in found.findings:
+            put(_finding_text(finding))
+        messages = sum(each.messages for each in found.segments)
+        verdict = "sound" if found.sound else f"not sound: repair it with `conduit-py journal repair {directory}`"
+        put(f"{len(found.segments)} segments, {messages} messages: {verdict}")
+    return ExitCode.OK if found.sound else ExitCode.FAILED
 
 
-@journal.command(sort_key=4)
-def repair(
-    directory: Directory,
-    /,
-    *,
-    release: Annotated[
-        str | None, Parameter(help="let the writer of this pipeline go, whose state was deleted on purpose")
-    ] = None,
-    json: Json = False,
-    debug: Debug = False,
-) -> int:
-    """Set aside what is damaged and give up what is missing, so that readers and writers can go on.
+def repair_journal(directory: Path, *, release: str | None, as_json: bool) -> ExitCode:
+    """Repair, and print what was repaired."""
+    repaired = repair(directory)
+    released = False
+    if release is not None:
+        with FileLog(directory) as log:
+            released = release_owner(log, release)
+    if as_json:
+        put_json({"repaired": [finding._asdict() for finding in repaired], "released": released})
+        return ExitCode.OK
+    for finding in repaired:
+        put(f"repaired: {_finding_text(finding)}")
+    if not repaired:
+        put("there was nothing to repair")
+    if release is not None:
+        put(f"the writer of {release!r} was let go" if released else f"nobody writes for {release!r}")
+    return ExitCode.OK
 
-    What is set aside is kept in the folder quarantine of the journal. Readers are told of the gaps.
-    """
-    from conduit_py.cli.journal_files import repair_journal
 
-    return repair_journal(directory, release=release, as_json=json)
+def _fields(found: Audit) -> dict[str, object]:
+    return {
+        "journal": found.id,
+        "segments": [each._asdict() for each in found.segments],
+        "registers": found.registers,
+        "findings": [each._asdict() for each in found.findings],
+    }
+
+
+def _finding_text(finding: AuditFinding) -> str:
+    place = f"offsets {finding.begin} to {finding.end}" if finding.end > finding.begin else f"offset {finding.begin}"
+    harmless = " (harmless)" if finding.kind in HARMLESS else ""
+    return f"{finding.kind}: {place}: {finding.what}{harmless}"
+
+
+_PAUSE_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class CatOptions:
+    """Which messages to print, and how."""
+
+    offset: int
+    count: int | None
+    uncommitted: bool
+    follow: bool
+    json: bool
+
+
+def print_messages(directory: Path, wanted: CatOptions) -> ExitCode:
+    """Print messages until there are no more, or enough, or for ever. Damage on the way makes the exit code."""
+    files = JournalFiles(directory)
+    if files.id is None and not wanted.follow:
+        raise JournalUnfit(f"there is no journal in {directory}", suggestion="name the directory of a journal")
+    slices = _MessageSlices(files, wanted)
+    left = wanted.count
+    for found in slices:
+        for index in range(found.first, found.stop):
+            _print(found, index, as_json=wanted.json)
+            if left is not None and (left := left - 1) == 0:
+                return slices.exit_code
+    return slices.exit_code
+
+
+class _MessageSlices:
+    """Messages from a journal; what is damaged or missing is said, and passed."""
+
+    def __init__(self, files: JournalFiles, wanted: CatOptions) -> None:
+        self.exit_code = ExitCode.OK
+        self._wanted = wanted
+        self._plain = files.reader(wanted.offset) if wanted.uncommitted else None
+        self._committed = None if wanted.uncommitted else CommittedReader(files, Checkpoint(wanted.offset))
+
+    def __iter__(self) -> Iterator[Slice]:
+        while True:
+            try:
+                found = self._read()
+            except (JournalDamaged, JournalGap) as fault:
+                self.exit_code = print_error(fault)
+                continue
+            if found is not None:
+                yield found
+            elif self._wanted.follow:
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return
+
+    def _read(self) -> Slice | None:
+        if self._committed is not None:
+            return self._committed.read()
+        assert self._plain is not None
+        frame = self._plain.read()
+        return None if frame is None else Slice(frame, 0, frame.count)
+
+
+def _print(found: Slice, index: int, *, as_json: bool) -> None:
+    frame = found.frame
+    id = frame.id.later(index)
+    body = frame.bodies[index]
+    published = None if id is NO_ID else datetime.fromtimestamp(unix_seconds(id.clock), UTC).isoformat()
+    if as_json:
+        put_json(
+            {
+                "offset": frame.begin,
+                "index": index,
+                "id": None if id is NO_ID else str(id),
+                "flag": id.flag.name,
+                "published": published,
+                **_body_fields(body),
+            }
+        )
+        return
+    (kind, value), *_ = _body_fields(body).items()
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    put(f"{frame.begin}.{index}  {id.flag.name:8}  {published or '-':32}  {kind}: {printable(text)}")
+
+
+def _body_fields(body: bytes) -> dict[str, Any]:
+    """A record where it is one, else text, else bytes in base64; as JSON can carry it."""
+    try:
+        return {"record": msgspec.to_builtins(decode_body(body, b"").to_map(), builtin_types=())}
+    except (RecordRefused, msgspec.ValidationError, ValueError, TypeError):
+        pass
+    try:
+        return {"text": body.decode()}
+    except UnicodeDecodeError:
+        return {"base64": b64encode(body).decode()}

@@ -11,12 +11,11 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter, validators
 
 from conduit_py import __version__
-from conduit_py.cli import operate
+from conduit_py.cli import server_commands
 from conduit_py.cli.dashboards import dashboards
-from conduit_py.cli.dlq import dlq
-from conduit_py.cli.journal import journal
-from conduit_py.cli.output import forget_reader
-from conduit_py.cli.streams import prepare_streams
+from conduit_py.cli.dlq_commands import dlq
+from conduit_py.cli.journal_commands import journal
+from conduit_py.cli.output import forget_reader, prepare_streams
 
 app = App(
     name="conduit-py",
@@ -114,12 +113,12 @@ def serve(
     What ran when the server last ended, however it ended, runs again. What a user stopped stays stopped.
     SIGTERM (or Ctrl-C) delivers what has been read, then ends; a second one ends at once.
     """
-    from conduit_py.cli.serve import Listening, Serving
+    from conduit_py.cli.serve import ListenOptions, ServeOptions
     from conduit_py.cli.serve import serve as serve_pipelines
 
     return serve_pipelines(
-        Serving(pipelines, state, stop_timeout, log_format, debug, watch),
-        Listening(host, port, token_file, allow_host, tls_cert, tls_key, tls_client_ca),
+        ServeOptions(pipelines, state, stop_timeout, log_format, debug, watch),
+        ListenOptions(host, port, token_file, allow_host, tls_cert, tls_key, tls_client_ca),
     )
 
 
@@ -142,7 +141,7 @@ def graph(
     debug: Debug = False,
 ) -> int:
     """Draw the pipelines of a file."""
-    from conduit_py.cli.graph import draw_file
+    from conduit_py.cli.check import draw_file
 
     return draw_file(file, pipeline=pipeline, format=format, out=out)
 
@@ -157,7 +156,7 @@ def quickstart(
     debug: Debug = False,
 ) -> int:
     """Run a small pipeline that needs no files, and say what to do next."""
-    from conduit_py.cli.quickstart import quickstart
+    from conduit_py.cli.templates import quickstart
 
     return quickstart(records=records, write=write, debug=debug)
 
@@ -172,7 +171,7 @@ def init(
     debug: Debug = False,
 ) -> int:
     """Write a small project to start from: a pipeline that runs, and a test that passes."""
-    from conduit_py.cli.init import init
+    from conduit_py.cli.templates import init
 
     return init(folder, yaml=yaml, as_json=json)
 
@@ -196,25 +195,25 @@ def doctor(
 
     Nothing is started, and no other machine is asked. The exit code is 0 unless something must be mended.
     """
-    from conduit_py.cli.doctor.examine import Subject, examine
+    from conduit_py.cli.doctor.report import DoctorOptions, run_checks
 
     if pipelines is None and Path("pipelines").is_dir():
         pipelines = Path("pipelines")
-    return examine(Subject(pipelines, state, host, port, token_file), as_json=json)
+    return run_checks(DoctorOptions(pipelines, state, host, port, token_file), as_json=json)
 
 
 @app.command(sort_key=8)
 def version(*, json: Json = False) -> int:
     """Print the version of conduit-py and of what it runs on."""
-    from conduit_py.cli.version import show_version
+    from conduit_py.cli.installed import show_version
 
     return show_version(as_json=json)
 
 
-for commands in (operate.pipelines, operate.positions, dlq, operate.plugins):
+for commands in (server_commands.pipelines, server_commands.positions, dlq, server_commands.plugins):
     app.command(commands)
-app.command(operate.top, sort_key=12)
-app.command(operate.tap, sort_key=14)
+app.command(server_commands.top, sort_key=12)
+app.command(server_commands.tap, sort_key=14)
 app.register_install_completion_command(help="Complete commands and options in your shell from now on.")
 app.command(dashboards)
 app.command(journal)
@@ -249,9 +248,9 @@ def _complain(error: BaseException, *, debug: bool) -> int:
     if isinstance(error, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
         return 1
-    from conduit_py.cli.complaint import complain
+    from conduit_py.cli.errors import print_error
 
-    return int(complain(error))
+    return int(print_error(error))
 
 
 if __name__ == "__main__":

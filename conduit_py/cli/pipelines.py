@@ -6,11 +6,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from conduit_py.cli.client import Client, calling
-from conduit_py.cli.exit_code import ExitCode
-from conduit_py.cli.operate import Call
-from conduit_py.cli.output import put, put_json
-from conduit_py.cli.table import ago, printable, put_table
+from conduit_py.cli.client import ApiClient, connect
+from conduit_py.cli.output import ExitCode, ago, printable, put, put_json, put_table
+from conduit_py.cli.server_commands import ServerCall
 from conduit_py.errors import ConduitError, Problem
 
 POLL_SECONDS = 0.1
@@ -25,15 +23,15 @@ STEPS = {
 STARTED = ("running", "recovering", "completed", "degraded")
 
 
-class NotYet(ConduitError):
+class WaitTimedOut(ConduitError):
     """The server took the command, but it was not done in time."""
 
     code = "wait.timed_out"
 
 
-def show_all(call: Call) -> ExitCode:
+def show_all(call: ServerCall) -> ExitCode:
     """Print a line for each pipeline."""
-    with calling(call) as client:
+    with connect(call) as client:
         answer = client.ask("GET", "pipelines")
     if call.json:
         put_json(answer)
@@ -46,9 +44,9 @@ def show_all(call: Call) -> ExitCode:
     return ExitCode.OK
 
 
-def show(call: Call, id: str) -> ExitCode:
+def show(call: ServerCall, id: str) -> ExitCode:
     """Print everything about a pipeline."""
-    with calling(call) as client:
+    with connect(call) as client:
         shown = client.ask("GET", "pipelines", id)
     if call.json:
         put_json(shown)
@@ -63,18 +61,18 @@ def show(call: Call, id: str) -> ExitCode:
     return ExitCode.OK
 
 
-def start(call: Call, id: str, wait: float) -> ExitCode:
+def start(call: ServerCall, id: str, wait: float) -> ExitCode:
     """Start a pipeline and wait until it runs."""
-    with calling(call) as client:
+    with connect(call) as client:
         shown = client.ask("POST", "pipelines", id, "start")
         if wait:
             shown = _wait(client, id, wait, lambda now: now["status"] in STARTED, "started")
     return _report(call, shown)
 
 
-def stop(call: Call, id: str, wait: float, *, force: bool) -> ExitCode:
+def stop(call: ServerCall, id: str, wait: float, *, force: bool) -> ExitCode:
     """Stop a pipeline and wait until it has."""
-    with calling(call) as client:
+    with connect(call) as client:
         shown = client.ask("POST", "pipelines", id, "stop", body={"force": force})
         if wait:
             advice = None if force else f"`conduit-py pipelines stop {id} --force` does not wait for what is in flight"
@@ -82,9 +80,9 @@ def stop(call: Call, id: str, wait: float, *, force: bool) -> ExitCode:
     return _report(call, shown)
 
 
-def restart(call: Call, id: str, wait: float) -> ExitCode:
+def restart(call: ServerCall, id: str, wait: float) -> ExitCode:
     """Restart a pipeline and wait until it runs anew."""
-    with calling(call) as client:
+    with connect(call) as client:
         before = client.ask("GET", "pipelines", id)["since"]
         shown = client.ask("POST", "pipelines", id, "restart")
         if wait:
@@ -95,9 +93,9 @@ def restart(call: Call, id: str, wait: float) -> ExitCode:
     return _report(call, shown)
 
 
-def reload(call: Call) -> ExitCode:
+def reload(call: ServerCall) -> ExitCode:
     """Have the server read its files again, and print what that changes and what is wrong with them."""
-    with calling(call) as client:
+    with connect(call) as client:
         answer = client.ask("POST", "reload")
     if call.json:
         put_json(answer)
@@ -105,14 +103,14 @@ def reload(call: Call) -> ExitCode:
         for id, step in answer["steps"].items():
             put(f"{id}: {STEPS[step]}")
         for problem in answer["problems"]:
-            put(_mistake(problem), sys.stderr)
+            put(_problem_text(problem), sys.stderr)
         if not answer["steps"]:
             put("nothing has changed")
     return ExitCode.FAILED if answer["problems"] else ExitCode.OK
 
 
 def _wait(
-    client: Client,
+    client: ApiClient,
     id: str,
     seconds: float,
     done: Callable[[dict[str, Any]], bool],
@@ -124,14 +122,14 @@ def _wait(
         if time.monotonic() >= deadline:
             blocked = (shown["progress"] or {}).get("blocked_on")
             reason = f", waits for {blocked}" if blocked else ""
-            raise NotYet(
+            raise WaitTimedOut(
                 f"{id} has not {what} within {seconds:g} s: it is {shown['status']}{reason}", suggestion=advice
             )
         time.sleep(POLL_SECONDS)
     return shown
 
 
-def _report(call: Call, shown: dict[str, Any]) -> ExitCode:
+def _report(call: ServerCall, shown: dict[str, Any]) -> ExitCode:
     """Say how the pipeline stands now. One that failed for good was not started, nor stopped in peace."""
     if call.json:
         put_json(shown)
@@ -139,7 +137,7 @@ def _report(call: Call, shown: dict[str, Any]) -> ExitCode:
         put(f"{shown['id']}: {shown['status']}")
     error = shown.get("error")
     if error and shown["status"] != "running":
-        put(f"  {_error(error)}", sys.stderr)
+        put(f"  {_error_text(error)}", sys.stderr)
     return ExitCode.FAILED if shown["status"] == "degraded" else ExitCode.OK
 
 
@@ -190,16 +188,18 @@ def _facts(shown: dict[str, Any]) -> list[str]:
         if progress["blocked_on"]:
             facts.append(f"waits for {progress['blocked_on']}")
     if shown.get("definition"):
-        facts.append(f"its file is wrong, so the last sound definition is in effect: {_mistake(shown['definition'])}")
-    return [*facts, _error(error)] if error else facts
+        facts.append(
+            f"its file is wrong, so the last sound definition is in effect: {_problem_text(shown['definition'])}"
+        )
+    return [*facts, _error_text(error)] if error else facts
 
 
-def _mistake(problem: dict[str, Any]) -> str:
+def _problem_text(problem: dict[str, Any]) -> str:
     fields = {name: problem[name] for name in ("path", "message", "suggestion", "file", "line")}
     return printable(str(Problem(**fields)))
 
 
-def _error(error: dict[str, Any]) -> str:
+def _error_text(error: dict[str, Any]) -> str:
     advice = f" ({error['suggestion']})" if error["suggestion"] else ""
     return printable(f"last error: {error['message']} [{error['code']}]{advice}")
 

@@ -4,16 +4,14 @@ from base64 import b64decode
 from datetime import UTC, datetime
 from typing import Any
 
-from conduit_py.cli.client import calling
-from conduit_py.cli.exit_code import ExitCode
-from conduit_py.cli.operate import Call
-from conduit_py.cli.output import put, put_json
-from conduit_py.cli.table import put_table
+from conduit_py.cli.client import connect
+from conduit_py.cli.output import ExitCode, put, put_json, put_table
+from conduit_py.cli.server_commands import ServerCall
 
 
-def show(call: Call, id: str) -> ExitCode:
+def show(call: ServerCall, id: str) -> ExitCode:
     """Print the position of every source."""
-    with calling(call) as client:
+    with connect(call) as client:
         answer = client.ask("GET", "pipelines", id, "positions")
     if call.json:
         put_json(answer)
@@ -22,10 +20,10 @@ def show(call: Call, id: str) -> ExitCode:
     return ExitCode.OK
 
 
-def change(call: Call, id: str, source: str, position: str | None, *, keep_state: bool = False) -> ExitCode:
+def change(call: ServerCall, id: str, source: str, position: str | None, *, keep_state: bool = False) -> ExitCode:
     """Set a source's position, or forget it. What it was is printed, for it is the way back."""
     path = ("pipelines", id, "positions", source)
-    with calling(call) as client:
+    with connect(call) as client:
         before = client.ask("GET", "pipelines", id, "positions")["positions"].get(source)
         if position is None:
             answer = client.ask("DELETE", *path, query={"keep_state": True} if keep_state else None)
@@ -40,9 +38,9 @@ def change(call: Call, id: str, source: str, position: str | None, *, keep_state
     return ExitCode.OK
 
 
-def start_over(call: Call, id: str) -> ExitCode:
+def start_over(call: ServerCall, id: str) -> ExitCode:
     """Forget all positions of a pipeline, and the state of its processors. What the positions were is printed."""
-    with calling(call) as client:
+    with connect(call) as client:
         before = client.ask("GET", "pipelines", id, "positions")["positions"]
         client.ask("POST", "pipelines", id, "reset")
     if call.json:
@@ -53,9 +51,9 @@ def start_over(call: Call, id: str) -> ExitCode:
     return ExitCode.OK
 
 
-def show_history(call: Call, id: str, source: str) -> ExitCode:
+def show_history(call: ServerCall, id: str, source: str) -> ExitCode:
     """Print the points of the past to which a source can be set back."""
-    with calling(call) as client:
+    with connect(call) as client:
         answer = client.ask("GET", "pipelines", id, "positions", source, "history")
     if call.json:
         put_json(answer)
@@ -64,11 +62,11 @@ def show_history(call: Call, id: str, source: str) -> ExitCode:
     return ExitCode.OK
 
 
-def replay(call: Call, id: str, source: str, since: str, *, keep_state: bool = False) -> ExitCode:
+def replay(call: ServerCall, id: str, source: str, since: str, *, keep_state: bool = False) -> ExitCode:
     """Set a source back to where it was at a time, or to the beginning. What its position was is printed."""
-    with calling(call) as client:
+    with connect(call) as client:
         before = client.ask("GET", "pipelines", id, "positions")["positions"].get(source)
-        body = {"from": since if since == "start" else _zoned(since), "keep_state": keep_state}
+        body = {"from": since if since == "start" else _with_zone(since), "keep_state": keep_state}
         answer = client.ask("POST", "pipelines", id, "positions", source, "replay", body=body)
     if call.json:
         put_json({**answer, "before": {source: before}})
@@ -79,7 +77,7 @@ def replay(call: Call, id: str, source: str, since: str, *, keep_state: bool = F
     return ExitCode.OK
 
 
-def _zoned(since: str) -> str:
+def _with_zone(since: str) -> str:
     time = datetime.fromisoformat(since)
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
 

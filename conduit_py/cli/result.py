@@ -1,18 +1,19 @@
-"""Look and Result: a pipeline while it runs and when it has ended, in words and as plain values."""
+"""How a pipeline of `run` is doing and how it ended, as a line of text and as JSON fields."""
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from conduit_py.cli.exit_code import ExitCode
+from conduit_py.cli.output import ExitCode
 from conduit_py.config.secrets import redact
 from conduit_py.status import LastError, PipelineState, Status
 from conduit_py.stream.meter import Progress
 
 
 @dataclass(frozen=True)
-class Look:
+class ProgressLine:
     """One look at a running pipeline, and how fast it is at the moment."""
 
     progress: Progress
@@ -36,7 +37,7 @@ class Look:
         trouble = f", after {self.trouble}" if self.trouble else ""
         return (
             f"{progress.pipeline}: {progress.status}, {progress.read:,} read, {progress.acked:,} acked, "
-            f"{_counted(progress.dead_letters, 'dead letter')}, {self.records_per_second:,.0f}/s, "
+            f"{_count_text(progress.dead_letters, 'dead letter')}, {self.records_per_second:,.0f}/s, "
             f"{progress.in_flight:,} of {self.window:,} in flight{blocked}{trouble}"
         )
 
@@ -53,7 +54,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """How a pipeline's run ended."""
 
     progress: Progress
@@ -77,7 +78,7 @@ class Result:
         status = "stopped by force" if self.forced and self.state.status is Status.STOPPED else self.state.status.value
         return (
             f"{progress.pipeline}: {status}: {progress.read:,} read, {progress.acked:,} acked, "
-            f"{progress.filtered:,} filtered, {_counted(progress.dead_letters, 'dead letter')} "
+            f"{progress.filtered:,} filtered, {_count_text(progress.dead_letters, 'dead letter')} "
             f"in {progress.elapsed_seconds:,.1f} s ({self._rate:,.0f}/s)"
         )
 
@@ -120,5 +121,22 @@ def _numbers(progress: Progress) -> dict[str, Any]:
     }
 
 
-def _counted(number: int, what: str) -> str:
+def _count_text(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+class RecordRate:
+    """Fed with a growing count now and then, says how fast it grows at the moment."""
+
+    def __init__(self, window_seconds: float = 5.0) -> None:
+        self._window_seconds = window_seconds
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def add(self, now: float, count: int) -> float:
+        """Take a sample and return the rate between it and the oldest within the window."""
+        self._samples.append((now, count))
+        # The last one outside the window stays: between rare samples the window would hold one only.
+        while len(self._samples) > 2 and self._samples[1][0] <= now - self._window_seconds:
+            self._samples.popleft()
+        then, before = self._samples[0]
+        return (count - before) / (now - then) if now > then else 0.0

@@ -7,14 +7,12 @@ from typing import TypeAlias
 
 import trio
 
-from conduit_py.cli.check import error_fields, load_checked, require_engines, status_of
-from conduit_py.cli.complaint import exit_code_of
+from conduit_py.cli.check import error_fields, load_with_graphs, require_engines, status_of
 from conduit_py.cli.display import Display, choose_display
-from conduit_py.cli.exit_code import ExitCode
+from conduit_py.cli.errors import exit_code_of
 from conduit_py.cli.logs import log_to_stderr
-from conduit_py.cli.output import put_json
-from conduit_py.cli.rate import Rate
-from conduit_py.cli.result import Look, Result
+from conduit_py.cli.output import ExitCode, put_json
+from conduit_py.cli.result import ProgressLine, RecordRate, RunResult
 from conduit_py.cli.signals import stop_on_signal
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.engine import EngineName
@@ -25,7 +23,7 @@ from conduit_py.status import Stopper
 from conduit_py.store.opening import open_store
 from conduit_py.store.store import Store
 
-Supervised: TypeAlias = Callable[[Pipeline, Store], Supervisor]
+SupervisorFactory: TypeAlias = Callable[[Pipeline, Store], Supervisor]
 
 STATE = Path(".conduit")
 """Below the working directory, like the relative paths in a pipeline: another folder is other data."""
@@ -45,7 +43,7 @@ def run_file(
 ) -> ExitCode:
     """Run the pipelines of a file. What keeps them from starting is raised; what ends them is in the exit code."""
     try:
-        pipelines = _to_run(file, pipeline, engine, master)
+        pipelines = _load_pipelines(file, pipeline, engine, master)
         if stop_timeout is not None:
             for each in pipelines:
                 each.settings = each.settings.model_copy(update={"stop_seconds": stop_timeout})
@@ -60,9 +58,9 @@ def run_file(
         raise
 
 
-def _to_run(file: Path, pipeline: str | None, engine: EngineName | None, master: str | None) -> list[Pipeline]:
+def _load_pipelines(file: Path, pipeline: str | None, engine: EngineName | None, master: str | None) -> list[Pipeline]:
     """The pipelines that the file wants running, or the one asked for whatever the file wants of it."""
-    checked = load_checked(file, pipeline, engine=engine, master=master)
+    checked = load_with_graphs(file, pipeline, engine=engine, master=master)
     loaded = [each for each in checked if pipeline or each.desired == "running"]
     if not loaded:
         hint = "choose one with --pipeline to run it all the same"
@@ -87,13 +85,13 @@ def writes_to_stdout(pipeline: Pipeline) -> bool:
     return any(type(each).__module__.startswith("conduit_connectors.stdio") for each in connectors)
 
 
-def supervised_here(pipeline: Pipeline, store: Store) -> Supervisor:
+def local_supervisor(pipeline: Pipeline, store: Store) -> Supervisor:
     """What runs a pipeline on the engine that it names, from this process. Spark is imported only for its own."""
     if pipeline.spark is None:
         return Supervisor(pipeline, store)
-    from conduit_py.spark.engine import supervised
+    from conduit_py.spark.engine.supervisor import spark_supervisor
 
-    return supervised(pipeline, store)
+    return spark_supervisor(pipeline, store)
 
 
 async def _run(
@@ -101,31 +99,35 @@ async def _run(
     state: str | Path,
     fresh: bool,
     display: Display,
-    supervised: Supervised = supervised_here,
+    supervised: SupervisorFactory = local_supervisor,
 ) -> ExitCode:
     async with await open_store(state) as store:
         if fresh:
             for pipeline in pipelines:
                 await store.reset_claim(pipeline.id)
-        results = await Session(pipelines, store, display, supervised).run()
+        results = await RunSession(pipelines, store, display, supervised).run()
     display.end(results)
     return max(result.exit_code for result in results)
 
 
-class Session:
+class RunSession:
     """Pipelines that run side by side in one process. One that fails does not stop the others."""
 
     def __init__(
-        self, pipelines: Sequence[Pipeline], store: Store, display: Display, supervised: Supervised = supervised_here
+        self,
+        pipelines: Sequence[Pipeline],
+        store: Store,
+        display: Display,
+        supervised: SupervisorFactory = local_supervisor,
     ) -> None:
         self._supervisors = [supervised(pipeline, store) for pipeline in pipelines]
         self._store = store
         self._display = display
-        self._rates = [Rate() for _ in pipelines]
-        self._results: dict[Supervisor, Result] = {}
+        self._rates = [RecordRate() for _ in pipelines]
+        self._results: dict[Supervisor, RunResult] = {}
         self._forced = False
 
-    async def run(self) -> list[Result]:
+    async def run(self) -> list[RunResult]:
         with self._display.running():
             async with trio.open_nursery() as nursery:
                 await nursery.start(stop_on_signal, self._stop, self._force)
@@ -139,31 +141,31 @@ class Session:
     async def _run_one(self, supervisor: Supervisor) -> None:
         resumed = bool(await self._store.positions(supervisor.pipeline.id))
         state = await supervisor.run()
-        self._results[supervisor] = Result(supervisor.progress(), state, resumed, self._forced)
+        self._results[supervisor] = RunResult(supervisor.progress(), state, resumed, self._forced)
 
     async def _watch(self) -> None:
         while True:
             await trio.sleep(self._display.seconds)
-            self._display.show(self._looks())
+            self._display.show(self._progress_lines())
 
-    def _looks(self) -> list[Look]:
-        return [self._look(*pair) for pair in zip(self._supervisors, self._rates, strict=True)]
+    def _progress_lines(self) -> list[ProgressLine]:
+        return [self._progress_line(*pair) for pair in zip(self._supervisors, self._rates, strict=True)]
 
-    def _look(self, supervisor: Supervisor, rate: Rate) -> Look:
+    def _progress_line(self, supervisor: Supervisor, rate: RecordRate) -> ProgressLine:
         result = self._results.get(supervisor)
         progress = result.progress if result else supervisor.progress()
-        return Look(progress, rate.add(trio.current_time(), progress.acked), supervisor.state.error)
+        return ProgressLine(progress, rate.add(trio.current_time(), progress.acked), supervisor.state.error)
 
     def _stop(self) -> None:
         self._display.say("stopping", "stopping; press Ctrl-C again to force")
-        for supervisor in self._unfinished():
+        for supervisor in self._running():
             supervisor.stop(by=Stopper.USER)
 
     def _force(self) -> None:
         self._display.say("forcing", "stopping at once; what is in flight will be read again")
         self._forced = True
-        for supervisor in self._unfinished():
+        for supervisor in self._running():
             supervisor.force(by=Stopper.USER)
 
-    def _unfinished(self) -> list[Supervisor]:
+    def _running(self) -> list[Supervisor]:
         return [supervisor for supervisor in self._supervisors if supervisor not in self._results]

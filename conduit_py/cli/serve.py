@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from conduit_py.cli.complaint import shortened
-from conduit_py.cli.exit_code import ExitCode
-from conduit_py.cli.log_lines import LogFormat, log_lines
-from conduit_py.cli.output import put
+from conduit_py.cli.errors import short_text
+from conduit_py.cli.logs import LogFormat, log_for_server
+from conduit_py.cli.output import ExitCode, put
 from conduit_py.cli.signals import stop_on_signal
-from conduit_py.config.definitions import Definitions, Reading
+from conduit_py.config.definitions import Definitions, LoadedFiles
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.reloader import Reloader
 from conduit_py.lifecycle.watch import watch
-from conduit_py.spark.child_supervisor import ChildSupervisor
+from conduit_py.spark.child.supervisor import ChildSupervisor
 from conduit_py.status import Stopper
 from conduit_py.store.opening import open_store
 
@@ -28,7 +27,7 @@ log = logging.getLogger("conduit_py.server")
 
 
 @dataclass(frozen=True)
-class Serving:
+class ServeOptions:
     """What is served from where, and how long its end may take."""
 
     pipelines: Path
@@ -40,7 +39,7 @@ class Serving:
 
 
 @dataclass(frozen=True)
-class Listening:
+class ListenOptions:
     """Where the API listens, and the files that say to whom."""
 
     host: str
@@ -52,10 +51,10 @@ class Listening:
     tls_client_ca: Path | None = None
 
 
-def serve(serving: Serving, listening: Listening) -> ExitCode:
+def serve(serving: ServeOptions, listening: ListenOptions) -> ExitCode:
     """Serve until a signal. What keeps the server from starting is raised; a bad pipeline file is only logged."""
     config = _config(listening)
-    log_lines(serving.log_format, debug=serving.debug)
+    log_for_server(serving.log_format, debug=serving.debug)
     if not serving.pipelines.exists():
         hint = "name a folder of pipeline files with --pipelines"
         raise EnvironmentUnfit(f"there is no {serving.pipelines}", suggestion=hint)
@@ -64,9 +63,9 @@ def serve(serving: Serving, listening: Listening) -> ExitCode:
     return trio.run(_serve, serving, config, definitions, definitions.read())
 
 
-def _config(listening: Listening) -> "ServerConfig":
+def _config(listening: ListenOptions) -> "ServerConfig":
+    from conduit_py.server.access import load_tokens
     from conduit_py.server.serve import ServerConfig
-    from conduit_py.server.tokens import load_tokens
 
     config = ServerConfig(
         host=listening.host,
@@ -81,15 +80,17 @@ def _config(listening: Listening) -> "ServerConfig":
     return config
 
 
-async def _serve(serving: Serving, config: "ServerConfig", definitions: Definitions, reading: Reading) -> ExitCode:
+async def _serve(
+    serving: ServeOptions, config: "ServerConfig", definitions: Definitions, reading: LoadedFiles
+) -> ExitCode:
     from conduit_py.server.serve import serve_api
     from conduit_py.server.service import Service
 
     async with await open_store(serving.state) as store, trio.open_nursery() as nursery:
         fleet = Fleet(store, nursery, on_spark=ChildSupervisor)
-        reloader = Reloader(fleet, store, definitions, nursery, shown=shortened)
+        reloader = Reloader(fleet, store, definitions, nursery, shown=short_text)
         service = Service(fleet, store, nursery, reloader=reloader)
-        ending = Ending(fleet, service.closing, serving.stop_timeout)
+        ending = ServerShutdown(fleet, service.closing, serving.stop_timeout)
         await nursery.start(stop_on_signal, ending.stop, ending.force)
         await reloader.begin(reading)
         service.redaction.learn()
@@ -107,7 +108,7 @@ async def _serve(serving: Serving, config: "ServerConfig", definitions: Definiti
     return ExitCode.OK
 
 
-class Ending:
+class ServerShutdown:
     """The end of a server: first the streams of the API and the pipelines, then the API itself."""
 
     def __init__(self, fleet: Fleet, closing: trio.Event, seconds: float) -> None:

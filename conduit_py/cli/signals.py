@@ -8,7 +8,7 @@ from types import FrameType
 
 import trio
 
-from conduit_py.cli.exit_code import ExitCode
+from conduit_py.cli.output import ExitCode
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

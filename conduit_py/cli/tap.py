@@ -9,13 +9,11 @@ from typing import Any, TypeAlias
 from rich.console import Console
 from rich.text import Text
 
-from conduit_py.cli.client import ServerUnreachable, calling
-from conduit_py.cli.exit_code import ExitCode
-from conduit_py.cli.operate import Call
-from conduit_py.cli.output import put_json
-from conduit_py.cli.table import printable
+from conduit_py.cli.client import ServerUnreachable, connect
+from conduit_py.cli.output import ExitCode, printable, put_json
+from conduit_py.cli.server_commands import ServerCall
 
-Fields: TypeAlias = dict[str, str]
+RecordFields: TypeAlias = dict[str, str]
 """What stands at each path of a record, as it is printed."""
 
 STYLES = {
@@ -27,13 +25,13 @@ STYLES = {
 }
 
 
-def tap(call: Call, id: str, node: str, rate: int, limit: int | None) -> ExitCode:
+def tap(call: ServerCall, id: str, node: str, rate: int, limit: int | None) -> ExitCode:
     """Show records until `limit` or Ctrl-C; as JSON lines with --json."""
     query = {"rate": rate, **({} if limit is None else {"limit": limit})}
     console = Console(highlight=False, soft_wrap=True)
     seen = 0
     try:
-        with calling(call) as client, closing(client.stream("pipelines", id, "nodes", node, "tap", query=query)) as got:
+        with connect(call) as client, closing(client.stream("pipelines", id, "nodes", node, "tap", query=query)) as got:
             for name, data in got:
                 seen += name == "record"
                 if call.json:
@@ -73,7 +71,7 @@ def record_lines(event: dict[str, Any]) -> list[Text]:
     return lines
 
 
-def fields_of(record: dict[str, Any]) -> Fields:
+def fields_of(record: dict[str, Any]) -> RecordFields:
     """Every value of a record by its path; raw data as text where it is text."""
     fields = {"position": _raw(record["position"]), "operation": record["operation"]}
     fields |= dict(_flat("metadata", record["metadata"]))
@@ -88,7 +86,7 @@ def fields_of(record: dict[str, Any]) -> Fields:
     return fields
 
 
-def differences(before: Fields, after: Fields) -> list[Text]:
+def differences(before: RecordFields, after: RecordFields) -> list[Text]:
     """A line for each path at which two records differ."""
     lines = []
     for path in [*before, *(path for path in after if path not in before)]:
@@ -120,7 +118,7 @@ def _headline(event: dict[str, Any]) -> Text:
     return text
 
 
-def _whole(fields: Fields) -> list[Text]:
+def _whole(fields: RecordFields) -> list[Text]:
     return [Text(f"    {path}: {value}", "dim") for path, value in fields.items() if path != "position"]
 
 

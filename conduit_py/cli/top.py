@@ -11,13 +11,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from conduit_py.cli.client import Client, ServerUnreachable, calling
-from conduit_py.cli.exit_code import ExitCode
-from conduit_py.cli.operate import Call
-from conduit_py.cli.output import put_json
+from conduit_py.cli.client import ApiClient, ServerUnreachable, connect
+from conduit_py.cli.output import ExitCode, ago, printable, put_json
 from conduit_py.cli.pipelines import trouble
-from conduit_py.cli.rate import Rate
-from conduit_py.cli.table import ago, printable
+from conduit_py.cli.result import RecordRate
+from conduit_py.cli.server_commands import ServerCall
 from conduit_py.errors import EnvironmentUnfit
 
 ORDER = ("degraded", "recovering", "stopping", "running", "created", "stopped", "completed")
@@ -27,10 +25,10 @@ LINES_AROUND = 4
 """The line above the table, its headings, the line below it, and one that the terminal needs for itself."""
 
 
-def top(call: Call, count: int | None) -> ExitCode:
+def top(call: ServerCall, count: int | None) -> ExitCode:
     """Show the fleet at every event of the server, `count` times or until Ctrl-C. Events as JSON lines with --json."""
     try:
-        with calling(call) as client, _showing(call) as view:
+        with connect(call) as client, _open_view(call) as view:
             for number, event in enumerate(_events(client, view), 1):
                 view.show(event)
                 if number == count:
@@ -40,7 +38,7 @@ def top(call: Call, count: int | None) -> ExitCode:
     return ExitCode.OK
 
 
-def _events(client: Client, view: "View") -> Iterator[dict[str, Any]]:
+def _events(client: ApiClient, view: "EventView") -> Iterator[dict[str, Any]]:
     """The events of a server. Once there was one, a connection that ends is made anew, for as long as it takes."""
     seen, delay = False, RETRY_SECONDS
     while True:
@@ -59,7 +57,7 @@ def _events(client: Client, view: "View") -> Iterator[dict[str, Any]]:
         delay = min(2 * delay, RETRY_MAX_SECONDS)
 
 
-class View:
+class EventView:
     """Where events are shown: as JSON lines, in which a lost connection is a gap."""
 
     def show(self, event: dict[str, Any]) -> None:
@@ -69,14 +67,14 @@ class View:
         """Say that the connection is lost, and that it is being made anew."""
 
 
-class ScreenView(View):
+class ScreenView(EventView):
     """The whole terminal; what was last known stays on it while the connection is lost."""
 
     def __init__(self, live: Live, console: Console, url: str) -> None:
         self._live = live
         self._console = console
         self._url = url
-        self._rates = Rates()
+        self._rates = FleetRates()
         self._last: dict[str, Any] = {"at": 0.0, "pipelines": []}
 
     def show(self, event: dict[str, Any]) -> None:
@@ -92,10 +90,10 @@ class ScreenView(View):
 
 
 @contextmanager
-def _showing(call: Call) -> Iterator[View]:
+def _open_view(call: ServerCall) -> Iterator[EventView]:
     """Where events are shown, while the screen is ours."""
     if call.json:
-        yield View()
+        yield EventView()
         return
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -104,22 +102,22 @@ def _showing(call: Call) -> Iterator[View]:
         yield ScreenView(live, console, call.url)
 
 
-class Rates:
+class FleetRates:
     """How fast each pipeline settles records at the moment."""
 
     def __init__(self) -> None:
-        self._rates: dict[str, Rate] = {}
+        self._rates: dict[str, RecordRate] = {}
         self._counts: dict[str, int] = {}
 
     def add(self, id: str, now: float, acked: int) -> float:
         """Take a sample of one pipeline and return its rate. A count that fell is that of a new run."""
         if id not in self._rates or acked < self._counts[id]:
-            self._rates[id] = Rate()
+            self._rates[id] = RecordRate()
         self._counts[id] = acked
         return self._rates[id].add(now, acked)
 
 
-def screen(event: dict[str, Any], rates: Rates, url: str, *, rows: int, remark: str = "") -> Group:
+def screen(event: dict[str, Any], rates: FleetRates, url: str, *, rows: int, remark: str = "") -> Group:
     """A line about all pipelines, a table of at most `rows` of them, and what is to be remarked."""
     pipelines = sorted(event["pipelines"], key=_urgency)
     per_second = {

@@ -12,9 +12,8 @@ from typing import TypeAlias
 
 import outcome
 
-from conduit_py.config.folder import PATTERNS, list_files, load_one
 from conduit_py.config.imports import content_of, forget_modules, imported_by, modules_beside
-from conduit_py.config.load import without_repeated
+from conduit_py.config.load import PATTERNS, list_files, load_one, refuse_duplicate_ids
 from conduit_py.config.loaded import Loaded, together
 from conduit_py.errors import Problem
 
@@ -23,7 +22,7 @@ LOAD_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Reading:
+class LoadedFiles:
     """What the files said when they were last read."""
 
     files: Mapping[Path, Loaded] = field(default_factory=dict)
@@ -34,7 +33,7 @@ class Reading:
     def whole(self) -> Loaded:
         """Everything that can be used, and all that is wrong with the rest."""
         refused = Loaded(problems=() if self.refusal is None else (self.refusal,))
-        return without_repeated(together([refused, *self.files.values()]))
+        return refuse_duplicate_ids(together([refused, *self.files.values()]))
 
     def problem_of(self, id: str, file: Path) -> Problem | None:
         """Why a pipeline that used to be in a file is not among the usable ones; None if it was taken out of it."""
@@ -66,14 +65,14 @@ class Definitions:
         self._folder = (path if path.is_dir() else path.parent).absolute()
         self._digests: dict[Path, bytes] = {}
         self._modules: _Modules = {}
-        self._reading = Reading()
+        self._reading = LoadedFiles()
         self.seen: dict[Path, tuple[int, ...] | None] = {}
         """The stamp of what was last read."""
         self.loading: Path | None = None
         """The file that is being read: for as long as its code runs, and no other is read meanwhile."""
         self._lock = threading.Lock()
 
-    def read(self, *, afresh: bool = False) -> Reading:
+    def read(self, *, afresh: bool = False) -> LoadedFiles:
         """Read what has changed, or everything: what files refer to, such as the environment, may have too.
 
         One reading at a time: another thread waits until this one is done.
@@ -81,10 +80,10 @@ class Definitions:
         with self._lock:
             return self._read(afresh=afresh)
 
-    def _read(self, *, afresh: bool) -> Reading:
+    def _read(self, *, afresh: bool) -> LoadedFiles:
         files, refusal = list_files(self.path)
         if refusal is not None:
-            self._reading, self.seen = Reading({}, refusal), self.stamp()
+            self._reading, self.seen = LoadedFiles({}, refusal), self.stamp()
             return self._reading
         # Looked at before they are read, so that no later change is missed.
         looks = {file: _look(file) for file in files}
@@ -97,7 +96,7 @@ class Definitions:
         self.seen = {**looks, **{file: _look(file) for file in self._module_files()}}
         stale = self._stale(contents, before, afresh=afresh)
         known = self._reading.files
-        self._reading = Reading(
+        self._reading = LoadedFiles(
             {file: self._load(file) if file in stale or file not in known else known[file] for file in files}
         )
         return self._reading

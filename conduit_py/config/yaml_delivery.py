@@ -4,11 +4,11 @@ from typing import Final, get_args
 
 from conduit_py.config.yaml_section import Section
 from conduit_py.pipeline import Delivery
+from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.sdk.options import check_options, did_you_mean
-from conduit_py.transaction import Transaction
 
 DEFAULT: Final[Delivery] = "at_least_once"
-TRANSACTION_KEYS: Final = [name.replace("_", "-") for name in Transaction.model_fields]
+TRANSACTION_KEYS: Final = [name.replace("_", "-") for name in TransactionLimits.model_fields]
 
 
 def read_delivery(section: Section) -> Delivery:
@@ -23,15 +23,15 @@ def read_delivery(section: Section) -> Delivery:
     return DEFAULT
 
 
-def read_transaction(section: Section | None) -> Transaction | None:
+def read_transaction(section: Section | None) -> TransactionLimits | None:
     """How much an exactly-once pipeline commits at once; None if nothing, or a mistake, is said about it."""
     if section is None:
         return None
     values = {key.replace("-", "_"): text for key in TRANSACTION_KEYS if (text := section.text(key)) is not None}
-    checked, problems = check_options(Transaction, values, None)
+    checked, problems = check_options(TransactionLimits, values, None)
     for problem in problems:
         section.problem(problem.path.replace("_", "-"), problem.message.replace("_seconds", "-seconds"))
-    return checked if isinstance(checked, Transaction) else None
+    return checked if isinstance(checked, TransactionLimits) else None
 
 
 _KNOWN: Final[tuple[Delivery, ...]] = get_args(Delivery)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from conduit_py.config.findings import Findings, Spot
+from conduit_py.config.diagnostics import Diagnostics, Spot
 
 
 class Document(NamedTuple):
@@ -20,19 +20,19 @@ class Document(NamedTuple):
         return Spot(self.lines_before + mark.line + 1, mark.column + 1)
 
 
-def read_documents(text: str, findings: Findings) -> Iterator[Document]:
+def read_documents(text: str, diagnostics: Diagnostics) -> Iterator[Document]:
     """The documents of a file that are YAML and not empty; what is wrong with the others is a finding.
 
     Nothing is constructed from the nodes: tags mean nothing here, so no text can make an object.
     """
     for chunk, lines_before in _chunks(text):
-        findings.allow_more()
+        diagnostics.allow_more()
         try:
             root = yaml.compose(chunk, Loader=yaml.SafeLoader)
         except yaml.YAMLError as error:
-            _report(error, chunk, lines_before, findings)
+            _report(error, chunk, lines_before, diagnostics)
         except RecursionError:
-            findings.problem("", Spot(lines_before + 1, 1), "is nested too deeply to be a pipeline")
+            diagnostics.problem("", Spot(lines_before + 1, 1), "is nested too deeply to be a pipeline")
         else:
             if root is not None and root.tag != _NULL:
                 yield Document(root, lines_before)
@@ -64,17 +64,17 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
     yield text[start:], lines
 
 
-def _report(error: yaml.YAMLError, chunk: str, lines_before: int, findings: Findings) -> None:
+def _report(error: yaml.YAMLError, chunk: str, lines_before: int, diagnostics: Diagnostics) -> None:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     what = getattr(error, "problem", None) or getattr(error, "context", None) or str(error).splitlines()[0]
     if mark is not None:
         spot = Spot(lines_before + mark.line + 1, mark.column + 1)
-        findings.problem("", spot, f"not valid YAML: {what}", _hint(what, _line(chunk, mark.line), mark.column))
+        diagnostics.problem("", spot, f"not valid YAML: {what}", _hint(what, _line(chunk, mark.line), mark.column))
         return
     # Characters that YAML forbids are found before there are lines: the error has only their index.
     at = getattr(error, "position", None)
     lines = len(_LINE_BREAK.findall(chunk[: at if isinstance(at, int) else 0]))
-    findings.problem("", Spot(lines_before + lines + 1, 1), f"not valid YAML: {what}")
+    diagnostics.problem("", Spot(lines_before + lines + 1, 1), f"not valid YAML: {what}")
 
 
 def _line(chunk: str, number: int) -> str:

@@ -6,12 +6,12 @@ from typing import Final
 
 import yaml
 
-from conduit_py.config.findings import Findings, TooMuch
+from conduit_py.config.diagnostics import Diagnostics, DocumentTooLarge
+from conduit_py.config.interpolation import Interpolator
 from conduit_py.config.loaded import Loaded, LoadedPipeline
-from conduit_py.config.references import References
 from conduit_py.config.yaml_document import Document, read_documents
 from conduit_py.config.yaml_pipeline import PIPELINE_KEYS, read_pipeline
-from conduit_py.config.yaml_section import Section, Under
+from conduit_py.config.yaml_section import DocumentContext, Section
 from conduit_py.sdk.options import did_you_mean
 
 SUFFIXES: Final = (".yaml", ".yml")
@@ -24,56 +24,56 @@ DOCUMENT_KEYS: Final = ["version", "pipelines"]
 def load_yaml(file: Path, *, environment: Mapping[str, str] | None = None) -> Loaded:
     """Every pipeline in the file that is sound, every mistake in those that are not, and warnings. Raises nothing.
 
-    A document or pipeline with mistakes does not keep the others from being loaded. References are
+    A document or pipeline with mistakes does not keep the others from being loaded. Interpolator are
     resolved here, so that what is missing is found before anything starts; loading again resolves again.
     """
-    findings = Findings(str(file))
-    text = _text(file, findings)
-    references = References(file.absolute().parent, environment=environment)
+    diagnostics = Diagnostics(str(file))
+    text = _text(file, diagnostics)
+    references = Interpolator(file.absolute().parent, environment=environment)
     pipelines: list[LoadedPipeline] = []
-    for document in read_documents(text, findings):
+    for document in read_documents(text, diagnostics):
         try:
-            pipelines += _pipelines(document, findings, references)
-        except TooMuch as too_much:
-            findings.allow_more()
+            pipelines += _pipelines(document, diagnostics, references)
+        except DocumentTooLarge as too_much:
+            diagnostics.allow_more()
             hint = "use fewer aliases, or several files"
-            findings.problem(
+            diagnostics.problem(
                 "", document.spot(document.root), f"the document was not read to its end: {too_much}", hint
             )
-    if not pipelines and not findings.problems:
-        findings.warn("", None, "there is no pipeline in this file")
-    return Loaded(tuple(pipelines), *findings.in_order())
+    if not pipelines and not diagnostics.problems:
+        diagnostics.warn("", None, "there is no pipeline in this file")
+    return Loaded(tuple(pipelines), *diagnostics.in_order())
 
 
-def _text(file: Path, findings: Findings) -> str:
+def _text(file: Path, diagnostics: Diagnostics) -> str:
     """The text of the file; empty, with a finding, when it cannot be had."""
     try:
         with file.open("rb") as opened:
             content = opened.read(SIZE_MAX + 1)
     except FileNotFoundError:
         nearby = [found.name for found in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
-        findings.problem("", None, "there is no such file", did_you_mean(file.name, nearby))
+        diagnostics.problem("", None, "there is no such file", did_you_mean(file.name, nearby))
         return ""
     except OSError as error:
-        findings.problem("", None, f"cannot be read: {error.strerror}")
+        diagnostics.problem("", None, f"cannot be read: {error.strerror}")
         return ""
     if len(content) > SIZE_MAX:
-        findings.problem("", None, f"is larger than {SIZE_MAX} bytes", "split it into several files")
+        diagnostics.problem("", None, f"is larger than {SIZE_MAX} bytes", "split it into several files")
         return ""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        findings.problem("", None, f"is not UTF-8 text: {error.reason} at byte {error.start}")
+        diagnostics.problem("", None, f"is not UTF-8 text: {error.reason} at byte {error.start}")
         return ""
 
 
-def _pipelines(document: Document, findings: Findings, references: References) -> list[LoadedPipeline]:
+def _pipelines(document: Document, diagnostics: Diagnostics, references: Interpolator) -> list[LoadedPipeline]:
     root = document.root
     if not isinstance(root, yaml.MappingNode):
         hint = "begin with `version: 2.2` and `pipelines:`"
-        findings.problem("", document.spot(root), "the document must be a mapping", hint)
+        diagnostics.problem("", document.spot(root), "the document must be a mapping", hint)
         return []
-    section = Section(root, "", DOCUMENT_KEYS, Under(document, findings, references))
+    section = Section(root, "", DOCUMENT_KEYS, DocumentContext(document, diagnostics, references))
     version = _version(section)
     if version is None:
         return []

@@ -3,18 +3,18 @@
 from typing import Any, Final, Literal, NamedTuple
 
 from conduit_py import sdk
-from conduit_py.config.condition import Condition
 from conduit_py.config.settings.middleware import refuse_avro
-from conduit_py.config.template.mistake import TemplateInvalid
-from conduit_py.config.template.template import Template
 from conduit_py.config.yaml_delivery import DEFAULT as DEFAULT_DELIVERY
-from conduit_py.config.yaml_plugin import ReadPlugin, placed, read_id, read_plugin
+from conduit_py.config.yaml_plugin import ReadPlugin, read_id, read_plugin, set_place
 from conduit_py.config.yaml_section import Section
 from conduit_py.errors import RecordRefused
 from conduit_py.pipeline import DeadLetters, Delivery, Destination, Processor, Source, SourceSettings
 from conduit_py.record import Payload, Record
 from conduit_py.sdk import registry
 from conduit_py.sdk.processor import FunctionProcessor
+from conduit_py.sdk.template.condition import TemplateCondition
+from conduit_py.sdk.template.errors import TemplateInvalid
+from conduit_py.sdk.template.template import Template
 
 CONNECTOR_KEYS: Final = ["id", "type", "plugin", "name", "settings", "processors"]
 PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "type"]
@@ -57,17 +57,17 @@ class Connectors:
 
     def _add(self, read: "_ReadConnector") -> None:
         section, translation = read.plugin.section, read.plugin.translation
-        connector = read.plugin.made()
+        connector = read.plugin.make()
         if connector is None or read.id is None:
             return
-        if isinstance(connector, sdk.Source):
+        if isinstance(connector, sdk.SourceConnector):
             size = translation.batch_size or _DEFAULT_BATCH_SIZE
             source = Source(read.id, connector, processors=read.processors, batch_size=size)
-            self.sources.append(placed(source, section))
-        elif isinstance(connector, sdk.Destination):
-            lines = [placed(line_processor(translation.line), section)] if translation.line is not None else []
+            self.sources.append(set_place(source, section))
+        elif isinstance(connector, sdk.DestinationConnector):
+            lines = [set_place(line_processor(translation.line), section)] if translation.line is not None else []
             destination = Destination(read.id, connector, processors=[*read.processors, *lines])
-            self.destinations.append(placed(destination, section))
+            self.destinations.append(set_place(destination, section))
 
 
 class _ReadConnector(NamedTuple):
@@ -112,7 +112,7 @@ def read_dead_letters(section: Section | None, delivery: Delivery) -> DeadLetter
         return None
     if handler is None:
         return None
-    return placed(DeadLetters(handler, window_size=size, window_nack_threshold=threshold if size else 0), section)
+    return set_place(DeadLetters(handler, window_size=size, window_nack_threshold=threshold if size else 0), section)
 
 
 def line_processor(template: Template) -> Processor:
@@ -136,10 +136,10 @@ def _processor(section: Section, version: str, seen: dict[str, int]) -> Processo
         section.problem("workers", f"must be at most {WORKERS_MAX}, not {workers}")
         return None
     condition = _condition(section, version)
-    plugin = read.made() if read is not None else None
+    plugin = read.make() if read is not None else None
     if id is None or not isinstance(plugin, sdk.Processor):
         return None
-    return placed(Processor(id, plugin, workers=workers, when=condition), section)
+    return set_place(Processor(id, plugin, workers=workers, when=condition), section)
 
 
 def _plugin_key(section: Section, version: str) -> str:
@@ -155,20 +155,20 @@ def _plugin_key(section: Section, version: str) -> str:
     return "type"
 
 
-def _condition(section: Section, version: str) -> Condition | None:
+def _condition(section: Section, version: str) -> TemplateCondition | None:
     text = section.template("condition")
     if text is None:
         return None
     if version == "2.0":
         section.warn("condition", "came with version 2.1", "set version to 2.2")
     try:
-        return Condition(text)
+        return TemplateCondition(text)
     except TemplateInvalid as invalid:
-        section.problem_within("condition", invalid.line(text), invalid.described(text), invalid.suggestion)
+        section.problem_within("condition", invalid.line(text), invalid.describe(text), invalid.suggestion)
         return None
 
 
-def _queue(section: Section) -> sdk.Destination[Any] | Literal["journal"] | None:
+def _queue(section: Section) -> sdk.DestinationConnector[Any] | Literal["journal"] | None:
     named = (section.text("plugin") or DEFAULT_QUEUE).removeprefix("builtin:")
     # Not in Conduit: letters that can be listed, edited and sent again.
     if named == "journal":
@@ -183,11 +183,11 @@ def _queue(section: Section) -> sdk.Destination[Any] | Literal["journal"] | None
         return None
     if read.translation.line is not None:
         read.translation.problem("sdk.record.format", "dead letters are written as whole records", "leave it out")
-    plugin = read.made()
-    return plugin if isinstance(plugin, sdk.Destination) else None
+    plugin = read.make()
+    return plugin if isinstance(plugin, sdk.DestinationConnector) else None
 
 
-def _default_queue() -> sdk.Destination[Any]:
+def _default_queue() -> sdk.DestinationConnector[Any]:
     queue = registry.find("destination", DEFAULT_QUEUE)(**DEFAULT_QUEUE_OPTIONS)
-    assert isinstance(queue, sdk.Destination)
+    assert isinstance(queue, sdk.DestinationConnector)
     return queue

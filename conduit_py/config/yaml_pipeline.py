@@ -7,7 +7,7 @@ from conduit_py.config.loaded import Desired, LoadedPipeline
 from conduit_py.config.yaml_delivery import TRANSACTION_KEYS, read_delivery, read_transaction
 from conduit_py.config.yaml_engine import read_engine
 from conduit_py.config.yaml_nodes import QUEUE_KEYS, Connectors, read_dead_letters, read_processors
-from conduit_py.config.yaml_plugin import placed, read_id
+from conduit_py.config.yaml_plugin import read_id, set_place
 from conduit_py.config.yaml_section import Section
 from conduit_py.errors import PipelineInvalid
 from conduit_py.graph.compile import compile_pipeline
@@ -24,8 +24,8 @@ DESCRIPTION_LENGTH_MAX: Final = 8192
 
 def read_pipeline(section: Section, version: str) -> LoadedPipeline | None:
     """The pipeline of a section; None, and all its mistakes among the findings, when it has any."""
-    findings = section.under.findings
-    mistakes_before = len(findings.problems)
+    diagnostics = section.under.diagnostics
+    mistakes_before = len(diagnostics.problems)
     id = read_id(section, {}, NAME_LENGTH_MAX)
     desired = _desired(section)
     name = section.text("name", length_max=NAME_LENGTH_MAX)
@@ -37,7 +37,7 @@ def read_pipeline(section: Section, version: str) -> LoadedPipeline | None:
     transaction = read_transaction(section.section("transaction", TRANSACTION_KEYS))
     engine = read_engine(section)
     dead_letters = read_dead_letters(section.section("dead-letter-queue", QUEUE_KEYS), delivery)
-    if len(findings.problems) > mistakes_before or id is None:
+    if len(diagnostics.problems) > mistakes_before or id is None:
         return None
     pipeline = Pipeline(
         id,
@@ -50,10 +50,10 @@ def read_pipeline(section: Section, version: str) -> LoadedPipeline | None:
         transaction=transaction,
         engine=engine,
     )
-    placed(pipeline, section)
+    set_place(pipeline, section)
     if not _is_sound(pipeline, section):
         return None
-    return LoadedPipeline(pipeline, Path(findings.file), section.spot.line, desired, name or id)
+    return LoadedPipeline(pipeline, Path(diagnostics.file), section.spot.line, desired, name or id)
 
 
 def _desired(section: Section) -> Desired:

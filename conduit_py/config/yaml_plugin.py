@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from conduit_py import sdk
 from conduit_py.config.settings.translate import translate
 from conduit_py.config.settings.translation import Translation
-from conduit_py.config.yaml_section import Section, Settings
+from conduit_py.config.yaml_section import PluginSettings, Section
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.sdk import registry
 from conduit_py.sdk.options import Place
@@ -23,23 +23,23 @@ class ReadPlugin:
 
     section: Section
     plugin: type[Plugin[Any]]
-    settings: Settings
+    settings: PluginSettings
     translation: Translation
 
-    def made(self) -> Plugin[Any] | None:
+    def make(self) -> Plugin[Any] | None:
         """The plugin with its options, after everything remarked about its settings has become a finding."""
-        findings, settings = self.section.under.findings, self.settings
+        diagnostics, settings = self.section.under.diagnostics, self.settings
         for remark in self.translation.problems:
             # A setting that could not be read is missing too, but that has been said better.
             if not settings.is_unreadable(remark.setting):
                 spot = settings.spot_of(remark.setting)
-                findings.problem(f"{settings.path}.{remark.setting}", spot, remark.message, remark.suggestion)
+                diagnostics.problem(f"{settings.path}.{remark.setting}", spot, remark.message, remark.suggestion)
         for remark in self.translation.warnings:
             spot = settings.spot_of(remark.setting)
-            findings.warn(f"{settings.path}.{remark.setting}", spot, remark.message, remark.suggestion)
+            diagnostics.warn(f"{settings.path}.{remark.setting}", spot, remark.message, remark.suggestion)
         if self.translation.problems:
             return None
-        return placed(self.plugin(**self.translation.options), self.section)
+        return set_place(self.plugin(**self.translation.options), self.section)
 
 
 def read_plugin(
@@ -69,9 +69,9 @@ def read_id(section: Section, seen: dict[str, int], length_max: int = NODE_ID_LE
     return id
 
 
-def placed(item: ItemT, section: Section) -> ItemT:
+def set_place(item: ItemT, section: Section) -> ItemT:
     """The item as written down in this section, so that whatever is said about it later names the right line."""
-    item.place = Place(section.under.findings.file, section.spot.line)
+    item.place = Place(section.under.diagnostics.file, section.spot.line)
     for problem in item.problems:
         section.problem(problem.path, problem.message, problem.suggestion)
     return item
@@ -108,7 +108,7 @@ def _find(section: Section, kind: registry.Kind, key: str, name: str) -> type[Pl
 
 
 _CLASSES: Final[dict[registry.Kind, type[Any]]] = {
-    "source": sdk.Source,
-    "destination": sdk.Destination,
+    "source": sdk.SourceConnector,
+    "destination": sdk.DestinationConnector,
     "processor": sdk.Processor,
 }

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from conduit_py.config.findings import Findings, Spot, TooMuch
-from conduit_py.config.references import References, Resolved
+from conduit_py.config.diagnostics import Diagnostics, DocumentTooLarge, Spot
+from conduit_py.config.interpolation import Interpolator, Resolved
 from conduit_py.config.settings.translation import Setting
 from conduit_py.config.yaml_document import Document
 from conduit_py.sdk.options import did_you_mean
@@ -16,26 +16,26 @@ ENTRIES_MAX: Final = 100_000
 """Aliases let a few lines stand for billions of entries; more than this is no pipeline."""
 
 
-class Under:
+class DocumentContext:
     """What all sections of one document have in common; it also counts the entries that they read."""
 
-    def __init__(self, document: Document, findings: Findings, references: References) -> None:
+    def __init__(self, document: Document, diagnostics: Diagnostics, references: Interpolator) -> None:
         self.document = document
-        self.findings = findings
+        self.diagnostics = diagnostics
         self.references = references
         self._entries = 0
 
     def count(self) -> None:
-        """One entry more; raises TooMuch when there are too many."""
+        """One entry more; raises DocumentTooLarge when there are too many."""
         self._entries += 1
         if self._entries > ENTRIES_MAX:
-            raise TooMuch(f"it stands for more than {ENTRIES_MAX} entries")
+            raise DocumentTooLarge(f"it stands for more than {ENTRIES_MAX} entries")
 
 
 class Section:
     """The keys of a mapping. A key that is not among `known` is a warning, one that stands twice a problem."""
 
-    def __init__(self, node: yaml.MappingNode, path: str, known: Sequence[str], under: Under) -> None:
+    def __init__(self, node: yaml.MappingNode, path: str, known: Sequence[str], under: DocumentContext) -> None:
         self.path = path
         self.under = under
         self.spot = under.document.spot(node)
@@ -43,7 +43,9 @@ class Section:
         for name, (key, _) in self._entries.items():
             if name not in known:
                 hint = did_you_mean(name, list(known)) or f"keys are {', '.join(known)}"
-                under.findings.warn(self.at(name), self._spot(key), "there is no such key, so it has no effect", hint)
+                under.diagnostics.warn(
+                    self.at(name), self._spot(key), "there is no such key, so it has no effect", hint
+                )
 
     def at(self, name: str) -> str:
         """The path of a key below this section."""
@@ -84,14 +86,14 @@ class Section:
             return default
         return int(text)
 
-    def settings(self, name: str) -> "Settings":
+    def settings(self, name: str) -> "PluginSettings":
         """The text values of a mapping, by key."""
         node = self._value(name)
         if node is None:
-            return Settings({}, {}, self.at(name), self.spot)
+            return PluginSettings({}, {}, self.at(name), self.spot)
         if not isinstance(node, yaml.MappingNode):
-            self.problem(name, f"must be a mapping, not {_said(node)}", "write `name: value` lines below it")
-            return Settings({}, {}, self.at(name), self._spot(node))
+            self.problem(name, f"must be a mapping, not {_describe_node(node)}", "write `name: value` lines below it")
+            return PluginSettings({}, {}, self.at(name), self._spot(node))
         values: dict[str, Setting] = {}
         spots: dict[str, Spot] = {}
         for key, (_, value) in dict(self._read(node)).items():
@@ -99,7 +101,7 @@ class Section:
             spots[key] = self._spot(value)
             if resolved is not None:
                 values[key] = Setting(resolved.text, resolved.secret)
-        return Settings(values, spots, self.at(name), self._spot(node))
+        return PluginSettings(values, spots, self.at(name), self._spot(node))
 
     def section(self, name: str, known: Sequence[str]) -> "Section | None":
         """The mapping below a key."""
@@ -107,7 +109,7 @@ class Section:
         if node is None:
             return None
         if not isinstance(node, yaml.MappingNode):
-            self.problem(name, f"must be a mapping, not {_said(node)}", f"keys are {', '.join(known)}")
+            self.problem(name, f"must be a mapping, not {_describe_node(node)}", f"keys are {', '.join(known)}")
             return None
         return Section(node, self.at(name), known, self.under)
 
@@ -118,7 +120,7 @@ class Section:
             return []
         if not isinstance(node, yaml.SequenceNode):
             hint = "begin each entry with `- id: …`; mappings by name are of version 1"
-            self.problem(name, f"must be a list, not {_said(node)}", hint)
+            self.problem(name, f"must be a list, not {_describe_node(node)}", hint)
             return []
         return list(self._sections(node, self.at(name), known))
 
@@ -128,11 +130,11 @@ class Section:
             if isinstance(item, yaml.MappingNode):
                 yield Section(item, _entry_path(item, path, index), known, self.under)
             else:
-                message = f"must be a mapping, not {_said(item)}"
-                self.under.findings.problem(f"{path}[{index}]", self._spot(item), message, "begin with `- id: …`")
+                message = f"must be a mapping, not {_describe_node(item)}"
+                self.under.diagnostics.problem(f"{path}[{index}]", self._spot(item), message, "begin with `- id: …`")
 
     def problem(self, name: str, message: str, suggestion: str | None = None) -> None:
-        self.under.findings.problem(self.at(name), self.spot_of(name), message, suggestion)
+        self.under.diagnostics.problem(self.at(name), self.spot_of(name), message, suggestion)
 
     def problem_within(self, name: str, line: int, message: str, suggestion: str | None = None) -> None:
         """A problem in a line of a text, counted from 0, which is known where the text is written line by line."""
@@ -140,10 +142,10 @@ class Section:
         entry = self._entries.get(name)
         if entry and isinstance(entry[1], yaml.ScalarNode) and entry[1].style == "|":
             spot = Spot(spot.line + 1 + line, 1)
-        self.under.findings.problem(self.at(name), spot, message, suggestion)
+        self.under.diagnostics.problem(self.at(name), spot, message, suggestion)
 
     def warn(self, name: str, message: str, suggestion: str | None = None) -> None:
-        self.under.findings.warn(self.at(name), self.spot_of(name), message, suggestion)
+        self.under.diagnostics.warn(self.at(name), self.spot_of(name), message, suggestion)
 
     def _spot(self, node: yaml.Node) -> Spot:
         return self.under.document.spot(node)
@@ -157,22 +159,24 @@ class Section:
 
     def _scalar(self, node: yaml.Node, above: str, name: str, *, setting: bool) -> Resolved | None:
         """The text of a node; None, and a finding, when it has none that can be used."""
-        findings, references = self.under.findings, self.under.references
+        diagnostics, references = self.under.diagnostics, self.under.references
         path = ".".join(filter(None, (above, name)))
         if not isinstance(node, yaml.ScalarNode):
-            findings.problem(path, self._spot(node), f"must be text, not {_said(node)}", _text_hint(node, name))
+            diagnostics.problem(
+                path, self._spot(node), f"must be text, not {_describe_node(node)}", _text_hint(node, name)
+            )
             return None
         if node.tag == _NULL:
             return Resolved()
         if node.tag not in _TEXT_TAGS:
-            findings.problem(path, self._spot(node), f"the tag {_tag(node)} is not supported", "leave it out")
+            diagnostics.problem(path, self._spot(node), f"the tag {_tag(node)} is not supported", "leave it out")
             return None
         resolved = references.resolve_setting(node.value) if setting else references.resolve(node.value)
         for fault in resolved.faults:
-            findings.problem(path, self._spot(node), *fault)
+            diagnostics.problem(path, self._spot(node), *fault)
         for bare in resolved.bare:
             hint = f"write ${{{bare}}} for the environment variable, or $${bare} for this text"
-            findings.warn(path, self._spot(node), f"${bare} stays as it is, whereas Conduit replaces it", hint)
+            diagnostics.warn(path, self._spot(node), f"${bare} stays as it is, whereas Conduit replaces it", hint)
         return None if resolved.faults else resolved
 
     def _read(self, node: yaml.MappingNode, depth: int = 0) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
@@ -184,11 +188,13 @@ class Section:
             if key.tag == _MERGE:
                 yield from self._merged(value, depth)
             elif not isinstance(key, yaml.ScalarNode) or key.tag not in _TEXT_TAGS:
-                self.under.findings.problem(self.path, self._spot(key), f"a key must be text, not {_said(key)}")
+                self.under.diagnostics.problem(
+                    self.path, self._spot(key), f"a key must be text, not {_describe_node(key)}"
+                )
             elif key.value in own:
                 first = self._spot(own[key.value]).line
                 message = f"stands twice, first in line {first}"
-                self.under.findings.problem(self.at(key.value), self._spot(key), message)
+                self.under.diagnostics.problem(self.at(key.value), self._spot(key), message)
             else:
                 own[key.value] = key
                 entries.append((key.value, (key, value)))
@@ -199,12 +205,12 @@ class Section:
         for source in reversed(sources):
             if not isinstance(source, yaml.MappingNode) or depth == _MERGES_MAX:
                 what = "merges too often" if isinstance(source, yaml.MappingNode) else "must merge a mapping"
-                self.under.findings.problem(self.at("<<"), self._spot(value), what)
+                self.under.diagnostics.problem(self.at("<<"), self._spot(value), what)
                 return
             yield from self._read(source, depth + 1)
 
 
-class Settings(NamedTuple):
+class PluginSettings(NamedTuple):
     """The settings of a plugin, where each stands, and where they stand together."""
 
     values: dict[str, Setting]
@@ -236,7 +242,7 @@ def _entry_path(node: yaml.MappingNode, path: str, index: int) -> str:
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
 
 
-def _said(node: yaml.Node) -> str:
+def _describe_node(node: yaml.Node) -> str:
     if isinstance(node, yaml.SequenceNode):
         return "a list"
     if isinstance(node, yaml.MappingNode):

@@ -7,9 +7,9 @@ import msgspec
 from conduit_py.batch import MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import DeadLetterFailed, EnvironmentUnfit, RecordRefused
+from conduit_py.record_codec import decode_record, encode_record
 from conduit_py.store.claim import Changes
-from conduit_py.store.letter_table import Settled, decode_letter, encode_letter
-from conduit_py.store.packing import pack, unpack
+from conduit_py.store.letter_table import SettledLetter, decode_letter, encode_letter
 
 VERSION = 1
 
@@ -75,7 +75,10 @@ def encode_letters(letters: Sequence[DeadLetter]) -> list[bytes]:
 
 def _encoded(letter: DeadLetter) -> bytes:
     try:
-        record, elsewhere = pack(letter.record), {node: pack(each) for node, each in letter.elsewhere.items()}
+        record, elsewhere = (
+            encode_record(letter.record),
+            {node: encode_record(each) for node, each in letter.elsewhere.items()},
+        )
     except RecordRefused as error:
         failed = DeadLetterFailed(
             f"a dead letter could not be kept: {error.message}; {letter.node} had refused the record: {letter.error}",
@@ -93,9 +96,9 @@ def decode_letters(encoded: Sequence[bytes]) -> list[DeadLetter]:
 
 
 def _decoded(packed: _PackedLetter) -> DeadLetter:
-    elsewhere = {node: unpack(each) for node, each in packed.elsewhere.items()}
+    elsewhere = {node: decode_record(each) for node, each in packed.elsewhere.items()}
     message, position, failures = packed.message, packed.position, packed.failures
-    return DeadLetter(packed.pipeline, message, position, unpack(packed.record), failures, packed.at, elsewhere)
+    return DeadLetter(packed.pipeline, message, position, decode_record(packed.record), failures, packed.at, elsewhere)
 
 
 class _PackedSettled(msgspec.Struct, frozen=True, array_like=True):
@@ -107,7 +110,7 @@ class _PackedSettled(msgspec.Struct, frozen=True, array_like=True):
     left: list[bytes]
 
 
-def encode_settled(outcomes: Sequence[Settled]) -> list[bytes]:
+def encode_settled(outcomes: Sequence[SettledLetter]) -> list[bytes]:
     """The outcomes as bytes. One with a record that cannot be kept raises DeadLetterFailed."""
     try:
         return [
@@ -120,10 +123,10 @@ def encode_settled(outcomes: Sequence[Settled]) -> list[bytes]:
         ) from error
 
 
-def decode_settled(encoded: Sequence[bytes]) -> list[Settled]:
+def decode_settled(encoded: Sequence[bytes]) -> list[SettledLetter]:
     """The outcomes of which `encode_settled` made these bytes."""
     packed = map(_SETTLED_DECODER.decode, encoded)
-    return [Settled(each.id, each.turn, each.attempts, list(map(decode_letter, each.left))) for each in packed]
+    return [SettledLetter(each.id, each.turn, each.attempts, list(map(decode_letter, each.left))) for each in packed]
 
 
 _ENCODER = msgspec.msgpack.Encoder()

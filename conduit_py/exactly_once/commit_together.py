@@ -3,14 +3,13 @@
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import trio
 
+from conduit_py.crash_point import reach
 from conduit_py.dead_letter import DeadLetter
-from conduit_py.delivery.courier import Courier
 from conduit_py.errors import Fenced, RunError
 from conduit_py.exactly_once.checkpoint import (
     Checkpoint,
@@ -19,45 +18,25 @@ from conduit_py.exactly_once.checkpoint import (
     encode_letters,
     encode_settled,
 )
-from conduit_py.exactly_once.deferral import HeldRecords
-from conduit_py.exactly_once.gate import TransactionGate
+from conduit_py.exactly_once.gate import HeldRecords, Sealed, TransactionGate
 from conduit_py.exactly_once.participants import Participants
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
-from conduit_py.killpoint import reach
+from conduit_py.outbox.pipeline_forwarder import PipelineForwarder
+from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
-from conduit_py.sdk.destination import Destination
+from conduit_py.sdk.destination import DestinationConnector, StagedDestination
 from conduit_py.sdk.state import State
-from conduit_py.sdk.transactional import StagedDestination
 from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
-from conduit_py.store.letter_table import Settled
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import Commit, RunParts, Task
 from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored, printable
 from conduit_py.stream.ledger import SettledRange
-from conduit_py.transaction import Transaction
 
 log = logging.getLogger("conduit_py")
 
 FORGET_SECONDS = 60.0
 """How long to wait between two looks for keys that are too old."""
-
-
-@dataclass(frozen=True)
-class Sealed:
-    """A transaction that nothing more enters, everything in which is settled."""
-
-    records: int
-    ranges: dict[str, list[SettledRange]]
-    letters: list[DeadLetter]
-    replayed: list[Settled]
-    puts: dict[bytes, bytes | None]
-    once: list[tuple[str, bytes]]
-    outbox: list[Intent]
-
-    @property
-    def positions(self) -> dict[str, bytes]:
-        return {source: ranges[-1].positions[-1] for source, ranges in self.ranges.items() if ranges}
 
 
 class CommitTogether(Commit):
@@ -78,7 +57,7 @@ class CommitTogether(Commit):
     def __init__(self, graph: Graph, store: Store, *, isolated: int = 0, size: int = 1) -> None:
         self._pipeline = graph.pipeline.id
         self._store = store
-        self._limits = _within_windows(graph, graph.pipeline.settings.transaction or Transaction())
+        self._limits = _within_windows(graph, graph.pipeline.settings.transaction or TransactionLimits())
         self.isolated = isolated
         """How many records still have small transactions."""
         self.gate = TransactionGate(self._limits.model_copy(update={"max_records": size}) if isolated else self._limits)
@@ -90,7 +69,7 @@ class CommitTogether(Commit):
         self._parts: RunParts
         self._participants: Participants
         self._claim: Claim
-        self._courier: Courier | None = None
+        self._courier: PipelineForwarder | None = None
 
     @property
     def uncommitted(self) -> int:
@@ -116,7 +95,7 @@ class CommitTogether(Commit):
         self._limit_batches()
         tasks = [Task(self._pipeline, self.run)]
         if parts.outbox:
-            self._courier = Courier(self._store.outbox, parts.outbox)
+            self._courier = PipelineForwarder(self._store.outbox, parts.outbox)
             tasks.append(Task("outbox", self._courier.run, background=True))
         return tasks
 
@@ -126,7 +105,7 @@ class CommitTogether(Commit):
         for id, buffer in self._parts.read_buffers.items():
             buffer.batch_size = min(self._batch_sizes[id], self.gate.limits.max_records)
 
-    def stages(self, connector: Destination[Any]) -> bool:
+    def stages(self, connector: DestinationConnector[Any]) -> bool:
         return isinstance(connector, StagedDestination)
 
     def new_state(self, targets: frozenset[str] | None) -> State:
@@ -354,7 +333,7 @@ class CommitTogether(Commit):
         return fenced
 
 
-def _within_windows(graph: Graph, limits: Transaction) -> Transaction:
+def _within_windows(graph: Graph, limits: TransactionLimits) -> TransactionLimits:
     """A source whose window the transactions under way have used up could not go on: the two of them must fit."""
     fits = max(1, min(source.window for source in graph.pipeline.sources) // 2)
     return limits.model_copy(update={"max_records": min(limits.max_records, fits)})

@@ -1,14 +1,20 @@
 """TransactionGate: keeps the transactions of a run apart: what belongs to one, and when the next may be written."""
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 import trio
 
 from conduit_py.batch import Batch
+from conduit_py.dead_letter import DeadLetter
+from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
+from conduit_py.store.claim import Intent
+from conduit_py.store.letter_table import SettledLetter
+from conduit_py.stream.ledger import SettledRange
 from conduit_py.stream.signal import Pace, Signal
-from conduit_py.transaction import Transaction
 
 COMMIT_SECONDS = 0.005
 SAMPLE_SIZE = 8
@@ -23,7 +29,7 @@ class TransactionGate:
     transactions (I5), though the next one is read and processed meanwhile.
     """
 
-    def __init__(self, limits: Transaction) -> None:
+    def __init__(self, limits: TransactionLimits) -> None:
         self.limits = limits
         self.changed = Signal()
         """Something happened that the committer may be waiting for."""
@@ -124,6 +130,23 @@ class TransactionGate:
             await self._released.wait()
 
 
+@dataclass(frozen=True)
+class Sealed:
+    """A transaction that nothing more enters, everything in which is settled."""
+
+    records: int
+    ranges: dict[str, list[SettledRange]]
+    letters: list[DeadLetter]
+    replayed: list[SettledLetter]
+    puts: dict[bytes, bytes | None]
+    once: list[tuple[str, bytes]]
+    outbox: list[Intent]
+
+    @property
+    def positions(self) -> dict[str, bytes]:
+        return {source: ranges[-1].positions[-1] for source, ranges in self.ranges.items() if ranges}
+
+
 def estimated_bytes(records: Sequence[Record]) -> int:
     """About how large these are, judged by a few of them: to measure each would cost more than to move it."""
     step = -(-len(records) // SAMPLE_SIZE)
@@ -142,3 +165,53 @@ def _bytes(record: Record) -> int:
 
 
 _ENCODER = msgspec.json.Encoder()
+
+
+class HeldRecords:
+    """Gives a processor the batches of its inbox, and shuts behind the record before a deferred one.
+
+    What has not passed the door has touched neither state nor destination, for there is no processor with state
+    and no fan-out before it: so the transaction is complete when everything else is settled, and the positions
+    of what is held are not in its commit. Shut, the door takes in what comes, for only there it is known to be
+    held. The committer opens it with the next transaction, which begins with what was held, in order.
+    """
+
+    def __init__(self, gate: TransactionGate, voters: int) -> None:
+        self._gate = gate
+        self._voters = voters.bit_count()
+        self._inbox: deque[Batch] = deque()
+        self._shut = False
+
+    async def receive(self, inbox: "trio.MemoryReceiveChannel[Batch]") -> Batch:
+        """The next batch: one that was held, or one that comes. Raises EndOfChannel."""
+        return self._inbox.popleft() if self._inbox else await inbox.receive()
+
+    async def next_transaction(self, rest: Batch, inbox: "trio.MemoryReceiveChannel[Batch]") -> Batch:
+        """Have the transaction end before these records; they are given back when the next one has begun."""
+        self._inbox.appendleft(rest)
+        self._shut = True
+        opened = self._gate.defer()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._take_in, inbox)
+            await opened.wait()
+            nursery.cancel_scope.cancel()
+        return self._inbox.popleft()
+
+    async def _take_in(self, inbox: "trio.MemoryReceiveChannel[Batch]") -> None:
+        async for batch in inbox:
+            self._inbox.append(batch)
+            self._gate.changed.set()
+
+    @property
+    def held(self) -> list[Batch]:
+        """What waits for the next transaction."""
+        return list(self._inbox) if self._shut else []
+
+    @property
+    def votes(self) -> dict[tuple[str, int], int]:
+        """How many votes are outstanding on what is held, by the source and first sequence of its span."""
+        return {(batch.span.source, batch.span.first): len(batch) * self._voters for batch in self.held}
+
+    def open(self) -> None:
+        """What is held belongs to the transaction that begins now."""
+        self._shut = False

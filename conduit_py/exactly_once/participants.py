@@ -6,12 +6,11 @@ from typing import Any
 
 import trio
 
+from conduit_py.crash_point import reach
 from conduit_py.errors import FatalError, RunError
 from conduit_py.exactly_once.checkpoint import without_set_back
-from conduit_py.graph.home import home_among
-from conduit_py.killpoint import reach
-from conduit_py.sdk.destination import Destination
-from conduit_py.sdk.transactional import StagedDestination, TransactionalDestination
+from conduit_py.graph.committing_destination import choose_committing_destination
+from conduit_py.sdk.destination import DestinationConnector, StagedDestination, TransactionalDestination
 from conduit_py.store.claim import Changes, Claim
 from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
 
@@ -32,7 +31,11 @@ class Participants:
         self._databases = [
             node for node, calls in self._calls.items() if isinstance(calls.plugin, TransactionalDestination)
         ]
-        self.home = home_among(_plugins(destinations), _plugins(dead_letters).values()) if may_have_home else None
+        self.home = (
+            choose_committing_destination(_plugins(destinations), _plugins(dead_letters).values())
+            if may_have_home
+            else None
+        )
         self.staged = [
             node
             for node, calls in self._calls.items()
@@ -110,8 +113,8 @@ class Participants:
                 log.warning("what %s wrote last to %s is seen when it is started again", owner, node)
 
 
-def _plugins(calls: Mapping[str, PluginCaller]) -> dict[str, Destination[Any]]:
-    return {node: each.plugin for node, each in calls.items() if isinstance(each.plugin, Destination)}
+def _plugins(calls: Mapping[str, PluginCaller]) -> dict[str, DestinationConnector[Any]]:
+    return {node: each.plugin for node, each in calls.items() if isinstance(each.plugin, DestinationConnector)}
 
 
 async def _each(nodes: Sequence[str], work: Callable[[str], Awaitable[None]]) -> None:

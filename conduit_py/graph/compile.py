@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 import networkx as nx
 
 from conduit_py.errors import PipelineInvalid, Problem
-from conduit_py.graph.deferring import defer_problems
-from conduit_py.graph.fit_for_spark import unfit
+from conduit_py.graph.checks import defer_problems, spark_problems
 from conduit_py.graph.guarantees import delivery_problems
 from conduit_py.graph.node import Graph, Kind, Node
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
@@ -22,7 +21,7 @@ def compile_pipeline(pipeline: Pipeline) -> Graph:
     draft = _Draft(pipeline)
     problems = [*_declared_problems(pipeline), *draft.problems, *delivery_problems(pipeline)]
     if pipeline.spark is not None:
-        problems += unfit(pipeline)
+        problems += spark_problems(pipeline)
     # The shape of a graph with missing or doubled nodes would only produce errors about errors.
     if not draft.problems:
         problems += _shape_problems(draft)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from conduit_py.graph.picture import Box, Picture, Slot, centers_of, layers_of, printable
+from conduit_py.graph.layout import Box, Diagram, Slot, centers_of, layers_of, printable
 
 _HEIGHT = 56
 _GAP_X = 72
@@ -43,7 +43,7 @@ _STYLE = """
 """
 
 
-def draw_svg(picture: Picture) -> str:
+def draw_svg(picture: Diagram) -> str:
     """Well-formed XML with a title and a description for readers who cannot see it."""
     plan = _Plan(picture)
     arrows = " ".join(f"{upper} to {box.id}." for box in picture.boxes for upper in box.inputs)
@@ -56,7 +56,7 @@ def draw_svg(picture: Picture) -> str:
         *_heads(),
         f'  <rect class="page" width="{plan.width}" height="{plan.height}" rx="12"/>',
         f'  <text class="title" x="{_MARGIN}" y="{_TITLE}">{_text(picture.title)}</text>',
-        *_refused(plan),
+        *_refused_lines(plan),
         *_arrows(plan),
         *(line for box, place in plan.boxes.items() for line in _box(box, place)),
         *_dead_letters(plan),
@@ -83,7 +83,7 @@ class _Place:
 class _Plan:
     """Where everything goes: a column of equally wide boxes for each layer, dead letters below the last."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: Diagram) -> None:
         self.picture = picture
         self.layers = layers_of(picture)
         centers = centers_of(self.layers, lambda slot: _HEIGHT if slot.box else 8, _GAP_Y)
@@ -137,7 +137,7 @@ def _curve(plan: _Plan, start: Slot, following: Slot) -> str:
         place, following = after, following.outputs[0]
 
 
-def _refused(plan: _Plan) -> Iterator[str]:
+def _refused_lines(plan: _Plan) -> Iterator[str]:
     """Dashed lines from the lower left of every box, down beside its layer, along the bottom to the dead letters."""
     level = plan.dead.top + 20
     for layer in plan.layers:

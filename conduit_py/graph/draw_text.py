@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from conduit_py.graph.picture import Picture, Slot, centers_of, layers_of, printable
+from conduit_py.graph.layout import Diagram, Slot, centers_of, layers_of, printable
 
 _GAP = 3
 _JOINTS = {
@@ -23,7 +23,7 @@ _JOINTS = {
 }
 
 
-def draw_text(picture: Picture) -> str:
+def draw_text(picture: Diagram) -> str:
     """The picture in lines of text. Lines that cross without touching are drawn as a bridge: `─│─`."""
     layers = layers_of(picture)
     centers = centers_of(layers, _width, _GAP)
@@ -158,7 +158,7 @@ def _box_row(slot: Slot, row: int, shift: int) -> str:
     if row == 3:
         exit = _width(slot) // 2 - 1
         return f"╰{'─' * exit}{'┬' if slot.outputs else '─'}{'─' * (inside - exit - 1)}╯"
-    return f"│ {_padded(printable(slot.box.id if row == 1 else slot.box.caption), inside - 2)} │"
+    return f"│ {_pad(printable(slot.box.id if row == 1 else slot.box.caption), inside - 2)} │"
 
 
 def _width(slot: Slot) -> int:
@@ -178,7 +178,7 @@ def _line(cells: Iterable[tuple[int, str]]) -> str:
     return line.rstrip()
 
 
-def _padded(text: str, columns: int) -> str:
+def _pad(text: str, columns: int) -> str:
     return text + " " * (columns - _columns(text))
 
 

@@ -8,10 +8,10 @@ import networkx as nx
 
 from conduit_py import sdk
 from conduit_py.errors import Problem
-from conduit_py.graph.home import home_among
+from conduit_py.graph.committing_destination import choose_committing_destination
 from conduit_py.graph.node import Graph, Node, connector_label
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
-from conduit_py.sdk.destination import Level
+from conduit_py.sdk.destination import WriteGuarantee
 
 Promise: TypeAlias = Literal["exactly once", "effectively once", "at least once", "at most once", "best effort"]
 
@@ -39,19 +39,19 @@ def guarantees(graph: Graph) -> list[Guarantee]:
         for destination in graph.destinations
         if nx.has_path(graph.digraph, source.id, destination.id)
     ]
-    promised = [Guarantee(source.id, at.id, *_promised(graph, source, at)) for source, at in pairs]
-    return promised + [Guarantee("outbox", target, *_sent(target, graph)) for target in graph.pipeline.outbox]
+    promised = [Guarantee(source.id, at.id, *_promise(graph, source, at)) for source, at in pairs]
+    return promised + [Guarantee("outbox", target, *_outbox_promise(target, graph)) for target in graph.pipeline.outbox]
 
 
-def _sent(target: str, graph: Graph) -> tuple[Promise, str]:
+def _outbox_promise(target: str, graph: Graph) -> tuple[Promise, str]:
     """What holds for the records that processors publish to a target of the outbox."""
     committed = "what is published is committed with the records, and sent after that, in order"
-    if graph.pipeline.outbox[target].level is Level.D1:
+    if graph.pipeline.outbox[target].guarantee is WriteGuarantee.IDEMPOTENT:
         return "effectively once", f"{committed}; {target} knows a record that arrives again by its delivery key"
     return "at least once", f"{committed}, again if a crash leaves it unknown whether it arrived"
 
 
-def _promised(graph: Graph, source: Node, at: Node) -> tuple[Promise, str]:
+def _promise(graph: Graph, source: Node, at: Node) -> tuple[Promise, str]:
     reading, writing = _source(source), _destination(at)
     delivery = graph.pipeline.delivery
     if delivery == "at_most_once":
@@ -61,27 +61,27 @@ def _promised(graph: Graph, source: Node, at: Node) -> tuple[Promise, str]:
         return "best effort", f"{what}: what was on its way in a crash is lost, and what it repeats arrives again"
     if delivery == "exactly_once":
         return "exactly once", _exactly_once(graph, at, writing)
-    if writing.level is Level.D1:
+    if writing.guarantee is WriteGuarantee.IDEMPOTENT:
         return "effectively once", f"{at.id} knows a record that arrives again after a crash by its delivery key"
     again = "what was on its way in a crash arrives again"
-    if writing.level is Level.D0:
+    if writing.guarantee is WriteGuarantee.AT_LEAST_ONCE:
         return "at least once", f"{again}, with the same delivery key"
     return "at least once", f'{again}; {at.id} can do better with delivery="exactly_once"'
 
 
-def _exactly_once(graph: Graph, at: Node, writing: sdk.Destination[Any]) -> str:
-    if writing.level is Level.D1:
+def _exactly_once(graph: Graph, at: Node, writing: sdk.DestinationConnector[Any]) -> str:
+    if writing.guarantee is WriteGuarantee.IDEMPOTENT:
         return f"{at.id} knows a record that arrives again after a crash by its delivery key"
-    if at.id == home(graph):
+    if at.id == committing_destination(graph):
         return f"{at.id} commits records and progress in one transaction of its own"
     return f"{at.id} stages records and shows them once the transaction is committed"
 
 
-def home(graph: Graph) -> str | None:
+def committing_destination(graph: Graph) -> str | None:
     """The destination whose commit is the commit of an exactly-once pipeline, if one can do that."""
     handler = graph.pipeline.dead_letters.handler
-    others = [handler] if isinstance(handler, sdk.Destination) else []
-    return home_among({node.id: _destination(node) for node in graph.destinations}, others)
+    others = [handler] if isinstance(handler, sdk.DestinationConnector) else []
+    return choose_committing_destination({node.id: _destination(node) for node in graph.destinations}, others)
 
 
 def delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:
@@ -115,10 +115,10 @@ def _not_exactly_once(pipeline: Pipeline) -> Iterator[Problem]:
 
 def _not_once_into(destination: Destination) -> Iterator[Problem]:
     path, connector = f"destinations.{destination.id}", destination.connector
-    if connector.level is Level.D0:
+    if connector.guarantee is WriteGuarantee.AT_LEAST_ONCE:
         what = f"{connector_label(connector)} would write records again after a crash, which exactly_once rules out"
         yield _problem(destination, path, what, _KINDS)
-    elif connector.level is not Level.D1 and destination.retry.attempts > 1:
+    elif connector.guarantee is not WriteGuarantee.IDEMPOTENT and destination.retry.attempts > 1:
         what = "a write that fails ends the transaction, which is tried again as a whole"
         yield _problem(
             destination, f"{path}.retry", what, "remove it; recovery=Recovery(…) of the pipeline tries again"
@@ -127,9 +127,11 @@ def _not_once_into(destination: Destination) -> Iterator[Problem]:
 
 def _letters_problems(pipeline: Pipeline) -> Iterator[Problem]:
     handler = pipeline.dead_letters.handler
-    if isinstance(handler, str) or (isinstance(handler, sdk.Destination) and handler.level is not Level.D0):
+    if isinstance(handler, str) or (
+        isinstance(handler, sdk.DestinationConnector) and handler.guarantee is not WriteGuarantee.AT_LEAST_ONCE
+    ):
         return
-    if isinstance(handler, sdk.Destination):
+    if isinstance(handler, sdk.DestinationConnector):
         what = f"{connector_label(handler)} would keep letters again after a crash, which exactly_once rules out"
         yield _problem(pipeline, "dead_letters.handler", what, _KINDS)
     else:
@@ -137,7 +139,7 @@ def _letters_problems(pipeline: Pipeline) -> Iterator[Problem]:
         yield _problem(pipeline, "dead_letters.handler", what, f'use "drop" or a destination: {_KINDS}')
 
 
-def stateful(graph: Graph) -> list[str]:
+def stateful_processors(graph: Graph) -> list[str]:
     """The processors that keep state."""
     return [
         node.id
@@ -169,15 +171,15 @@ def _problem(
     return Problem(path, message, suggestion, *(declared.place or (None, None)))
 
 
-def _source(node: Node) -> sdk.Source[Any]:
+def _source(node: Node) -> sdk.SourceConnector[Any]:
     assert isinstance(node.declared, Source)
-    connector: sdk.Source[Any] | None = node.declared.connector
+    connector: sdk.SourceConnector[Any] | None = node.declared.connector
     assert connector is not None
     return connector
 
 
-def _destination(node: Node) -> sdk.Destination[Any]:
+def _destination(node: Node) -> sdk.DestinationConnector[Any]:
     assert isinstance(node.declared, Destination)
-    connector: sdk.Destination[Any] | None = node.declared.connector
+    connector: sdk.DestinationConnector[Any] | None = node.declared.connector
     assert connector is not None
     return connector

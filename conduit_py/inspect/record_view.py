@@ -11,8 +11,8 @@ from uuid import UUID
 
 import msgspec
 
-from conduit_py.encodable import encodable
 from conduit_py.record import Data, Record, Structured
+from conduit_py.safe_text import safe_text
 
 Redact: TypeAlias = Callable[[str], str]
 
@@ -101,7 +101,7 @@ class _ViewBuilder:
     def _text(self, text: str, path: str) -> str:
         room = max(self._room, 0)
         near = text[: room + MARGIN]
-        redacted = encodable(self._redact(near))
+        redacted = safe_text(self._redact(near))
         if len(redacted) > room or len(near) < len(text):
             self._note_cut(text, path)
         shown = redacted[:room]

@@ -12,13 +12,13 @@ import msgspec
 import trio
 
 from conduit_py.batch import Batch, MessageId
-from conduit_py.encodable import encodable
 from conduit_py.errors import RunError, describe
 from conduit_py.inspect.record_view import RecordView, Redact, view_record
 from conduit_py.record import Record, Structured
-from conduit_py.sdk.defer import Defer
+from conduit_py.safe_text import safe_text
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
+from conduit_py.sdk.state import Defer
 
 log = logging.getLogger("conduit_py")
 
@@ -100,7 +100,7 @@ class Tap:
         return view_record(record, RECORD_SIZE_MAX, self._redact)
 
     def say(self, error: str) -> str:
-        return encodable(self._redact(error))
+        return safe_text(self._redact(error))
 
     def give(self, sample: Sample) -> bool:
         """Keep a sample for the reader; False if there is no room for it."""

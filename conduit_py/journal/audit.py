@@ -1,14 +1,31 @@
-"""Audit: what is wrong with the files of a journal, found without changing them."""
+"""Audit and repair: find what is wrong with the files of a journal, and set it right.
 
+A repair throws away nothing that could be read or was part of a message.
+"""
+
+import os
+import re
+import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from conduit_py.journal.fault import JournalUnfit
-from conduit_py.journal.layout import HEADER_SIZE, NotASegment, OtherVersion, segment_name
-from conduit_py.journal.recover import UNFINISHED
+from conduit_py.journal.disk import AppendLock, Disk
+from conduit_py.journal.errors import JournalUnfit
+from conduit_py.journal.frame import (
+    HEADER_SIZE,
+    SEAL,
+    NotASegment,
+    OtherVersion,
+    SegmentInfo,
+    encode_segment,
+    mark,
+    segment_name,
+)
+from conduit_py.journal.recovery import UNFINISHED, create_segment, cut_tail, set_aside
 from conduit_py.journal.registers import Registers
-from conduit_py.journal.segment import Segment, Summary, bases, summarise
+from conduit_py.journal.segment import Damage, Segment, SegmentSummary, bases, next_frame, summarise
 
 Kind: TypeAlias = Literal["unfinished", "damaged", "unreadable", "missing", "unsealed", "gap"]
 """`unfinished`: an append that never ended, at the end of the journal: the next writer cuts it off. `unsealed`: a
@@ -18,7 +35,7 @@ HARMLESS: frozenset[Kind] = frozenset({"unfinished", "unsealed", "gap"})
 """What does not keep anybody from reading and writing, and costs nothing that was not reported before."""
 
 
-class Finding(NamedTuple):
+class AuditFinding(NamedTuple):
     """Something at `[begin, end)` of a journal that is not as it should be. Without an end it is its own end."""
 
     kind: Kind
@@ -47,7 +64,7 @@ class Audit(NamedTuple):
     id: str
     segments: list[SegmentReport]
     registers: Registers
-    findings: list[Finding]
+    findings: list[AuditFinding]
 
     @property
     def sound(self) -> bool:
@@ -60,13 +77,13 @@ def audit(directory: Path) -> Audit:
     if not starts:
         raise JournalUnfit(f"there is no journal in {directory}", suggestion="name the directory of a journal")
     reports: list[SegmentReport] = []
-    findings: list[Finding] = []
+    findings: list[AuditFinding] = []
     id, registers = "", Registers()
     expected = starts[0]
     for base in starts:
         following = next((each for each in starts if each > base), None)
         if base > expected:
-            findings.append(Finding("missing", expected, base, "a segment is missing", expected))
+            findings.append(AuditFinding("missing", expected, base, "a segment is missing", expected))
         size = (directory / segment_name(base)).stat().st_size
         try:
             segment = Segment.open(directory, base)
@@ -74,7 +91,7 @@ def audit(directory: Path) -> Audit:
             raise JournalUnfit(f"segment {segment_name(base)} of journal {directory}: {error}") from error
         except NotASegment as error:
             expected = following or base + size
-            findings.append(Finding("unreadable", base, expected, str(error), base))
+            findings.append(AuditFinding("unreadable", base, expected, str(error), base))
             reports.append(SegmentReport(segment_name(base), base, base + size, 0, 0, False, ""))
             continue
         summary = summarise(segment)
@@ -85,27 +102,125 @@ def audit(directory: Path) -> Audit:
         findings += _findings(base, summary, info.missing_until, following)
         expected = following if following is not None and not summary.sealed else end
         if (summary.sealed or info.missing_until) and following is None:
-            findings.append(Finding("missing", end, end, "the last segment is missing", end))
+            findings.append(AuditFinding("missing", end, end, "the last segment is missing", end))
     return Audit(id, reports, registers, findings)
 
 
-def _report(base: int, end: int, summary: Summary, created: str) -> SegmentReport:
+def _report(base: int, end: int, summary: SegmentSummary, created: str) -> SegmentReport:
     return SegmentReport(segment_name(base), base, end, summary.frames, summary.messages, summary.sealed, created)
 
 
-def _findings(base: int, summary: Summary, missing_until: int | None, following: int | None) -> Iterator[Finding]:
+def _findings(
+    base: int, summary: SegmentSummary, missing_until: int | None, following: int | None
+) -> Iterator[AuditFinding]:
     if missing_until is not None:
-        yield Finding("gap", base, missing_until, "given up in an earlier repair", base)
+        yield AuditFinding("gap", base, missing_until, "given up in an earlier repair", base)
         return
     for begin, end in summary.gaps:
-        yield Finding("gap", begin, end, "set aside in an earlier repair", base)
+        yield AuditFinding("gap", begin, end, "set aside in an earlier repair", base)
     for damage in summary.damages:
         last = damage.tail and following is None
         kind: Kind = "unfinished" if last and damage.what == UNFINISHED else "damaged"
         end = following if damage.tail and following is not None else damage.end
-        yield Finding(kind, damage.begin, end, damage.what, base)
+        yield AuditFinding(kind, damage.begin, end, damage.what, base)
     if following is not None and not summary.sealed and not any(damage.tail for damage in summary.damages):
         if summary.end == following - HEADER_SIZE:
-            yield Finding("unsealed", summary.end, following, "the end of the segment is not marked", base)
+            yield AuditFinding("unsealed", summary.end, following, "the end of the segment is not marked", base)
         elif summary.end != following:
-            yield Finding("damaged", summary.end, following, "the segment ends too early", base)
+            yield AuditFinding("damaged", summary.end, following, "the segment ends too early", base)
+
+
+def repair(directory: Path, disk: Disk | None = None) -> list[AuditFinding]:
+    """Set right what an audit finds, and return it: damage is kept in `quarantine/`, what is missing is given up."""
+    disk = disk or Disk()
+    # Before the lock, which would make a file: a directory that is no journal is left alone.
+    audit(directory)
+    lock = AppendLock(directory)
+    try:
+        with lock.held():
+            found = audit(directory)
+            repaired = [each for each in found.findings if each.kind != "gap"]
+            for finding in repaired:
+                _repair(directory, found, finding, disk)
+            return repaired
+    finally:
+        lock.close()
+
+
+def _repair(directory: Path, found: Audit, finding: AuditFinding, disk: Disk) -> None:
+    if finding.kind == "missing":
+        until = finding.end if finding.end > finding.begin else None
+        registers = _registers_before(directory, finding.begin)
+        create_segment(directory, finding.begin, found.id or secrets.token_hex(8), registers, disk, until)
+    elif finding.kind == "unreadable":
+        _repair_unreadable(directory, found, finding, disk)
+    else:
+        segment = Segment.open(directory, finding.segment, write=True)
+        try:
+            _repair_within(segment, finding, disk, last=finding.segment == bases(directory)[-1])
+        finally:
+            segment.close()
+
+
+def _repair_within(segment: Segment, finding: AuditFinding, disk: Disk, *, last: bool) -> None:
+    damage = Damage(finding.begin, finding.end, finding.what, tail=finding.end >= segment.end)
+    if finding.kind == "unsealed":
+        disk.write(segment.descriptor, mark(SEAL, finding.begin), finding.begin - segment.base)
+        disk.sync(segment.descriptor)
+    elif damage.tail and last:
+        cut_tail(segment, damage, disk)
+    else:
+        # A segment that ends too early is made as long as it was, for the gap to have its place.
+        disk.truncate(segment.descriptor, max(segment.end, finding.end) - segment.base)
+        set_aside(segment, damage, disk)
+
+
+def _repair_unreadable(directory: Path, found: Audit, finding: AuditFinding, disk: Disk) -> None:
+    """Write the header of a segment anew, if there are frames behind it; else give the segment up."""
+    base, path = finding.segment, directory / segment_name(finding.segment)
+    folder = directory / "quarantine"
+    folder.mkdir(exist_ok=True)
+    shutil.copy2(path, folder / path.name)
+    disk.sync_directory(folder)
+    data = path.read_bytes()
+    # The id may be legible even so; it is what positions refer to.
+    legible = re.search(rb'"journal":"([0-9a-f]{16})"', data[:200])
+    id = found.id or (legible.group(1).decode() if legible else secrets.token_hex(8))
+    registers = _registers_before(directory, base)
+    first = next_frame(data, 0, base)
+    info = SegmentInfo(id, base, registers, _created(data))
+    if first is not None and len(encode_segment(info)) <= first:
+        _overwrite(path, encode_segment(info, first), disk)
+        return
+    create_segment(directory, base, id, registers, disk, missing_until=finding.end)
+    if base == bases(directory)[-1]:
+        create_segment(directory, finding.end, id, registers, disk)
+
+
+def _overwrite(path: Path, header: bytes, disk: Disk) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        disk.write(descriptor, header, 0)
+        disk.sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _created(data: bytes) -> str:
+    legible = re.search(rb'"created":"([0-9T:+-]{25})"', data[:2000])
+    return legible.group(1).decode() if legible else ""
+
+
+def _registers_before(directory: Path, base: int) -> Registers:
+    """The registers at the end of the last segment before an offset that can be read."""
+    for each in reversed(bases(directory)):
+        if each < base:
+            try:
+                segment = Segment.open(directory, each)
+            except NotASegment:
+                continue
+            try:
+                return summarise(segment).registers
+            finally:
+                segment.close()
+    return {}

@@ -13,7 +13,7 @@ from conduit_py.errors import RecordRefused
 from conduit_py.record import Data, Operation, Payload, Record
 
 
-def encode_record(record: Record) -> bytes:
+def encode_body(record: Record) -> bytes:
     """The body of a record, without its position, which means something only where it came from."""
     payload = record.payload
     key, before, after = record.key, payload.before, payload.after
@@ -29,7 +29,7 @@ def encode_record(record: Record) -> bytes:
         raise RecordRefused(f"cannot be written to a journal: {error}") from error
 
 
-def decode_records(bodies: Sequence[bytes], positions: Sequence[bytes]) -> list[Record] | None:
+def decode_bodies(bodies: Sequence[bytes], positions: Sequence[bytes]) -> list[Record] | None:
     """The records in bodies, all in one go; None when one of them is no record."""
     try:
         return [
@@ -42,7 +42,7 @@ def decode_records(bodies: Sequence[bytes], positions: Sequence[bytes]) -> list[
         return None
 
 
-def decode_record(body: bytes, position: bytes) -> Record:
+def decode_body(body: bytes, position: bytes) -> Record:
     """The record in a body; what is none raises RecordRefused."""
     try:
         operation, metadata, key, before, after = _DECODER.decode(body)

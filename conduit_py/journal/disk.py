@@ -1,12 +1,19 @@
-"""Disk: the few calls by which a journal changes what is on the disk, each between two kill points.
+"""Disk and AppendLock: how a journal changes its files, and the lock that admits one writer at a time.
 
-A test of faults gives a journal another one that fails where it is told to.
+Each call of Disk stands between two crash points. Tests of disk errors give a journal another Disk that fails
+where it is told to.
 """
 
+import errno
+import fcntl
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from conduit_py import killpoint
+from conduit_py import crash_point
+from conduit_py.journal.errors import JournalBusy, JournalUnfit
 
 
 class Disk:
@@ -14,23 +21,23 @@ class Disk:
 
     def write(self, descriptor: int, data: bytes, at: int) -> None:
         """Write all of `data`; an error may leave a part of it."""
-        killpoint.reach("journal.before_write")
+        crash_point.reach("journal.before_write")
         view = memoryview(data)
         while view:
             written = os.pwrite(descriptor, view, at)
             view, at = view[written:], at + written
-        killpoint.reach("journal.after_write")
+        crash_point.reach("journal.after_write")
 
     def sync(self, descriptor: int) -> None:
         """Return when everything written to the file is on the disk."""
-        killpoint.reach("journal.before_sync")
+        crash_point.reach("journal.before_sync")
         os.fdatasync(descriptor)
-        killpoint.reach("journal.after_sync")
+        crash_point.reach("journal.after_sync")
 
     def truncate(self, descriptor: int, size: int) -> None:
-        killpoint.reach("journal.before_truncate")
+        crash_point.reach("journal.before_truncate")
         os.ftruncate(descriptor, size)
-        killpoint.reach("journal.after_truncate")
+        crash_point.reach("journal.after_truncate")
 
     def create(self, path: Path, content: bytes) -> None:
         """Put a whole file in place, or none: it and its name are on the disk on return."""
@@ -41,15 +48,15 @@ class Disk:
             self.sync(descriptor)
         finally:
             os.close(descriptor)
-        killpoint.reach("journal.before_rename")
+        crash_point.reach("journal.before_rename")
         os.rename(temporary, path)
-        killpoint.reach("journal.after_rename")
+        crash_point.reach("journal.after_rename")
         self.sync_directory(path.parent)
 
     def remove(self, path: Path) -> None:
-        killpoint.reach("journal.before_remove")
+        crash_point.reach("journal.before_remove")
         path.unlink()
-        killpoint.reach("journal.after_remove")
+        crash_point.reach("journal.after_remove")
 
     def sync_directory(self, directory: Path) -> None:
         """Return when the names in the directory are on the disk."""
@@ -58,4 +65,61 @@ class Disk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        killpoint.reach("journal.after_directory_sync")
+        crash_point.reach("journal.after_directory_sync")
+
+
+WAIT_SECONDS = 30.0
+"""An append takes as long as an fsync: whoever holds the lock for longer is stuck, or was frozen."""
+
+
+class AppendLock:
+    """Held for one append, or one repair. A process that ends, however it ends, lets go of it."""
+
+    def __init__(self, directory: Path, *, wait_seconds: float = WAIT_SECONDS) -> None:
+        self._directory = directory
+        self._wait_seconds = wait_seconds
+        try:
+            self._descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise JournalUnfit(
+                f"journal {directory} cannot be used: {error.strerror}",
+                suggestion="choose a directory that this user may write to",
+            ) from error
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Wait for the lock and hold it. Raises JournalBusy when another process has it for too long."""
+        self._acquire()
+        try:
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _acquire(self) -> None:
+        deadline, pause = time.monotonic() + self._wait_seconds, 0.0002
+        while True:
+            try:
+                return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno != errno.EWOULDBLOCK:
+                    raise
+            if time.monotonic() > deadline:
+                raise JournalBusy(
+                    f"journal {self._directory} has been held by {self._holder()} for {self._wait_seconds:g} seconds",
+                    suggestion="that process is stuck, or was suspended in an append: let it go on, or kill it",
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+
+    def _holder(self) -> str:
+        """Whoever the system says holds it, to name in an error."""
+        inode = f":{os.fstat(self._descriptor).st_ino}"
+        try:
+            lines = Path("/proc/locks").read_text().splitlines()
+        except OSError:
+            return "another process"
+        holders = [fields[4] for line in lines if (fields := line.split())[1] == "FLOCK" and fields[5].endswith(inode)]
+        return f"process {holders[0]}" if holders else "another process"

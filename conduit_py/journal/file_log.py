@@ -12,22 +12,22 @@ from itertools import pairwise
 from pathlib import Path
 
 from conduit_py.errors import ConduitError
-from conduit_py.journal.disk import Disk
-from conduit_py.journal.fault import FrameTooLarge, JournalFailed, JournalFull, JournalUnfit
+from conduit_py.journal.disk import WAIT_SECONDS, AppendLock, Disk
+from conduit_py.journal.errors import FrameTooLarge, JournalFailed, JournalFull, JournalUnfit
 from conduit_py.journal.file_reader import FileReader, read_backward
-from conduit_py.journal.frame import Frame, pack_bodies
-from conduit_py.journal.layout import (
+from conduit_py.journal.frame import (
     FRAME_SIZE_MAX,
     HEADER_SIZE,
     SEAL,
+    Frame,
     encode_frame,
     mark,
     message_header,
+    pack_bodies,
     segment_name,
 )
-from conduit_py.journal.lock import WAIT_SECONDS, AppendLock
 from conduit_py.journal.log import Append, Commit, Log, SyncPolicy, registers_for
-from conduit_py.journal.recover import create_segment, cut_tail, open_last, open_segment, set_aside
+from conduit_py.journal.recovery import create_segment, cut_tail, open_last, open_segment, set_aside
 from conduit_py.journal.registers import Registers, encode_registers
 from conduit_py.journal.segment import Damage, bases, registers_after
 

@@ -6,11 +6,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from conduit_py.journal.fault import JournalDamaged, JournalFailed, JournalGap, JournalUnfit
-from conduit_py.journal.frame import Frame
-from conduit_py.journal.layout import GAP, HEADER_SIZE, MESSAGES, SEAL, Header, NotASegment, decode_header, segment_name
-from conduit_py.journal.log import HEAD, Reader
-from conduit_py.journal.message_id import MessageId
+from conduit_py.journal.errors import JournalDamaged, JournalFailed, JournalGap, JournalUnfit
+from conduit_py.journal.frame import (
+    GAP,
+    HEADER_SIZE,
+    MESSAGES,
+    SEAL,
+    Frame,
+    Header,
+    NotASegment,
+    decode_header,
+    segment_name,
+)
+from conduit_py.journal.log import HEAD, LogReader
+from conduit_py.journal.message_id import MessageUuid
 from conduit_py.journal.segment import Damage, Segment, bases, frame_at, walk
 
 _logger = logging.getLogger(__name__)
@@ -18,7 +27,7 @@ _logger = logging.getLogger(__name__)
 _BLOCK = 256 * 1024
 
 
-class FileReader(Reader):
+class FileReader(LogReader):
     """Needs no lock. With `durable` it hands out only what a power cut cannot take back.
 
     Otherwise a reader could act on messages that the journal, after the power cut, never had. Whoever wrote
@@ -279,4 +288,4 @@ def read_backward(directory: Path | str) -> Iterator[Frame]:
 
 def _frame(journal: str, header: Header, content: bytes) -> Frame:
     packed = content[header.registers_size :] if header.registers_size else content
-    return Frame(journal, header.begin, header.end, MessageId.from_bytes(header.id), header.messages, packed)
+    return Frame(journal, header.begin, header.end, MessageUuid.from_bytes(header.id), header.messages, packed)

@@ -1,11 +1,21 @@
-"""Frame: what one append put into a journal: messages that share one id, whole or not at all."""
+"""Frame: what one append put into a journal; and the bytes of frames and segment headers on the disk.
+
+Every frame has a header of 64 bytes with a checksum of its own, so that its extent can be believed even when
+its content cannot, and its own offset, so that bytes of another place or time are not taken for it. The
+checksum is CRC-32 from zlib: it finds every burst of up to 32 bits and all but one in four billion of other
+damages, costs less than copying the bytes, and needs no further package.
+"""
 
 import struct
+import zlib
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
-from conduit_py.journal.clock import TICK
-from conduit_py.journal.message_id import MessageId
+import msgspec
+
+from conduit_py.journal.message_id import TICK, MessageUuid
+from conduit_py.journal.registers import Registers
 
 
 class Frame:
@@ -16,7 +26,7 @@ class Frame:
 
     __slots__ = ("_bodies", "_packed", "begin", "count", "end", "id", "journal", "last_clock", "size")
 
-    def __init__(self, journal: str, begin: int, end: int, id: MessageId, count: int, packed: bytes) -> None:
+    def __init__(self, journal: str, begin: int, end: int, id: MessageUuid, count: int, packed: bytes) -> None:
         self.journal = journal
         self.begin = begin
         self.end = end
@@ -44,3 +54,123 @@ def unpack_bodies(packed: bytes, count: int) -> list[bytes]:
     """The inverse of `pack_bodies`."""
     lengths = struct.unpack_from(f"<{count}I", packed)
     return [packed[start:stop] for start, stop in pairwise(accumulate(lengths, initial=4 * count))]
+
+
+VERSION = 1
+
+MESSAGES, SEAL, GAP = 1, 2, 3
+"""Kinds of frames: messages; the end of a segment, with more in the next; a place where damage was set aside."""
+
+MAGIC = b"cjfr"
+_FRAME = struct.Struct("<4sBB6xQQIII16sI")
+HEADER_SIZE = _FRAME.size + 4
+FRAME_SIZE_MAX = 2**31
+
+_SEGMENT_MAGIC = b"conduit-journal\n"
+_SEGMENT = struct.Struct("<16sHHII")
+SUFFIX = ".journal"
+
+
+class Header(NamedTuple):
+    """What precedes the content of a frame."""
+
+    magic: bytes
+    version: int
+    kind: int
+    begin: int
+    """Its offset in the journal."""
+    synced: int
+    """Up to where its writer knew the journal to be on the disk when it wrote this."""
+    size: int
+    """Of the whole frame."""
+    messages: int
+    registers_size: int
+    """Of the registers as they are after it, if it changes them."""
+    id: bytes
+    checksum: int
+    """Of registers and messages."""
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.size
+
+
+class SegmentInfo(msgspec.Struct, frozen=True):
+    """The header of a segment, in JSON: readable with `head`."""
+
+    journal: str
+    """Random, the same for all segments of a journal."""
+    base: int
+    registers: Registers
+    """As they were at its start, so that earlier segments may be pruned."""
+    created: str
+    missing_until: int | None = None
+    """Set in the place of a lost segment: there is nothing up to this offset."""
+
+
+def encode_frame(header: Header, content: bytes) -> bytes:
+    """The frame, with its checksums."""
+    packed = _FRAME.pack(*header[:-1], zlib.crc32(content))
+    return b"".join((packed, zlib.crc32(packed).to_bytes(4, "little"), content))
+
+
+def message_header(begin: int, synced: int, size: int, count: int, registers_size: int, id: MessageUuid) -> Header:
+    return Header(
+        MAGIC, VERSION, MESSAGES, begin, synced, HEADER_SIZE + size, count, registers_size, id.to_bytes(), checksum=0
+    )
+
+
+def mark(kind: int, begin: int, size: int = HEADER_SIZE) -> bytes:
+    """The header of a seal, or of a gap that is `size` bytes long."""
+    packed = _FRAME.pack(MAGIC, VERSION, kind, begin, begin, size, 0, 0, bytes(16), 0)
+    return packed + zlib.crc32(packed).to_bytes(4, "little")
+
+
+def decode_header(data: bytes, at: int, begin: int) -> Header | None:
+    """The header at `data[at:]` of the frame at offset `begin`; None if there is none, or not a whole one."""
+    packed = data[at : at + HEADER_SIZE]
+    if len(packed) < HEADER_SIZE or zlib.crc32(packed[:-4]) != int.from_bytes(packed[-4:], "little"):
+        return None
+    header = Header._make(_FRAME.unpack_from(packed))
+    return header if header.magic == MAGIC and header.begin == begin else None
+
+
+def content_holds(header: Header, content: bytes) -> bool:
+    """Whether the content of a frame is what was written. That of a gap is not even looked at."""
+    return header.kind != MESSAGES or zlib.crc32(content) == header.checksum
+
+
+def encode_segment(info: SegmentInfo, size: int | None = None) -> bytes:
+    """The header of a segment; with `size` just so long, which must be enough for it."""
+    body = msgspec.json.encode(info)
+    padding = 0 if size is None else size - _SEGMENT.size - len(body) - 1
+    if padding < 0:
+        raise ValueError(f"a header of {size} bytes has no room for {info}")
+    body += b" " * padding + b"\n"
+    return _SEGMENT.pack(_SEGMENT_MAGIC, VERSION, 0, len(body), zlib.crc32(body)) + body
+
+
+class NotASegment(ValueError):
+    """A file that should be a segment cannot be read as one."""
+
+
+class OtherVersion(NotASegment):
+    """A segment in a version of the format that is not ours."""
+
+
+def decode_segment(data: bytes) -> tuple[SegmentInfo, int]:
+    """The header of a segment, and its size; NotASegment says what is wrong."""
+    if len(data) < _SEGMENT.size or not data.startswith(_SEGMENT_MAGIC):
+        raise NotASegment("it does not begin as a segment of a journal does")
+    _, version, _, size, checksum = _SEGMENT.unpack_from(data)
+    if version != VERSION:
+        raise OtherVersion(f"it has version {version} of the format, and this conduit-py knows version {VERSION}")
+    body = data[_SEGMENT.size : _SEGMENT.size + size]
+    if len(body) < size or zlib.crc32(body) != checksum:
+        raise NotASegment("its header is damaged")
+    return msgspec.json.decode(body, type=SegmentInfo), _SEGMENT.size + size
+
+
+def segment_name(base: int) -> str:
+    """The name of the file; names sort as offsets do."""
+    return f"{base:020d}{SUFFIX}"

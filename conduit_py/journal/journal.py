@@ -15,16 +15,15 @@ from typing import Any, Self, TypeAlias, TypeVar
 import outcome
 import trio
 
-from conduit_py.journal.fault import JournalFailed
+from conduit_py.journal.errors import JournalFailed
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.frame import Frame
-from conduit_py.journal.handfuls import Handfuls
-from conduit_py.journal.log import Append, Commit, Log
+from conduit_py.journal.log import Append, BatchReader, Commit, Log
 from conduit_py.journal.memory_log import MemoryLog
-from conduit_py.journal.message_id import NO_ID, MessageId
+from conduit_py.journal.message_id import NO_ID, MessageUuid
 from conduit_py.journal.registers import Labels, Selector
 
-Stamp: TypeAlias = Callable[[int], MessageId]
+Stamp: TypeAlias = Callable[[int], MessageUuid]
 """Called with the number of bodies when the append has its place: the id of the first. See Publisher."""
 
 T = TypeVar("T")
@@ -62,7 +61,7 @@ class Journal:
         self,
         bodies: Sequence[bytes],
         *,
-        stamp: Stamp | MessageId = NO_ID,
+        stamp: Stamp | MessageUuid = NO_ID,
         check: Selector | None = None,
         union: Labels | None = None,
         subtract: Labels | None = None,
@@ -73,7 +72,7 @@ class Journal:
         if self._closed:
             raise JournalFailed(f"journal {self.name} is closed")
         # Invariant I2: from here to the queue there is no other task, so ids grow in the order of the journal.
-        id = stamp if isinstance(stamp, MessageId) else stamp(len(bodies))
+        id = stamp if isinstance(stamp, MessageUuid) else stamp(len(bodies))
         append = Append(bodies, id, check, union or {}, subtract or {}, at)
         if self.log.instant:
             answer = self.log.append_all([append])[0]
@@ -96,7 +95,7 @@ class Journal:
 
         Close it when done, with `async with aclosing(journal.read())`.
         """
-        reader = Handfuls(await self.call(self.log.reader, offset), end)
+        reader = BatchReader(await self.call(self.log.reader, offset), end)
         pause = POLL_SECONDS[0]
         try:
             while not reader.ended:

@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple, Self, TypeAlias
 import msgspec
 
 from conduit_py.errors import ConduitError
-from conduit_py.journal.fault import RegisterMismatch, WrongOffset
+from conduit_py.journal.errors import JournalDamaged, JournalGap, RegisterMismatch, WrongOffset
 from conduit_py.journal.frame import Frame
-from conduit_py.journal.message_id import NO_ID, MessageId
-from conduit_py.journal.registers import Labels, Registers, Selector, changed, holds
+from conduit_py.journal.message_id import NO_ID, MessageUuid
+from conduit_py.journal.registers import Labels, Registers, Selector, apply_changes, holds
 
 HEAD = -1
 """As an offset: the end of the journal, so that only what comes from now on is read."""
@@ -25,7 +25,7 @@ class Append(msgspec.Struct, frozen=True):
     """Something to append. Without bodies it is a barrier."""
 
     bodies: Sequence[bytes] = ()
-    id: MessageId = NO_ID
+    id: MessageUuid = NO_ID
     """Of the first body; each further one is a tick later."""
     check: Selector | None = None
     union: Labels = {}
@@ -46,7 +46,7 @@ class Commit(NamedTuple):
     registers: Registers
 
 
-class Reader(ABC):
+class LogReader(ABC):
     """Reads frames from an offset on, while others append."""
 
     offset: int
@@ -85,7 +85,7 @@ class Log(ABC):
         self,
         bodies: Sequence[bytes],
         *,
-        id: MessageId = NO_ID,
+        id: MessageUuid = NO_ID,
         check: Selector | None = None,
         union: Labels | None = None,
         subtract: Labels | None = None,
@@ -112,7 +112,7 @@ class Log(ABC):
         """
 
     @abstractmethod
-    def reader(self, offset: int = 0) -> Reader:
+    def reader(self, offset: int = 0) -> LogReader:
         """Read from a frame on; 0 is the oldest one there is, HEAD the next to come."""
 
     @abstractmethod
@@ -143,5 +143,51 @@ def registers_for(journal: str, append: Append, head: int, registers: Registers)
     if append.at is not None and append.at != head:
         raise WrongOffset(journal, append.at, head)
     if append.union or append.subtract:
-        return changed(registers, append.union, append.subtract)
+        return apply_changes(registers, append.union, append.subtract)
     return registers
+
+
+BATCH_SIZE_MAX = 64
+
+
+class BatchReader:
+    """Reads with a reader, whose it becomes, up to an offset if there is one.
+
+    What stands before damage is given first: the damage is reported by the next call, once, as the reader does.
+    """
+
+    def __init__(self, reader: LogReader, end: int | None = None) -> None:
+        self._reader = reader
+        self._end = end
+        self._fault: ConduitError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing more before the end."""
+        return self._fault is None and self._end is not None and self._reader.offset >= self._end
+
+    def read(self) -> list[Frame]:
+        """The next frames; none when there are none now."""
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
+        frames: list[Frame] = []
+        try:
+            while len(frames) < BATCH_SIZE_MAX and not self.ended and (frame := self._reader.read()) is not None:
+                frames.append(frame)
+        except ConduitError as fault:
+            if self._lies_behind(fault):
+                return frames
+            if not frames:
+                raise
+            self._fault = fault
+        return frames
+
+    def _lies_behind(self, fault: ConduitError) -> bool:
+        """Whether this is about what comes after the end."""
+        if self._end is None or not isinstance(fault, JournalDamaged | JournalGap):
+            return False
+        return fault.begin >= self._end
+
+    def close(self) -> None:
+        self._reader.close()

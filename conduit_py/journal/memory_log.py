@@ -4,10 +4,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from conduit_py.errors import ConduitError
-from conduit_py.journal.fault import JournalGap
-from conduit_py.journal.frame import Frame, pack_bodies
-from conduit_py.journal.layout import HEADER_SIZE
-from conduit_py.journal.log import HEAD, Append, Commit, Log, Reader, registers_for
+from conduit_py.journal.errors import JournalGap
+from conduit_py.journal.frame import HEADER_SIZE, Frame, pack_bodies
+from conduit_py.journal.log import HEAD, Append, Commit, Log, LogReader, registers_for
 from conduit_py.journal.registers import Registers
 
 
@@ -57,7 +56,7 @@ class MemoryLog(Log):
         """Keep everything, so that it can be opened again by whoever has it."""
 
 
-class MemoryReader(Reader):
+class MemoryReader(LogReader):
     """Reads a journal in memory."""
 
     def __init__(self, log: MemoryLog, offset: int) -> None:

@@ -1,11 +1,10 @@
-"""MessageId and ProducerId: who published a message, when, and what it means for the transaction it is in."""
+"""MessageUuid, ProducerId and Clock: who published a message, when, and what it means for its transaction."""
 
 import secrets
+import time
 import uuid
 from enum import IntEnum
 from typing import NamedTuple
-
-from conduit_py.journal.clock import TICK
 
 
 class Flag(IntEnum):
@@ -36,7 +35,7 @@ class ProducerId(bytes):
         return cls((first | _MULTICAST, *rest))
 
 
-class MessageId(NamedTuple):
+class MessageUuid(NamedTuple):
     """Sixteen bytes in the layout of a UUID of version 1: clock, flags and producer.
 
     A frame of many messages has the id of its first; each further one is a tick later.
@@ -57,7 +56,7 @@ class MessageId(NamedTuple):
         return (fields | rest << 48).to_bytes(16, "big")[:10] + self.producer
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "MessageId":
+    def from_bytes(cls, raw: bytes) -> "MessageUuid":
         """The id in sixteen bytes; sixteen zeros are NO_ID."""
         if raw == _ZERO:
             return NO_ID
@@ -74,14 +73,59 @@ class MessageId(NamedTuple):
             return _CONTINUE
         return _ACK if self.flags == _ACK else _OUTSIDE
 
-    def later(self, count: int) -> "MessageId":
+    def later(self, count: int) -> "MessageUuid":
         """The id of the message `count` places further on in the same frame."""
-        return self if self is NO_ID else MessageId(self.producer, self.clock + count * TICK, self.flags)
+        return self if self is NO_ID else MessageUuid(self.producer, self.clock + count * TICK, self.flags)
 
     def __str__(self) -> str:
         return str(uuid.UUID(bytes=self.to_bytes()))
 
 
 _ZERO = bytes(16)
-NO_ID = MessageId(ProducerId(6), 0)
+NO_ID = MessageUuid(ProducerId(6), 0)
 """Of messages that opted out: always delivered, never recognised as repeated."""
+
+
+TICK = 160
+"""One microsecond. A producer of a million messages a second stays with the wall clock; a faster one runs ahead."""
+
+HUNDRED_NANOSECONDS = 16
+"""The clock counts 100 ns units in its upper 60 bits; the lower four are a counter, as in RFC 4122."""
+
+MAX = 2**64 - 1
+
+_EPOCH = 122_192_928_000_000_000
+"""From 1582-10-15, where the time of RFC 4122 begins, to 1970, in units of 100 ns."""
+
+
+def clock_at(unix_nanoseconds: int) -> int:
+    """The clock value of an instant, its counter at zero."""
+    return (unix_nanoseconds // 100 + _EPOCH) * HUNDRED_NANOSECONDS
+
+
+def unix_seconds(clock: int) -> float:
+    """The instant of a clock value."""
+    return (clock // HUNDRED_NANOSECONDS - _EPOCH) / 10_000_000
+
+
+class Clock:
+    """Strictly increasing values of 64 bits. Readers only compare them."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = value
+
+    def update(self, unix_nanoseconds: int) -> None:
+        """Go forward to an instant; one that has passed changes nothing."""
+        self.value = max(self.value, clock_at(unix_nanoseconds))
+
+    def update_to_now(self) -> None:
+        """Go forward to the wall clock."""
+        self.update(time.time_ns())
+
+    def tick(self, count: int = 1) -> int:
+        """The next value; with `count` the first of that many, one tick apart, all of them taken."""
+        first = self.value + TICK
+        self.value += TICK * count
+        return first

@@ -1,16 +1,19 @@
-"""Publisher: gives messages their ids, and knows which journals its transaction has to acknowledge."""
+"""Publisher and WriterClaim: the ids of a producer's messages, and its right to write for an owner."""
 
 from typing import NamedTuple
 
-from conduit_py.journal.clock import Clock
-from conduit_py.journal.message_id import Flag, MessageId, ProducerId
+from conduit_py.errors import Fenced
+from conduit_py.journal.errors import RegisterMismatch
+from conduit_py.journal.log import Log
+from conduit_py.journal.message_id import Clock, Flag, MessageUuid, ProducerId
+from conduit_py.journal.registers import Labels, Registers, Selector
 
 
 class AckIntent(NamedTuple):
     """The ACK that commits a transaction in one journal: durable before it is written, written again after a fault."""
 
     journal: str
-    id: MessageId
+    id: MessageUuid
 
 
 class Publisher:
@@ -28,16 +31,16 @@ class Publisher:
         self._clock = clock or Clock()
         self._open: dict[str, None] = {}
 
-    def committed(self, count: int = 1) -> MessageId:
+    def committed(self, count: int = 1) -> MessageUuid:
         """The id of the first of `count` messages that readers see at once."""
         return self._take(count, Flag.OUTSIDE)
 
-    def uncommitted(self, journal: str, count: int = 1) -> MessageId:
+    def uncommitted(self, journal: str, count: int = 1) -> MessageUuid:
         """The id of the first of `count` messages that readers see once the transaction is acknowledged."""
         self._open[journal] = None
         return self._take(count, Flag.CONTINUE)
 
-    def acknowledge(self) -> MessageId:
+    def acknowledge(self) -> MessageUuid:
         """An ACK of its own, beyond every id taken before."""
         return self._take(1, Flag.ACK)
 
@@ -46,7 +49,70 @@ class Publisher:
         journals, self._open = self._open, {}
         return [AckIntent(journal, self.acknowledge()) for journal in journals]
 
-    def _take(self, count: int, flag: Flag) -> MessageId:
+    def _take(self, count: int, flag: Flag) -> MessageUuid:
         if self._follows_wall:
             self._clock.update_to_now()
-        return MessageId(self.producer, self._clock.tick(count), flag)
+        return MessageUuid(self.producer, self._clock.tick(count), flag)
+
+
+class WriterClaim:
+    """From the moment it is made, appends that check for an earlier claim of the same owner are refused.
+
+    Two registers belong to an owner: who writes for it, as `<fence>:<producer>`, and which earlier producers
+    may have left transactions open.
+    """
+
+    def __init__(self, log: Log, owner: str, fence: int, publisher: Publisher) -> None:
+        self._log = log
+        self._writer, self._former = f"writer/{owner}", f"former/{owner}"
+        self._value = f"{fence}:{publisher.producer.hex()}"
+        self.check = Selector(include={self._writer: self._value})
+        self._take(owner, fence, publisher)
+
+    def discard_former(self) -> None:
+        """Roll back what earlier producers of the owner left open; their committed transactions are acknowledged."""
+        former = self._log.barrier().registers.get(self._former, ())
+        for name in former:
+            # Readers take an ACK that is not beyond the last one for a rollback; this one never is. It also
+            # lets them forget the producer: it is fenced, so nothing of it can follow.
+            rollback = MessageUuid(ProducerId(bytes.fromhex(name)), 1, Flag.ACK)
+            done = {self._former: former} if name == former[-1] else None
+            self._log.append([b""], id=rollback, check=self.check, subtract=done)
+
+    def _take(self, owner: str, fence: int, publisher: Publisher) -> None:
+        while True:
+            registers = self._log.barrier().registers
+            current = registers.get(self._writer)
+            if current is not None and int(current[0].partition(":")[0]) > fence:
+                raise Fenced(
+                    f"{owner!r} writes to journal {self._log.name} under fence {current[0].partition(':')[0]}, "
+                    f"and this is fence {fence}: a newer run took over",
+                    suggestion="if the state of the pipeline was deleted on purpose, let its writer go with "
+                    f"`conduit-py journal repair {self._log.name} --release {owner}`",
+                )
+            expected = Selector(include={self._writer: current}) if current else Selector(exclude={self._writer: ()})
+            try:
+                # An ACK of a producer that has published nothing yet: readers pass over it.
+                ack = publisher.acknowledge()
+                self._log.append([b""], id=ack, check=expected, union=self._registers(registers, current))
+                return
+            except RegisterMismatch:
+                continue  # Another run claimed in between: look again who is newer.
+
+    def _registers(self, registers: Registers, current: tuple[str, ...] | None) -> Labels:
+        former = {*registers.get(self._former, ()), *(each.partition(":")[2] for each in current or ())}
+        return {self._writer: self._value, **({self._former: sorted(former)} if former else {})}
+
+
+def release_writer(log: Log, owner: str) -> bool:
+    """Let the fences of an owner start anew, and fence its writer, be it alive; whether there was one."""
+    registers = log.barrier().registers
+    writer = registers.get(f"writer/{owner}")
+    if writer is None:
+        return False
+    publisher = Publisher()
+    former = {*registers.get(f"former/{owner}", ()), *(each.partition(":")[2] for each in writer)}
+    # The registers stay, so that the next claim rolls back what earlier runs left; but the fence is the lowest.
+    union = {f"writer/{owner}": f"0:{publisher.producer.hex()}", f"former/{owner}": sorted(former)}
+    log.append([b""], id=publisher.acknowledge(), union=union)
+    return True

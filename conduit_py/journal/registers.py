@@ -40,7 +40,7 @@ def holds(registers: Registers, check: Selector) -> bool:
     return included and not any(_has(registers, label, values) for label, values in _normal(check.exclude).items())
 
 
-def changed(registers: Registers, union: Labels, subtract: Labels) -> Registers:
+def apply_changes(registers: Registers, union: Labels, subtract: Labels) -> Registers:
     """The registers after a change: what is subtracted goes only if its values are just those given."""
     gone = _normal(subtract)
     kept = {label: values for label, values in registers.items() if gone.get(label) != values}

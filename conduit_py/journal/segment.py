@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from conduit_py.journal.layout import (
+from conduit_py.journal.frame import (
     GAP,
     HEADER_SIZE,
     MAGIC,
@@ -121,7 +121,7 @@ def _what(data: bytes, at: int, begin: int) -> str:
     return "an unfinished frame" if at + header.size > len(data) else "a frame whose checksum does not fit"
 
 
-class Summary(NamedTuple):
+class SegmentSummary(NamedTuple):
     """What a segment holds, read from end to end."""
 
     frames: int
@@ -135,7 +135,7 @@ class Summary(NamedTuple):
     """Places where damage was set aside earlier."""
 
 
-def summarise(segment: Segment) -> Summary:
+def summarise(segment: Segment) -> SegmentSummary:
     """Read a segment from end to end."""
     frames = messages = 0
     end, sealed, registers = segment.first, False, segment.info.registers
@@ -153,7 +153,7 @@ def summarise(segment: Segment) -> Summary:
         elif header.kind == GAP:
             gaps.append((header.begin, header.end))
         sealed = header.kind == SEAL
-    return Summary(frames, messages, end, sealed, registers, damages, gaps)
+    return SegmentSummary(frames, messages, end, sealed, registers, damages, gaps)
 
 
 def registers_after(header: Header, content: bytes, registers: Registers) -> Registers:

@@ -15,9 +15,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from conduit_py.errors import FatalError
-from conduit_py.journal.clock import HUNDRED_NANOSECONDS, TICK
 from conduit_py.journal.frame import Frame
-from conduit_py.journal.message_id import Flag, ProducerId
+from conduit_py.journal.message_id import HUNDRED_NANOSECONDS, TICK, Flag, ProducerId
 
 _CONTINUE, _ACK = int(Flag.CONTINUE), int(Flag.ACK)
 
@@ -29,7 +28,7 @@ HORIZON = 24 * 3600 * 10_000_000
 """A day, in 100 ns: producers that were silent for so long are forgotten."""
 
 
-class Outcome(Enum):
+class FrameOutcome(Enum):
     """What became of a queued frame. After one that commits, `step` until there is nothing left."""
 
     OUTSIDE_COMMIT = "outside-commit"
@@ -126,14 +125,14 @@ class Sequencer:
         """What `replay` has to be given, for a commit that needs it."""
         return self._run.replay_range if self._run is not None else None
 
-    def queue(self, frame: Frame) -> Outcome:
+    def queue(self, frame: Frame) -> FrameOutcome:
         """Take the next frame of the journal. The run of an earlier one must be drained."""
         assert self._run is None, "the run of the last frame is not drained"
         assert frame.journal == self.journal, f"a frame of {frame.journal}, not of {self.journal}"
         self._make_room(frame)
         id, clock, flags = frame.id
         if not clock:
-            return self._commit(_Producer(NONE), frame, Outcome.OUTSIDE_COMMIT)
+            return self._commit(_Producer(NONE), frame, FrameOutcome.OUTSIDE_COMMIT)
         producer = self._producers.get(id)
         if producer is None:
             producer = self._producers[id] = _Producer(clock - 1)
@@ -186,31 +185,31 @@ class Sequencer:
         """The states as they are now."""
         return tuple(ProducerState(id, each.last_ack, each.begin) for id, each in self._producers.items())
 
-    def _outside(self, producer: _Producer, frame: Frame) -> Outcome:
+    def _outside(self, producer: _Producer, frame: Frame) -> FrameOutcome:
         if frame.last_clock <= producer.last_ack:
             self.offset = frame.end
-            return Outcome.OUTSIDE_ALREADY_ACKED
+            return FrameOutcome.OUTSIDE_ALREADY_ACKED
         producer.span.clear()
         producer.begin = NONE
         producer.max_clock = frame.last_clock
-        return self._commit(producer, frame, Outcome.OUTSIDE_COMMIT)
+        return self._commit(producer, frame, FrameOutcome.OUTSIDE_COMMIT)
 
-    def _continue(self, producer: _Producer, frame: Frame) -> Outcome:
+    def _continue(self, producer: _Producer, frame: Frame) -> FrameOutcome:
         last = frame.last_clock
         self.offset = frame.end
         if last <= producer.last_ack:
-            return Outcome.CONTINUE_ALREADY_ACKED
+            return FrameOutcome.CONTINUE_ALREADY_ACKED
         if last <= producer.max_clock:
-            return Outcome.CONTINUE_DUPLICATE
+            return FrameOutcome.CONTINUE_DUPLICATE
         producer.max_clock = last
         self._retain(producer, frame)
         if producer.begin != NONE:
-            return Outcome.CONTINUE_EXTEND
+            return FrameOutcome.CONTINUE_EXTEND
         producer.begin = frame.begin
         self._pending.add(frame.id.producer)
-        return Outcome.CONTINUE_BEGIN
+        return FrameOutcome.CONTINUE_BEGIN
 
-    def _ack(self, producer: _Producer, frame: Frame) -> Outcome:
+    def _ack(self, producer: _Producer, frame: Frame) -> FrameOutcome:
         clock = frame.id.clock
         if clock <= producer.last_ack:
             # An intent that is sent again: what its producer published after it died with that producer.
@@ -219,18 +218,18 @@ class Sequencer:
             producer.span.clear()
             self._pending.discard(frame.id.producer)
             self.offset = frame.end
-            return Outcome.ACK_ROLLBACK
+            return FrameOutcome.ACK_ROLLBACK
         producer.max_clock = clock
         if producer.begin == NONE:
-            return self._commit(producer, frame, Outcome.ACK_EMPTY)
+            return self._commit(producer, frame, FrameOutcome.ACK_EMPTY)
         begin, in_window = producer.begin, producer.span[0].begin if producer.span else frame.begin
         if begin >= in_window:
-            return self._commit(producer, frame, Outcome.ACK_COMMIT_WINDOW)
-        return self._commit(producer, frame, Outcome.ACK_COMMIT_REPLAY, (begin, in_window))
+            return self._commit(producer, frame, FrameOutcome.ACK_COMMIT_WINDOW)
+        return self._commit(producer, frame, FrameOutcome.ACK_COMMIT_REPLAY, (begin, in_window))
 
     def _commit(
-        self, producer: _Producer, frame: Frame, outcome: Outcome, replay_range: tuple[int, int] | None = None
-    ) -> Outcome:
+        self, producer: _Producer, frame: Frame, outcome: FrameOutcome, replay_range: tuple[int, int] | None = None
+    ) -> FrameOutcome:
         self._retain(producer, frame)
         self._run = _Run(producer, frame, replay_range)
         return outcome

@@ -17,15 +17,15 @@ from conduit_py.errors import (
     ShuttingDown,
 )
 from conduit_py.graph.compile import compile_pipeline
-from conduit_py.graph.guarantees import stateful
+from conduit_py.graph.guarantees import stateful_processors
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
-from conduit_py.lifecycle.letter_desk import LetterDesk
+from conduit_py.lifecycle.dead_letter_service import DeadLetterService
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import LastError, PipelineState, Status, Stopper
+from conduit_py.store.position_history import HistoryPoint, PositionHistory
 from conduit_py.store.store import Store
-from conduit_py.store.trail import Point, Trail
 from conduit_py.stream.meter import Progress
 
 log = logging.getLogger("conduit_py")
@@ -162,12 +162,12 @@ class Fleet:
         graph = compile_pipeline(pipeline)
         member = self[pipeline.id]
         was_running = member.running
-        await self._drained(member)
+        await self._drain(member)
         member.graph = graph
         if was_running and member.state.stopped_by is not Stopper.USER:
             self.start(pipeline.id)
 
-    async def _drained(self, member: Member) -> None:
+    async def _drain(self, member: Member) -> None:
         while member.running:
             self.stop(member.pipeline.id, by=Stopper.SYSTEM)
             # Whoever waits for it too may start it again at once, by the old definition.
@@ -191,13 +191,13 @@ class Fleet:
 
     async def remove(self, id: str) -> None:
         """Drain a pipeline and let go of it; its positions stay in the store."""
-        await self._drained(self[id])
+        await self._drain(self[id])
         self._members.pop(id, None)
 
     @property
-    def letters(self) -> LetterDesk:
+    def letters(self) -> DeadLetterService:
         """The dead letters of pipelines that keep them in the store, also of those that are not here any more."""
-        return LetterDesk(self._store.letters, lambda: dict(self._members))
+        return DeadLetterService(self._store.letters, lambda: dict(self._members))
 
     async def positions(self, id: str) -> dict[str, bytes]:
         """From where each source would go on."""
@@ -229,7 +229,7 @@ class Fleet:
 
     async def _check_unbound(self, member: Member, source: str) -> None:
         pipeline, claimed = member.pipeline, await self._store.claimed(member.pipeline.id)
-        keeping = stateful(member.graph)
+        keeping = stateful_processors(member.graph)
         if keeping and claimed is not None and claimed.checkpoint is not None:
             raise PositionBound(
                 f"{', '.join(keeping)} of pipeline {pipeline.id!r} keeps state that has counted what was read; "
@@ -238,12 +238,12 @@ class Fleet:
                 "or change the position and leave the state as it is (`--keep-state`)",
             )
 
-    async def trail(self, id: str, source: str) -> Trail:
+    async def trail(self, id: str, source: str) -> PositionHistory:
         """The points of the past to which a source can be set back."""
         self._with_source(id, source)
         return await self._store.trail(id, source)
 
-    async def replay(self, id: str, source: str, since: float, *, keep_state: bool = False) -> Point:
+    async def replay(self, id: str, source: str, since: float, *, keep_state: bool = False) -> HistoryPoint:
         """Have a source read again what was settled since a time, and maybe a little before; as `set_position`."""
         trail = await self.trail(id, source)
         point = trail.at(since)

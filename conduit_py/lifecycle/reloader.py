@@ -9,12 +9,12 @@ from typing import Literal, TypeAlias
 
 import trio
 
-from conduit_py.config.definitions import Definitions, Reading
+from conduit_py.config.definitions import Definitions, LoadedFiles
 from conduit_py.config.loaded import LoadedPipeline
 from conduit_py.errors import FleetError, PipelineInvalid, Problem, RunError, describe
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
-from conduit_py.lifecycle.difference import difference
+from conduit_py.lifecycle.definition_diff import diff_definitions
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.sdk.options import at
 from conduit_py.status import PipelineState, Status, Stopper
@@ -76,7 +76,7 @@ class Reloader:
         """Whether something is still being carried out."""
         return bool(self._working)
 
-    async def begin(self, reading: Reading) -> None:
+    async def begin(self, reading: LoadedFiles) -> None:
         """Take in everything that the files have, started by nobody yet."""
         for loaded, _ in self._sound(reading)[0]:
             await self._take_in(loaded)
@@ -93,7 +93,7 @@ class Reloader:
                 reading = await self._read(afresh=False)
             return self._follow(reading)
 
-    async def _read(self, *, afresh: bool) -> Reading:
+    async def _read(self, *, afresh: bool) -> LoadedFiles:
         patience = trio.CancelScope()
         self._nursery.start_soon(self._name_slow_file, patience)
         try:
@@ -110,7 +110,7 @@ class Reloader:
                 file = self._shown(str(self.definitions.loading or self.definitions.path))
                 log.warning("%s takes long to load; until its code ends, no change of any file is followed", file)
 
-    def _follow(self, reading: Reading) -> Reload:
+    def _follow(self, reading: LoadedFiles) -> Reload:
         sound, problems = self._sound(reading)
         steps: dict[str, Step] = {}
         for loaded, graph in sound:
@@ -126,14 +126,14 @@ class Reloader:
             self._flag(id, problem)
         return Reload(steps, tuple(problems))
 
-    def _missing(self, reading: Reading) -> tuple[list[str], dict[str, Problem]]:
+    def _missing(self, reading: LoadedFiles) -> tuple[list[str], dict[str, Problem]]:
         """The pipelines that were taken out of the files, and those that are there but cannot be used, with why."""
         present = {loaded.id for loaded in reading.whole.pipelines}
         missing = {id: reading.problem_of(id, loaded.file) for id, loaded in self._known.items() if id not in present}
         broken = {id: problem for id, problem in missing.items() if problem is not None}
         return [id for id in missing if id not in broken], broken
 
-    def _sound(self, reading: Reading) -> tuple[list[tuple[LoadedPipeline, Graph]], list[Problem]]:
+    def _sound(self, reading: LoadedFiles) -> tuple[list[tuple[LoadedPipeline, Graph]], list[Problem]]:
         """What can be used of a reading, and all problems of the rest, which are logged when they are new."""
         sound, problems = [], list(reading.whole.problems)
         for loaded in reading.whole.pipelines:
@@ -164,7 +164,7 @@ class Reloader:
             if not isinstance(member.definition, _NotOpened):
                 self._clear(loaded.id)
             return None
-        changed = difference(member.graph, graph)
+        changed = diff_definitions(member.graph, graph)
         if not changed and loaded.desired == known.desired and not busy:
             self._known[loaded.id] = loaded
             self._clear(loaded.id)
@@ -220,17 +220,17 @@ class Reloader:
             return
         self._known[id] = loaded
         member = self._fleet[id]
-        changed = difference(member.graph, graph)
+        changed = diff_definitions(member.graph, graph)
         if not member.running or changed.rest:
             then = ", so it is drained and started anew" if member.running else ""
             log.info("pipeline %s: %s changed%s", id, changed.rest or "its definition", then)
             await self._fleet.replace(loaded.pipeline)
-        elif changed and not await self._swapped(loaded, sorted(changed.processors)):
+        elif changed and not await self._swap(loaded, sorted(changed.processors)):
             return
         member.definition = None
         self._heed_status(known, loaded, bool(changed))
 
-    async def _swapped(self, loaded: LoadedPipeline, nodes: list[str]) -> bool:
+    async def _swap(self, loaded: LoadedPipeline, nodes: list[str]) -> bool:
         try:
             with trio.fail_after(OPEN_SECONDS):
                 await self._fleet.swap(loaded.pipeline, nodes)

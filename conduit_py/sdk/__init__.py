@@ -4,17 +4,20 @@ from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
-from conduit_py.sdk.defer import Defer
-from conduit_py.sdk.destination import AckMode, Answer, Destination, Level
+from conduit_py.sdk.destination import (
+    AckMode,
+    Answer,
+    DestinationConnector,
+    PieceRefused,
+    PreparingDestination,
+    StagedDestination,
+    TransactionalDestination,
+    WriteGuarantee,
+)
 from conduit_py.sdk.options import Options
-from conduit_py.sdk.preparing import PieceRefused, PreparingDestination
-from conduit_py.sdk.processor import Processor, Result, processor
-from conduit_py.sdk.rows import Rows
-from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, Reading, Source
-from conduit_py.sdk.splittable import SplittableSource
-from conduit_py.sdk.state import State
-from conduit_py.sdk.tally import Tally
-from conduit_py.sdk.transactional import StagedDestination, TransactionalDestination
+from conduit_py.sdk.processor import Processor, Result, Rows, processor
+from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, QueueCounts, Reading, SourceConnector, SplittableSource
+from conduit_py.sdk.state import Defer, State
 
 __all__ = [
     "AckMode",
@@ -22,14 +25,13 @@ __all__ = [
     "Batch",
     "Data",
     "Defer",
-    "Destination",
+    "DestinationConnector",
     "EndOfSource",
     "FatalError",
     "Fate",
     "FateHandler",
     "Fenced",
     "Lag",
-    "Level",
     "MessageId",
     "NothingYet",
     "Operation",
@@ -38,19 +40,20 @@ __all__ = [
     "PieceRefused",
     "PreparingDestination",
     "Processor",
+    "QueueCounts",
     "Reading",
     "Record",
     "RecordRefused",
     "Result",
     "Rows",
-    "Source",
+    "SourceConnector",
     "SplittableSource",
     "StagedDestination",
     "State",
     "Structured",
-    "Tally",
     "TransactionalDestination",
     "TransientError",
+    "WriteGuarantee",
     "decode_json",
     "encode_json",
     "metadata",

@@ -38,7 +38,7 @@ def place_of_call() -> Place | None:
 
 _CONSTRUCTION = {"__init__", "__call__"}
 _DECLARING = {
-    "conduit_py.definition",
+    "conduit_py.resolve",
     "conduit_py.pipeline",
     "conduit_py.sdk.options",
     "conduit_py.sdk.plugin",

@@ -1,7 +1,8 @@
-"""Processor: what happens to records on the way."""
+"""Processors: what happens to records on the way, as a class or as a function."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, overload
 
@@ -15,6 +16,7 @@ from conduit_py.sdk.state import State
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 Result: TypeAlias = Record | list[Record] | Exception | None
 """One record goes on, a list splits, None filters, an exception nacks."""
@@ -192,3 +194,17 @@ def processor(function: Callable[..., Any] | None = None, /, **settings: Any) ->
     if not callable(function) or inspect.isclass(function):
         raise TypeError("@processor takes a function; write a class as `class Name(conduit_py.sdk.Processor)`")
     return FunctionProcessor(function, **settings)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The answer of an Arrow processor that filters or refuses rows. Row i is always the record of row i.
+
+    `table` has the rows as they are now, all of them; without it the records stay as they are. `keep`, a boolean
+    array, filters the rows for which it is not true. `refuse`, an array of texts, refuses those that have one, for
+    that reason, whatever `keep` says of them.
+    """
+
+    table: "pa.Table | pa.RecordBatch | None" = None
+    keep: "pa.BooleanArray | pa.ChunkedArray | None" = None
+    refuse: "pa.StringArray | pa.ChunkedArray | None" = None

@@ -1,4 +1,4 @@
-"""State: what a processor of an exactly-once pipeline remembers, and what it asks the transaction to do."""
+"""State: what a processor of an exactly-once pipeline remembers. Defer: puts a record off to the next transaction."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +15,7 @@ Seen: TypeAlias = Callable[[str, Sequence[bytes]], Awaitable[set[bytes]]]
 """Which of the keys are durably recorded in a scope."""
 
 
-class Letter(NamedTuple):
+class PublishedMessage(NamedTuple):
     """A record to be sent to a target of the outbox once the transaction is committed."""
 
     target: str
@@ -23,12 +23,12 @@ class Letter(NamedTuple):
     body: bytes
 
 
-class Drained(NamedTuple):
+class StateChanges(NamedTuple):
     """What was done to a state since it was last drained."""
 
     puts: dict[str, bytes | None]
     once: list[tuple[str, bytes]]
-    letters: list[Letter]
+    letters: list[PublishedMessage]
 
 
 class State:
@@ -51,7 +51,7 @@ class State:
         self._once: list[tuple[str, bytes]] = []
         self._known: set[tuple[str, bytes]] = set()
         self._committing: set[tuple[str, bytes]] = set()
-        self._letters: list[Letter] = []
+        self._letters: list[PublishedMessage] = []
         self._batch: Batch | None = None
         self._index = 0
         self._unit = _Unit()
@@ -133,7 +133,7 @@ class State:
             raise FatalError(what, suggestion=f"{hint}; others must be added to outbox={{…}}")
         number = len(self._unit.letters)
         key = delivery_key((self.delivery_key, target.encode(), number.to_bytes(8, "big")))
-        self._unit.letters.append(Letter(target, key, record.to_json()))
+        self._unit.letters.append(PublishedMessage(target, key, record.to_json()))
 
     def _is_known(self, each: tuple[str, bytes]) -> bool:
         return each in self._unit.once or each in self._known or each in self._committing
@@ -191,9 +191,9 @@ class State:
         if self._unit.puts or self._unit.once or self._unit.letters:
             self._unit = _Unit()
 
-    def drain(self) -> Drained:
+    def drain(self) -> StateChanges:
         """What the transaction that ends now makes durable. The last one is committed by then."""
-        drained = Drained(self._changed, self._once, self._letters)
+        drained = StateChanges(self._changed, self._once, self._letters)
         # Until they are durable, only this knows them.
         self._committing, self._known = self._known, set()
         self._changed, self._once, self._letters = {}, [], []
@@ -209,7 +209,7 @@ class _Unit:
     def __init__(self) -> None:
         self.puts: dict[str, bytes | None] = {}
         self.once: dict[tuple[str, bytes], None] = {}
-        self.letters: list[Letter] = []
+        self.letters: list[PublishedMessage] = []
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -224,3 +224,18 @@ def _text(key: str) -> str:
 
 async def _nothing_seen(scope: str, keys: Sequence[bytes]) -> set[bytes]:
     return set()
+
+
+class Defer(Exception):
+    """Ends the transaction before this record: everything before it commits, and it is the first of the next one.
+
+    For a processor of an exactly-once pipeline that is declared to do so, `@processor(state=True, defers=True)`.
+    The record comes again as it came, and what was done to the state since is undone. The first record of a
+    transaction (`state.first`) cannot be deferred: there is nothing to commit before it, so it would be deferred
+    for ever. One that takes batches gives `Defer()` in place of the result for the record and all behind it.
+    """
+
+    def __init__(self, record: Record | None = None) -> None:
+        """The runtime notes the record as it came."""
+        super().__init__("deferred to the next transaction")
+        self.record = record

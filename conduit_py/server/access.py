@@ -1,14 +1,120 @@
-"""Access: the one check that every request and every WebSocket passes before any route sees it."""
+"""Access: tokens and their roles, and the one check that every request passes before any route sees it."""
 
+import hashlib
+import hmac
+import os
 import re
+import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from ipaddress import ip_address
+from pathlib import Path
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from conduit_py.server.problems import Fault, fault_response
-from conduit_py.server.tokens import Role, Tokens
+from conduit_py.errors import EnvironmentUnfit
+from conduit_py.server.errors import ErrorBody, error_response
 from conduit_py.server.web import PATHS
+
+VARIABLE = "CONDUIT_API_TOKEN"
+LENGTH_MIN = 20
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # what may follow "Bearer" in a header
+
+
+class Role(IntEnum):
+    """What a token allows; each role includes those before it."""
+
+    READ = 1
+    """Look at everything."""
+    OPERATE = 2
+    """Start, stop and restart pipelines, and set positions."""
+    ADMIN = 3
+    """Everything."""
+
+
+class Tokens:
+    """The tokens of a server. Only their digests are kept, and every look-up takes the same time."""
+
+    def __init__(self, roles: Mapping[str, Role]) -> None:
+        self._roles = [(_digest(token), role) for token, role in roles.items()]
+
+    def __len__(self) -> int:
+        return len(self._roles)
+
+    def role_of(self, token: str) -> Role | None:
+        """The role of a token, or None if nobody was given it."""
+        digest, found = _digest(token), None
+        for known, role in self._roles:  # all of them, wherever it stands
+            if hmac.compare_digest(digest, known):
+                found = role
+        return found
+
+
+def load_tokens(file: Path | None, environment: Mapping[str, str] = os.environ) -> Tokens:
+    """The tokens of a file, and the one in CONDUIT_API_TOKEN, which is an admin's. There may be none."""
+    roles = _read(file) if file is not None else {}
+    token = environment.get(VARIABLE, "").strip()
+    if token:
+        _check(token, VARIABLE)
+        roles[token] = Role.ADMIN
+    return Tokens(roles)
+
+
+def _read(file: Path) -> dict[str, Role]:
+    roles: dict[str, Role] = {}
+    for number, line in enumerate(_private_text(file).splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if words:
+            role, token = _parse(words, f"{file}:{number}")
+            if token in roles:
+                raise _unfit(f"{file}:{number}: this token stands in an earlier line too", "give each role its own")
+            roles[token] = role
+    if not roles:
+        raise _unfit(f"{file} has no token", "write a line such as `operate TOKEN`")
+    return roles
+
+
+def _private_text(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            status = os.fstat(opened.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise _unfit(f"token file {file} is not a regular file", "name a file")
+            if status.st_mode & 0o077:
+                mode = stat.S_IMODE(status.st_mode)
+                raise _unfit(f"token file {file} can be used by others (mode {mode:04o})", f"chmod 600 {file}")
+            return opened.read(1024 * 1024).decode()
+    except OSError as error:
+        raise _unfit(f"token file {file} cannot be read: {error.strerror}", "check its path and owner") from error
+    except UnicodeDecodeError as error:
+        raise _unfit(f"token file {file} is not text", "write lines such as `operate TOKEN`") from error
+
+
+def _parse(words: list[str], place: str) -> tuple[Role, str]:
+    if len(words) != 2:
+        raise _unfit(f"{place}: a line has a role and a token, not {len(words)} words", "write `operate TOKEN`")
+    name, token = words
+    if name not in ("read", "operate", "admin"):
+        raise _unfit(f"{place}: there is no such role", "roles are read, operate and admin")
+    _check(token, place)
+    return Role[name.upper()], token
+
+
+def _check(token: str, place: str) -> None:
+    # The token itself is in no message: messages end up in logs.
+    if len(token) < LENGTH_MIN or not _TOKEN.fullmatch(token):
+        what = f"a token has at least {LENGTH_MIN} letters, digits or any of ._~+/- and may end in ="
+        raise _unfit(f"{place}: {what}", 'make one with `python -c "import secrets; print(secrets.token_urlsafe(32))"`')
+
+
+def _unfit(message: str, suggestion: str) -> EnvironmentUnfit:
+    return EnvironmentUnfit(message, suggestion=suggestion)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", *PATHS})
 """What may be read without a token: these very paths, not what begins or ends like them."""
@@ -55,7 +161,7 @@ class Policy:
             return False
         return self.any_address or address.is_loopback
 
-    def required(self, scope: Scope) -> Role | None:
+    def required_role(self, scope: Scope) -> Role | None:
         """The role that a request needs, or None when it needs none. What is not known needs the highest."""
         if scope["type"] == "websocket":
             return Role.READ
@@ -64,7 +170,7 @@ class Policy:
         return Role.OPERATE if scope["path"].startswith(OPERATED) else Role.ADMIN
 
 
-class Access:
+class AccessCheck:
     """Lets a request pass when its host, origin and token are right, and puts the security headers on every answer."""
 
     def __init__(self, app: ASGIApp, policy: Policy) -> None:
@@ -79,41 +185,43 @@ class Access:
         if refusal is None:
             await self._app(scope, receive, _with_headers(send))
         elif scope["type"] == "http":
-            status, fault = refusal
+            status, error = refusal
             headers = {"www-authenticate": "Bearer"} if status == 401 else None
-            await fault_response(status, fault, headers)(scope, receive, _with_headers(send))
+            await error_response(status, error, headers)(scope, receive, _with_headers(send))
         else:
             await send({"type": "websocket.close", "code": 1008, "reason": refusal[1].code})
 
-    def _refusal(self, scope: Scope) -> tuple[int, Fault] | None:
+    def _refusal(self, scope: Scope) -> tuple[int, ErrorBody] | None:
         host = _only(scope, b"host")
         if host is None or not self._policy.knows(host):
             hint = "call it by its address, or allow the name with --allow-host"
-            return 400, Fault(code="host.refused", message="this server does not go by that host name", suggestion=hint)
+            return 400, ErrorBody(
+                code="host.refused", message="this server does not go by that host name", suggestion=hint
+            )
         if not _same_origin(scope, host):
-            return 403, Fault(code="origin.refused", message="pages of other sites may not change anything here")
+            return 403, ErrorBody(code="origin.refused", message="pages of other sites may not change anything here")
         return self._token_refusal(scope) or _path_refusal(scope)
 
-    def _token_refusal(self, scope: Scope) -> tuple[int, Fault] | None:
-        required = self._policy.required(scope)
-        if required is None or not len(self._policy.tokens):
+    def _token_refusal(self, scope: Scope) -> tuple[int, ErrorBody] | None:
+        required_role = self._policy.required_role(scope)
+        if required_role is None or not len(self._policy.tokens):
             return None
         token = _bearer(_only(scope, b"authorization"))
         role = self._policy.tokens.role_of(token) if token is not None else None
         if role is None:
             hint = "send the header `Authorization: Bearer TOKEN`"
-            return 401, Fault(code="access.token_missing", message="a valid token is needed", suggestion=hint)
-        if role < required:
-            message = f"this needs a token with the role {required.name.lower()}"
-            return 403, Fault(code="access.refused", message=message)
+            return 401, ErrorBody(code="access.token_missing", message="a valid token is needed", suggestion=hint)
+        if role < required_role:
+            message = f"this needs a token with the role {required_role.name.lower()}"
+            return 403, ErrorBody(code="access.refused", message=message)
         return None
 
 
-def _path_refusal(scope: Scope) -> tuple[int, Fault] | None:
+def _path_refusal(scope: Scope) -> tuple[int, ErrorBody] | None:
     """Routes overlook a line break at the end of a path, which could then mean one thing to them and another here."""
     if scope["path"].isprintable():
         return None
-    return 404, Fault(code="path.unknown", message="Not Found")
+    return 404, ErrorBody(code="path.unknown", message="Not Found")
 
 
 def host_name(host: str) -> str | None:

@@ -4,10 +4,10 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from conduit_py import __version__
-from conduit_py.server import health, letters, live, metrics, pipelines, plugins, positions, reload, taps, web
-from conduit_py.server.access import Access, Policy
-from conduit_py.server.body import BodyLimit
-from conduit_py.server.problems import Border, handle_problems
+from conduit_py.server import dead_letters, health, live, metrics, pipelines, plugins, positions, reload, taps, web
+from conduit_py.server.access import AccessCheck, Policy
+from conduit_py.server.errors import UnexpectedErrors, handle_errors
+from conduit_py.server.limits import BodyLimit
 from conduit_py.server.service import Service
 
 
@@ -24,15 +24,15 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    app.state.live = live.Live()
-    app.state.taps = taps.OpenTaps()
-    nouns = (pipelines, positions, letters, plugins, reload, taps, live, health, metrics, web)
+    app.state.live = live.LiveEvents()
+    app.state.taps = taps.TapCount()
+    nouns = (pipelines, positions, dead_letters, plugins, reload, taps, live, health, metrics, web)
     routers = [noun.router for noun in nouns]
     for router in routers:
         app.include_router(router)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    handle_problems(app, service.redaction, routes)
-    for layer in (Border, BodyLimit):
+    handle_errors(app, service.redaction, routes)
+    for layer in (UnexpectedErrors, BodyLimit):
         app.add_middleware(layer)
-    app.add_middleware(Access, policy=policy)
+    app.add_middleware(AccessCheck, policy=policy)
     return app

@@ -33,6 +33,6 @@ class EventStream(StreamingResponse):
                 return
 
 
-def streamed(description: str) -> dict[int | str, dict[str, Any]]:
+def event_response(description: str) -> dict[int | str, dict[str, Any]]:
     """How a route that answers with events is documented."""
     return {200: {"description": description, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from conduit_py.errors import ConduitError
-from conduit_py.server.problems import documented
-from conduit_py.server.service import Here, Service
-from conduit_py.server.views import View
+from conduit_py.server.errors import error_responses
+from conduit_py.server.service import InService, Service
+from conduit_py.server.views import ApiModel
 from conduit_py.status import Status
 
 router = APIRouter(tags=["health"])
@@ -19,14 +19,14 @@ STORE_SECONDS = 5.0
 """How long the store may take to answer before it counts as stuck."""
 
 
-class HealthView(View):
+class HealthView(ApiModel):
     """Whether the state store answers."""
 
     status: Literal["ok", "unwell"]
     reason: str | None = None
 
 
-class ProgressAgeView(View):
+class ProgressAgeView(ApiModel):
     """How a running pipeline gets on."""
 
     id: str
@@ -35,7 +35,7 @@ class ProgressAgeView(View):
     blocked_on: str | None
 
 
-class ReadyView(View):
+class ReadyView(ApiModel):
     """Whether the server has started what it had to, and how its pipelines do."""
 
     status: Literal["ready", "starting", "stopping"]
@@ -44,8 +44,8 @@ class ReadyView(View):
     running: list[ProgressAgeView]
 
 
-@router.get("/healthz", responses={**documented(), 503: {"model": HealthView}})
-async def healthz(service: Here, response: Response) -> HealthView:
+@router.get("/healthz", responses={**error_responses(), 503: {"model": HealthView}})
+async def healthz(service: InService, response: Response) -> HealthView:
     """200 while the state store answers, else 503."""
     reason = await _ailment(service)
     if reason is None:
@@ -54,8 +54,8 @@ async def healthz(service: Here, response: Response) -> HealthView:
     return HealthView(status="unwell", reason=reason)
 
 
-@router.get("/readyz", responses={**documented(), 503: {"model": ReadyView}})
-async def readyz(service: Here, response: Response) -> ReadyView:
+@router.get("/readyz", responses={**error_responses(), 503: {"model": ReadyView}})
+async def readyz(service: InService, response: Response) -> ReadyView:
     """200 from when every pipeline that should run was started until the server begins to stop, else 503."""
     status: Literal["ready", "starting", "stopping"] = "ready" if service.booted.is_set() else "starting"
     if service.closing.is_set():

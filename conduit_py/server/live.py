@@ -1,4 +1,4 @@
-"""Live over HTTP: the whole fleet or one pipeline twice a second, as server-sent events."""
+"""LiveEvents over HTTP: the whole fleet or one pipeline twice a second, as server-sent events."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -14,11 +14,11 @@ from fastapi.responses import StreamingResponse
 
 from conduit_py.errors import FleetError, PipelineUnknown
 from conduit_py.pipeline import Id
-from conduit_py.server.event_stream import EventStream, streamed
+from conduit_py.server.errors import error_responses
+from conduit_py.server.event_stream import EventStream, event_response
 from conduit_py.server.pipelines import pipeline_views
-from conduit_py.server.problems import documented
-from conduit_py.server.service import Here, Service
-from conduit_py.server.views import PipelineDetailsView, PipelineView, View, pipeline_details_view
+from conduit_py.server.service import InService, Service
+from conduit_py.server.views import ApiModel, PipelineDetailsView, PipelineView, pipeline_details_view
 
 router = APIRouter(prefix="/api/v1/live", tags=["live"])
 
@@ -34,14 +34,14 @@ class LiveFull(FleetError):
     code = "live.full"
 
 
-class FleetEvent(View):
+class FleetEvent(ApiModel):
     """The data of an event `fleet`."""
 
     at: float
     pipelines: list[PipelineView]
 
 
-class PipelineEvent(View):
+class PipelineEvent(ApiModel):
     """The data of an event `pipeline`."""
 
     at: float
@@ -49,14 +49,14 @@ class PipelineEvent(View):
 
 
 @dataclass(frozen=True)
-class Newest:
+class LiveEvent:
     """An event as it is sent, and when it was made."""
 
     event: bytes
     made_at: float
 
     @classmethod
-    def of(cls, name: str, data: View) -> "Newest":
+    def of(cls, name: str, data: ApiModel) -> "LiveEvent":
         return cls(f"event: {name}\ndata: {data.model_dump_json()}\n\n".encode(), trio.current_time())
 
     @property
@@ -64,13 +64,13 @@ class Newest:
         return trio.current_time() - self.made_at < INTERVAL_SECONDS
 
 
-class Live:
+class LiveEvents:
     """The newest events, each made at most once an interval however many clients watch. Nothing is queued for any."""
 
     def __init__(self) -> None:
         self._clients = 0
-        self._fleet: Newest | None = None
-        self._pipelines: dict[str, Newest] = {}
+        self._fleet: LiveEvent | None = None
+        self._pipelines: dict[str, LiveEvent] = {}
 
     @contextmanager
     def client(self) -> Iterator[None]:
@@ -87,7 +87,7 @@ class Live:
     def fleet(self, service: Service) -> bytes:
         """Every pipeline at a glance."""
         if self._fleet is None or not self._fleet.fresh:
-            self._fleet = Newest.of("fleet", FleetEvent(at=time.time(), pipelines=pipeline_views(service)))
+            self._fleet = LiveEvent.of("fleet", FleetEvent(at=time.time(), pipelines=pipeline_views(service)))
         return self._fleet.event
 
     def pipeline(self, service: Service, id: str) -> bytes:
@@ -96,13 +96,13 @@ class Live:
         if newest is None or not newest.fresh:
             self._pipelines = {each: newest for each, newest in self._pipelines.items() if newest.fresh}
             view = pipeline_details_view(member, service.redaction)
-            newest = self._pipelines[id] = Newest.of("pipeline", PipelineEvent(at=time.time(), pipeline=view))
+            newest = self._pipelines[id] = LiveEvent.of("pipeline", PipelineEvent(at=time.time(), pipeline=view))
         return newest.event
 
 
-async def _live_of(connection: HTTPConnection) -> Live:
+async def _live_of(connection: HTTPConnection) -> LiveEvents:
     live = connection.app.state.live
-    assert isinstance(live, Live)
+    assert isinstance(live, LiveEvents)
     return live
 
 
@@ -112,16 +112,16 @@ async def _live_of(connection: HTTPConnection) -> Live:
     response_class=StreamingResponse,
     response_model=None,
     responses={
-        **documented(404, 409),
-        **streamed(
+        **error_responses(404, 409),
+        **event_response(
             "server-sent events `fleet`, at most two a second, whose data is a FleetEvent; with "
             "`pipeline` those come every two seconds, and between them `pipeline` events with its nodes"
         ),
     },
 )
 async def watch_fleet(
-    service: Here,
-    live: Annotated[Live, Depends(_live_of)],
+    service: InService,
+    live: Annotated[LiveEvents, Depends(_live_of)],
     pipeline: Annotated[Id | None, Query(description="the pipeline whose nodes are wanted too")] = None,
 ) -> EventStream:
     """Every pipeline at a glance, again and again, until the client leaves or the server stops."""
@@ -133,12 +133,12 @@ async def watch_fleet(
     return EventStream(live.client(), _pipeline_events(live, service, pipeline))
 
 
-async def _fleet_events(live: Live, service: Service) -> AsyncIterator[bytes]:
+async def _fleet_events(live: LiveEvents, service: Service) -> AsyncIterator[bytes]:
     async for _ in _ticks(service):
         yield live.fleet(service)
 
 
-async def _pipeline_events(live: Live, service: Service, id: str) -> AsyncIterator[bytes]:
+async def _pipeline_events(live: LiveEvents, service: Service, id: str) -> AsyncIterator[bytes]:
     async for tick in _ticks(service):
         try:
             event = live.pipeline(service, id)

@@ -5,20 +5,20 @@ import trio
 from fastapi import APIRouter
 
 from conduit_py.sdk import catalog, registry
-from conduit_py.server.problems import documented
+from conduit_py.server.errors import error_responses
 from conduit_py.server.views import PluginDetailsView, PluginView
 
 router = APIRouter(prefix="/api/v1/plugins", tags=["plugins"])
 
 
-@router.get("", responses=documented())
+@router.get("", responses=error_responses())
 async def list_plugins() -> list[PluginView]:
     """Every connector and processor that is installed."""
     entries = await trio.to_thread.run_sync(catalog.list_plugins)  # the first time it imports them, which takes a while
     return [PluginView(**msgspec.structs.asdict(entry)) for entry in entries]
 
 
-@router.get("/{kind}/{name}", responses=documented(404, 503))
+@router.get("/{kind}/{name}", responses=error_responses(404, 503))
 async def show_plugin(kind: registry.Kind, name: str) -> PluginDetailsView:
     """A plugin with the JSON schema of its options."""
     return await trio.to_thread.run_sync(_details, kind, name)

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Path, Query
 from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
 from conduit_py.pipeline import NodeId
+from conduit_py.server.errors import error_responses
 from conduit_py.server.pipelines import PipelineId
-from conduit_py.server.problems import documented
-from conduit_py.server.service import Here, Service
-from conduit_py.server.views import HistoryView, PointView, PositionsView, ReplayView, View
-from conduit_py.store.trail import Point
+from conduit_py.server.service import InService, Service
+from conduit_py.server.views import ApiModel, HistoryView, PointView, PositionReplayView, PositionsView
+from conduit_py.store.position_history import HistoryPoint
 
 log = logging.getLogger("conduit_py.server")
 
@@ -28,7 +28,7 @@ Base64 = Annotated[
 ]
 
 
-class PositionRequest(View):
+class PositionRequest(ApiModel):
     """The position after which a source goes on, in base64."""
 
     model_config = ConfigDict(extra="forbid")
@@ -37,7 +37,7 @@ class PositionRequest(View):
     keep_state: bool = Field(default=False, strict=True, description=KEEP_STATE)
 
 
-class ReplayRequest(View):
+class ReplayRequest(ApiModel):
     """From when on to read again: a time with its zone, or `start` for everything there is."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
@@ -46,23 +46,26 @@ class ReplayRequest(View):
     keep_state: bool = Field(default=False, strict=True, description=KEEP_STATE)
 
 
-@router.get("", responses=documented(404, 503))
-async def list_positions(service: Here, id: PipelineId) -> PositionsView:
+@router.get("", responses=error_responses(404, 503))
+async def list_positions(service: InService, id: PipelineId) -> PositionsView:
     """The durable position of every source; null for one that starts from the beginning."""
     return await _positions(service, id)
 
 
-@router.put("/{source}", responses=documented(404, 409, 503))
-async def set_position(service: Here, id: PipelineId, source: SourceId, request: PositionRequest) -> PositionsView:
+@router.put("/{source}", responses=error_responses(404, 409, 503))
+async def set_position(service: InService, id: PipelineId, source: SourceId, request: PositionRequest) -> PositionsView:
     """Have a source go on after another position; only while the pipeline is stopped."""
     await service.fleet.set_position(id, source, b64decode(request.position), keep_state=request.keep_state)
     log.info("pipeline %s: position of %s set, over HTTP", id, source)
     return await _positions(service, id)
 
 
-@router.delete("/{source}", responses=documented(404, 409, 503))
+@router.delete("/{source}", responses=error_responses(404, 409, 503))
 async def reset_position(
-    service: Here, id: PipelineId, source: SourceId, keep_state: Annotated[bool, Query(description=KEEP_STATE)] = False
+    service: InService,
+    id: PipelineId,
+    source: SourceId,
+    keep_state: Annotated[bool, Query(description=KEEP_STATE)] = False,
 ) -> PositionsView:
     """Have a source start from the beginning; only while the pipeline is stopped."""
     await service.fleet.set_position(id, source, None, keep_state=keep_state)
@@ -70,15 +73,15 @@ async def reset_position(
     return await _positions(service, id)
 
 
-@router.get("/{source}/history", responses=documented(404, 503))
-async def list_points(service: Here, id: PipelineId, source: SourceId) -> HistoryView:
+@router.get("/{source}/history", responses=error_responses(404, 503))
+async def list_points(service: InService, id: PipelineId, source: SourceId) -> HistoryView:
     """The points of the past to which a source can be set back, the oldest first."""
     trail = await service.fleet.trail(id, source)
     return HistoryView(points=[_point(point) for point in trail.points])
 
 
-@router.post("/{source}/replay", responses=documented(404, 409, 503))
-async def replay(service: Here, id: PipelineId, source: SourceId, request: ReplayRequest) -> ReplayView:
+@router.post("/{source}/replay", responses=error_responses(404, 409, 503))
+async def replay(service: InService, id: PipelineId, source: SourceId, request: ReplayRequest) -> PositionReplayView:
     """Have a source read again what was settled since a time, or everything; only while the pipeline is stopped.
 
     It is set back to the last point that is not after the time, so a little more may be read again.
@@ -90,18 +93,18 @@ async def replay(service: Here, id: PipelineId, source: SourceId, request: Repla
         since = max(request.since.timestamp(), 0.0)
         point = _point(await service.fleet.replay(id, source, since, keep_state=request.keep_state))
     log.info("pipeline %s: %s is to read again what came since %s, over HTTP", id, source, request.since)
-    return ReplayView(positions=(await _positions(service, id)).positions, point=point)
+    return PositionReplayView(positions=(await _positions(service, id)).positions, point=point)
 
 
-def _point(point: Point) -> PointView:
-    return PointView(at=point.at, position=_shown(point.position), start=point.start)
+def _point(point: HistoryPoint) -> PointView:
+    return PointView(at=point.at, position=_in_base64(point.position), start=point.start)
 
 
-def _shown(position: bytes | None) -> str | None:
+def _in_base64(position: bytes | None) -> str | None:
     return None if position is None else b64encode(position).decode()
 
 
 async def _positions(service: Service, id: str) -> PositionsView:
     positions = await service.fleet.positions(id)
     shown = {node.id: positions.get(node.id) for node in service.fleet[id].graph.sources}
-    return PositionsView(positions={source: _shown(each) for source, each in shown.items()})
+    return PositionsView(positions={source: _in_base64(each) for source, each in shown.items()})

@@ -8,9 +8,9 @@ from weakref import WeakSet
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from conduit_py.config.secrets import SECRETS
-from conduit_py.encodable import encodable
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.pipeline import Pipeline
+from conduit_py.safe_text import safe_text
 from conduit_py.sdk.plugin import Plugin
 
 
@@ -24,7 +24,7 @@ class Redaction:
     def __call__(self, text: str) -> str:
         """The text with every secret of this process masked, and fit to be sent."""
         self.learn()
-        return encodable(SECRETS.redact(text))
+        return safe_text(SECRETS.redact(text))
 
     def learn(self) -> None:
         """Look for secrets in pipelines that came, or were replaced, since the last time."""

@@ -7,9 +7,9 @@ from pydantic import Field
 
 from conduit_py.errors import FleetError, ShuttingDown
 from conduit_py.lifecycle.reloader import Step
-from conduit_py.server.problems import documented
-from conduit_py.server.service import Here
-from conduit_py.server.views import DefinitionView, View, definition_view
+from conduit_py.server.errors import error_responses
+from conduit_py.server.service import InService
+from conduit_py.server.views import ApiModel, DefinitionView, definition_view
 
 log = logging.getLogger("conduit_py.server")
 
@@ -22,15 +22,15 @@ class NoFiles(FleetError):
     code = "reload.no_files"
 
 
-class ReloadView(View):
+class ReloadView(ApiModel):
     """What the files changed: a step for each pipeline that differs, and everything that is wrong with the files."""
 
     steps: dict[str, Step] = Field(description="by pipeline: what is being done; its status says when it is done")
     problems: list[DefinitionView]
 
 
-@router.post("", status_code=202, responses=documented(409, 503))
-async def reload(service: Here) -> ReloadView:
+@router.post("", status_code=202, responses=error_responses(409, 503))
+async def reload(service: InService) -> ReloadView:
     """Read all pipeline files again, with what they refer to, and begin to carry out what has changed."""
     if service.reloader is None:
         raise NoFiles("the pipelines of this server do not come from files")

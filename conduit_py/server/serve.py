@@ -15,11 +15,10 @@ from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import wrap_app
 
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.server.access import Policy
+from conduit_py.server.access import VARIABLE, Policy, Tokens
 from conduit_py.server.app import create_app
-from conduit_py.server.connection import Connection, Door, Listener
+from conduit_py.server.limits import ConnectionLimit, LimitedConnection, LimitedListener
 from conduit_py.server.service import Service
-from conduit_py.server.tokens import VARIABLE, Tokens
 
 log = logging.getLogger("conduit_py.server")
 
@@ -79,13 +78,13 @@ async def serve_api(
     """
     config.check()
     context = WorkerContext(None)
-    door = Door(partial(TCPServer, _wrapped(service, config), _hypercorn(), context, ConnectionState({})))
+    door = ConnectionLimit(partial(TCPServer, _asgi_app(service, config), _hypercorn(), context, ConnectionState({})))
     encrypted = _tls(config)
     listeners = await _listen(config)
     url = _url(config, listeners[0])
     _warn_of_plain_text(config)
     async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
-        limited = [_limited(listener, encrypted) for listener in listeners]
+        limited = [_limit_connections(listener, encrypted) for listener in listeners]
         accepting.start_soon(partial(trio.serve_listeners, handler_nursery=connections), door, limited)
         task_status.started(url)
         await until.wait()
@@ -94,7 +93,7 @@ async def serve_api(
         connections.cancel_scope.deadline = trio.current_time() + GRACE_SECONDS
 
 
-def _wrapped(service: Service, config: ServerConfig) -> AppWrapper:
+def _asgi_app(service: Service, config: ServerConfig) -> AppWrapper:
     return wrap_app(create_app(service, config.policy), 0, "asgi")  # type: ignore[arg-type]  # two spellings of ASGI
 
 
@@ -119,10 +118,10 @@ async def _listen(config: ServerConfig) -> list[trio.SocketListener]:
         ) from error
 
 
-def _limited(
+def _limit_connections(
     listener: trio.SocketListener, encrypted: ssl.SSLContext | None
-) -> trio.abc.Listener[Connection | trio.SSLStream[Connection]]:
-    limited = Listener(listener)
+) -> trio.abc.Listener[LimitedConnection | trio.SSLStream[LimitedConnection]]:
+    limited = LimitedListener(listener)
     return trio.SSLListener(limited, encrypted, https_compatible=True) if encrypted else limited
 
 

@@ -87,5 +87,5 @@ async def _service_of(connection: HTTPConnection) -> Service:
     return service
 
 
-Here = Annotated[Service, Depends(_service_of)]
+InService = Annotated[Service, Depends(_service_of)]
 """What a route declares to be given the service."""

@@ -16,11 +16,11 @@ from conduit_py.errors import FleetError, PipelineUnknown
 from conduit_py.inspect.tap import RATE, Outcome, Sample, Tap
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline import NodeId
-from conduit_py.server.event_stream import EventStream, streamed
+from conduit_py.server.errors import error_responses
+from conduit_py.server.event_stream import EventStream, event_response
 from conduit_py.server.pipelines import PipelineId
-from conduit_py.server.problems import documented
-from conduit_py.server.service import Here, Service
-from conduit_py.server.views import View
+from conduit_py.server.service import InService, Service
+from conduit_py.server.views import ApiModel
 
 log = logging.getLogger("conduit_py.server")
 
@@ -49,7 +49,7 @@ class TapImpossible(FleetError):
     code = "tap.impossible"
 
 
-class MessageView(View):
+class MessageView(ApiModel):
     """Who a message is, the same at every node, and where its source has it from."""
 
     source: str
@@ -58,7 +58,7 @@ class MessageView(View):
     position: str = Field(description="in base64")
 
 
-class RecordEvent(View):
+class RecordEvent(ApiModel):
     """The data of an event `record`. Records are in their JSON form, without secrets."""
 
     at: float
@@ -72,13 +72,13 @@ class RecordEvent(View):
     skipped: int = Field(description="how many records passed since the one before and were not sampled")
 
 
-class DroppedEvent(View):
+class DroppedEvent(ApiModel):
     """The data of an event `dropped`: records that were sampled since the last one, but not read in time."""
 
     count: int
 
 
-class OpenTaps:
+class TapCount:
     """Counts the taps of a server."""
 
     def __init__(self) -> None:
@@ -98,9 +98,9 @@ class OpenTaps:
             self._count -= 1
 
 
-async def _taps_of(connection: HTTPConnection) -> OpenTaps:
+async def _taps_of(connection: HTTPConnection) -> TapCount:
     taps = connection.app.state.taps
-    assert isinstance(taps, OpenTaps)
+    assert isinstance(taps, TapCount)
     return taps
 
 
@@ -110,15 +110,15 @@ async def _taps_of(connection: HTTPConnection) -> OpenTaps:
     response_class=StreamingResponse,
     response_model=None,
     responses={
-        **documented(404, 409),
-        **streamed(
+        **error_responses(404, 409),
+        **event_response(
             "server-sent events `record`, whose data is a RecordEvent, and `dropped`, whose data is a DroppedEvent"
         ),
     },
 )
 async def tap_node(
-    service: Here,
-    taps: Annotated[OpenTaps, Depends(_taps_of)],
+    service: InService,
+    taps: Annotated[TapCount, Depends(_taps_of)],
     id: PipelineId,
     node: Node,
     rate: Rate = RATE,
@@ -177,5 +177,5 @@ def record_event(sample: Sample) -> RecordEvent:
     return RecordEvent(message=message, **fields)
 
 
-def _event(name: str, data: View) -> bytes:
+def _event(name: str, data: ApiModel) -> bytes:
     return f"event: {name}\ndata: {data.model_dump_json()}\n\n".encode()

@@ -12,19 +12,19 @@ from conduit_py.graph.node import Node, connector_label
 from conduit_py.lifecycle.commit_strategies import channel_size
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline import DeadLetters, Delivery
-from conduit_py.sdk import Destination
+from conduit_py.sdk import DestinationConnector
 from conduit_py.server.redaction import Redaction
 from conduit_py.status import Status, Stopper
 from conduit_py.stream.meter import Histogram, Meter, NodeKind, Progress
 
 
-class View(BaseModel):
+class ApiModel(BaseModel):
     """Base of everything that is shown."""
 
     model_config = ConfigDict(frozen=True)
 
 
-class HistogramView(View):
+class HistogramView(ApiModel):
     """How durations are spread: `counts[i]` were at most `bounds[i]` seconds, the last one above every bound."""
 
     bounds: list[float]
@@ -32,7 +32,7 @@ class HistogramView(View):
     total: float
 
 
-class ErrorView(View):
+class ErrorView(ApiModel):
     """The first error of the last run that failed."""
 
     code: str
@@ -42,7 +42,7 @@ class ErrorView(View):
     at: float = Field(description="seconds since 1970")
 
 
-class ProgressView(View):
+class ProgressView(ApiModel):
     """What a pipeline has done since it was last started in this process."""
 
     elapsed_seconds: float
@@ -56,7 +56,7 @@ class ProgressView(View):
     stalled_seconds: float = Field(description="for how long some source has had records to settle and settled none")
 
 
-class PipelineView(View):
+class PipelineView(ApiModel):
     """A pipeline at a glance."""
 
     id: str
@@ -70,13 +70,13 @@ class PipelineView(View):
     progress: ProgressView | None
 
 
-class PipelinesView(View):
+class PipelinesView(ApiModel):
     """Every pipeline of the server."""
 
     pipelines: list[PipelineView]
 
 
-class LagView(View):
+class LagView(ApiModel):
     """How much a source has still to read, in the units that it knows."""
 
     records: int | None
@@ -84,7 +84,7 @@ class LagView(View):
     seconds: float | None
 
 
-class TallyView(View):
+class TallyView(ApiModel):
     """What a source over a shared queue has counted; `held` is how many leases it keeps now."""
 
     held: int
@@ -96,7 +96,7 @@ class TallyView(View):
     failed: int = Field(description="objects that could not be opened or read")
 
 
-class NodeView(View):
+class NodeView(ApiModel):
     """A node of a pipeline, its neighbours and its counters; those are 0 before the first run in this process."""
 
     id: str
@@ -122,7 +122,7 @@ class NodeView(View):
     settling: HistogramView = Field(description="how long the records of a source took from read to acked")
 
 
-class DeadLettersView(View):
+class DeadLettersView(ApiModel):
     """What becomes of refused records, and how many there were."""
 
     handler: str
@@ -131,7 +131,7 @@ class DeadLettersView(View):
     records: int
 
 
-class DefinitionView(View):
+class DefinitionView(ApiModel):
     """A mistake in a definition, with the place where it stands."""
 
     message: str
@@ -141,7 +141,7 @@ class DefinitionView(View):
     suggestion: str | None
 
 
-class GuaranteeView(View):
+class GuaranteeView(ApiModel):
     """What holds for the records of one source at one destination, whatever crashes, and why."""
 
     source: str
@@ -161,20 +161,20 @@ class PipelineDetailsView(PipelineView):
     definition: DefinitionView | None = Field(description="what is wrong with its newest definition, if not in effect")
 
 
-class AcceptedView(View):
+class AcceptedView(ApiModel):
     """A command was accepted; the status says when it is done."""
 
     id: str
     status: Status
 
 
-class PositionsView(View):
+class PositionsView(ApiModel):
     """From where each source goes on, in base64; null is the beginning."""
 
     positions: dict[str, str | None]
 
 
-class PointView(View):
+class PointView(ApiModel):
     """A position that was durable at a time."""
 
     at: float = Field(description="seconds since 1970")
@@ -182,19 +182,19 @@ class PointView(View):
     start: bool = Field(description="whether a run of the pipeline began here")
 
 
-class HistoryView(View):
+class HistoryView(ApiModel):
     """Where a source has been, the oldest point first: the older, the fewer."""
 
     points: list[PointView]
 
 
-class ReplayView(PositionsView):
+class PositionReplayView(PositionsView):
     """From where each source goes on now, and the point that was gone back to; null is the beginning."""
 
     point: PointView | None
 
 
-class PluginView(View):
+class PluginView(ApiModel):
     """A connector or processor that is installed."""
 
     kind: Literal["source", "destination", "processor"]
@@ -288,7 +288,7 @@ def _histogram_view(histogram: Histogram) -> HistogramView:
 
 def _dead_letters_view(dead_letters: DeadLetters, records: int) -> DeadLettersView:
     handler = dead_letters.handler
-    if isinstance(handler, Destination):
+    if isinstance(handler, DestinationConnector):
         name = connector_label(handler)
     else:
         name = handler if isinstance(handler, str) else getattr(handler, "__name__", type(handler).__name__)

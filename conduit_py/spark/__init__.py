@@ -7,7 +7,7 @@ because it needs pyspark.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from conduit_py.spark.data_source import DataSource
+    from conduit_py.spark.datasource.data_source import DataSource
 
 __all__ = ["DataSource"]
 
@@ -15,6 +15,6 @@ __all__ = ["DataSource"]
 def __getattr__(name: str) -> Any:
     if name != "DataSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from conduit_py.spark.data_source import DataSource
+    from conduit_py.spark.datasource.data_source import DataSource
 
     return DataSource

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from conduit_py.store.tables import Access
+    from conduit_py.store.tables import TableAccess
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Changes(msgspec.Struct):
         return _DECODER.decode(encoded)
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class ClaimState(msgspec.Struct, frozen=True):
     """What is durable of a claim: the newest fence, and the last transaction of its owner."""
 
     fence: int
@@ -79,7 +79,7 @@ class Claim:
     transaction, 0 before the first, and `checkpoint` what it recorded.
     """
 
-    def __init__(self, owner: str, claimed: Claimed, access: "Access") -> None:
+    def __init__(self, owner: str, claimed: ClaimState, access: "TableAccess") -> None:
         self.owner = owner
         self.fence = claimed.fence
         self.committed = claimed.committed

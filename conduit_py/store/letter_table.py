@@ -13,12 +13,11 @@ import msgspec
 from conduit_py.batch import Piece
 from conduit_py.errors import LetterBusy, LetterUnknown
 from conduit_py.record import Record
-from conduit_py.store.database import APPLICATION_ID, Format
-from conduit_py.store.letter import Letter, LetterState, Refusal
-from conduit_py.store.letter_filter import LetterFilter, conditions
-from conduit_py.store.packing import pack, unpack
+from conduit_py.record_codec import decode_record, encode_record
+from conduit_py.store.sqlite.database import APPLICATION_ID, FileFormat
+from conduit_py.store.stored_letter import LetterFilter, LetterState, Refusal, StoredLetter, conditions
 
-FORMAT = Format(
+FORMAT = FileFormat(
     """
 CREATE TABLE letters (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -48,7 +47,7 @@ CREATE INDEX letters_by_cause ON letters (pipeline, node, cause, last_at)
 )
 
 
-class Summary(msgspec.Struct, frozen=True):
+class LetterSummary(msgspec.Struct, frozen=True):
     """A letter without its records: what a list shows."""
 
     id: str
@@ -68,15 +67,15 @@ class Summary(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Page(NamedTuple):
+class LetterPage(NamedTuple):
     """Some letters, newest first, and where the next ones begin; `total` counts all that match."""
 
-    letters: list[Summary]
+    letters: list[LetterSummary]
     next: int | None
     total: int
 
 
-class Cause(msgspec.Struct, frozen=True):
+class CauseCount(msgspec.Struct, frozen=True):
     """How many letters were refused by one node in one way."""
 
     pipeline: str
@@ -87,7 +86,7 @@ class Cause(msgspec.Struct, frozen=True):
     last_at: float
 
 
-class Tally(NamedTuple):
+class LetterCount(NamedTuple):
     """The letters of a pipeline in one state."""
 
     pipeline: str
@@ -96,14 +95,14 @@ class Tally(NamedTuple):
     bytes: int
 
 
-class Queued(NamedTuple):
+class QueuedLetter(NamedTuple):
     """A letter that waits for its turn to be sent again."""
 
     turn: int
-    letter: Letter
+    letter: StoredLetter
 
 
-class Settled(NamedTuple):
+class SettledLetter(NamedTuple):
     """A letter that was sent again, and what is left of it: nothing, if it was delivered.
 
     `turn` and `attempts` tell this sending from a later one of the same letter.
@@ -112,10 +111,10 @@ class Settled(NamedTuple):
     id: str
     turn: int
     attempts: int
-    left: list[Letter]
+    left: list[StoredLetter]
 
     @classmethod
-    def of(cls, queued: Queued, left: list[Letter]) -> "Settled":
+    def of(cls, queued: QueuedLetter, left: list[StoredLetter]) -> "SettledLetter":
         return cls(queued.letter.id, queued.turn, queued.letter.attempts, left)
 
 
@@ -137,38 +136,38 @@ class LetterTable:
         # Turns must grow while anybody waits for the next one, also when the last letter with one is gone.
         self._turn: int = self._one("SELECT coalesce(max(turn), 0) FROM letters")
 
-    def store(self, letters: Iterable[Letter]) -> None:
+    def store(self, letters: Iterable[StoredLetter]) -> None:
         """Keep letters, each in place of an earlier one about the same message."""
         for letter in letters:
             known = self._find(letter.id)
             self._put(known.again(letter) if known is not None else letter)
 
-    def letter(self, id: str) -> Letter:
+    def letter(self, id: str) -> StoredLetter:
         found = self._find(id)
         if found is None:
             raise LetterUnknown(f"there is no dead letter {id!r}", suggestion="it may have been delivered or discarded")
         return found
 
-    def page(self, filter: LetterFilter, before: int | None, limit: int) -> Page:
+    def page(self, filter: LetterFilter, before: int | None, limit: int) -> LetterPage:
         where, values = conditions(filter)
         total = self._one(f"SELECT count(*) FROM letters WHERE {where}", *values)
         sql = f"SELECT number, {_SUMMARY} FROM letters WHERE {where} AND number < ? ORDER BY number DESC LIMIT ?"
         rows = self._connection.execute(sql, (*values, 2**62 if before is None else before, limit + 1)).fetchall()
         following = rows[limit - 1][0] if len(rows) > limit else None
-        return Page([_summary(row[1:]) for row in rows[:limit]], following, total)
+        return LetterPage([_summary(row[1:]) for row in rows[:limit]], following, total)
 
-    def causes(self, filter: LetterFilter, limit: int) -> list[Cause]:
+    def causes(self, filter: LetterFilter, limit: int) -> list[CauseCount]:
         """The most frequent causes, those first."""
         where, values = conditions(filter)
         sql = (
             "SELECT pipeline, node, cause, count(*), min(first_at), max(last_at) FROM letters "
             f"WHERE {where} GROUP BY pipeline, node, cause ORDER BY count(*) DESC, pipeline, node, cause LIMIT ?"
         )
-        return [Cause(*row) for row in self._connection.execute(sql, (*values, limit))]
+        return [CauseCount(*row) for row in self._connection.execute(sql, (*values, limit))]
 
-    def tallies(self) -> list[Tally]:
+    def counts(self) -> list[LetterCount]:
         sql = "SELECT pipeline, state, count(*), sum(bytes) FROM letters GROUP BY pipeline, state"
-        return [Tally(row[0], LetterState(row[1]), row[2], row[3]) for row in self._connection.execute(sql)]
+        return [LetterCount(row[0], LetterState(row[1]), row[2], row[3]) for row in self._connection.execute(sql)]
 
     def queue(self, wanted: Mapping[str, Collection[str]]) -> list[str]:
         """Mark letters, by id, as to be sent to these of their nodes. Gives those that were not queued already."""
@@ -181,15 +180,17 @@ class LetterTable:
                 queued.append(id)
         return queued
 
-    def queued(self, pipeline: str, after: int, limit: int) -> list[Queued]:
+    def queued(self, pipeline: str, after: int, limit: int) -> list[QueuedLetter]:
         """The queued letters of a pipeline whose turn comes after this one, in their order."""
         sql = (
             f"SELECT turn, {_WHOLE} FROM letters WHERE pipeline = ? AND state = 'queued' AND turn > ? "
             "ORDER BY turn LIMIT ?"
         )
-        return [Queued(row[0], _letter(row[1:])) for row in self._connection.execute(sql, (pipeline, after, limit))]
+        return [
+            QueuedLetter(row[0], _letter(row[1:])) for row in self._connection.execute(sql, (pipeline, after, limit))
+        ]
 
-    def settle(self, settled: Iterable[Settled]) -> None:
+    def settle(self, settled: Iterable[SettledLetter]) -> None:
         """Put what is left of letters in their place. What was discarded or queued anew meanwhile stays as it is.
 
         So to settle the same again changes nothing.
@@ -202,7 +203,7 @@ class LetterTable:
                 for each in left:
                     self._put(each)
 
-    def edit(self, id: str, records: Mapping[str, Record]) -> Letter:
+    def edit(self, id: str, records: Mapping[str, Record]) -> StoredLetter:
         letter = self.letter(id)
         if letter.state is LetterState.QUEUED:
             raise LetterBusy(
@@ -231,11 +232,11 @@ class LetterTable:
             removed += self._connection.execute(sql, (pipeline, count_max)).rowcount
         return removed
 
-    def _find(self, id: str) -> Letter | None:
+    def _find(self, id: str) -> StoredLetter | None:
         row = self._connection.execute(f"SELECT {_WHOLE} FROM letters WHERE id = ?", (id,)).fetchone()
         return _letter(row) if row is not None else None
 
-    def _put(self, letter: Letter, turn: int = 0) -> None:
+    def _put(self, letter: StoredLetter, turn: int = 0) -> None:
         """Write a letter over the one with the same id, whose place in the order it takes."""
         blob = _blob(letter)
         queued = letter.state is LetterState.QUEUED
@@ -273,47 +274,47 @@ _UPSERT = (
     f"INSERT INTO letters ({', '.join(_COLUMNS)}) VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) "
     f"ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[1:])}"
 )
-_SUMMARY = ", ".join(Summary.__struct_fields__)
+_SUMMARY = ", ".join(LetterSummary.__struct_fields__)
 _WHOLE = "pipeline, source, letter, attempts, state, queued_for"
 _KEPT = msgspec.msgpack.Decoder(_Kept)
 
 
-def size_of(letter: Letter) -> int:
+def size_of(letter: StoredLetter) -> int:
     """How many bytes the letter takes."""
     return len(_blob(letter))
 
 
-def encode_letter(letter: Letter) -> bytes:
+def encode_letter(letter: StoredLetter) -> bytes:
     """The whole letter as bytes. A record that cannot be kept raises RecordRefused."""
     return msgspec.msgpack.encode(
         (letter.pipeline, letter.source, _blob(letter), letter.attempts, letter.state, json.dumps(letter.queued_for))
     )
 
 
-def decode_letter(encoded: bytes) -> Letter:
+def decode_letter(encoded: bytes) -> StoredLetter:
     """The letter of which `encode_letter` made these bytes."""
     return _letter(msgspec.msgpack.decode(encoded))
 
 
-def _summary(row: Sequence[Any]) -> Summary:
-    fields = dict(zip(Summary.__struct_fields__, row, strict=True))
+def _summary(row: Sequence[Any]) -> LetterSummary:
+    fields = dict(zip(LetterSummary.__struct_fields__, row, strict=True))
     fields |= {"nodes": json.loads(fields["nodes"]), "queued_for": json.loads(fields["queued_for"])}
-    return Summary(**fields | {"state": LetterState(fields["state"]), "edited": bool(fields["edited"])})
+    return LetterSummary(**fields | {"state": LetterState(fields["state"]), "edited": bool(fields["edited"])})
 
 
-def _blob(letter: Letter) -> bytes:
-    records = {node: pack(record) for node, record in letter.records.items()}
-    originals = {node: pack(record) for node, record in letter.originals.items()}
+def _blob(letter: StoredLetter) -> bytes:
+    records = {node: encode_record(record) for node, record in letter.records.items()}
+    originals = {node: encode_record(record) for node, record in letter.originals.items()}
     return msgspec.msgpack.encode(_Kept(letter.position, letter.piece, records, letter.history, originals))
 
 
-def _letter(row: Sequence[Any]) -> Letter:
+def _letter(row: Sequence[Any]) -> StoredLetter:
     pipeline, source, blob, attempts, state, queued_for = row
     kept = _KEPT.decode(blob)
     records, originals = (
-        {node: unpack(packed) for node, packed in each.items()} for each in (kept.records, kept.originals)
+        {node: decode_record(packed) for node, packed in each.items()} for each in (kept.records, kept.originals)
     )
-    return Letter(
+    return StoredLetter(
         pipeline,
         source,
         kept.position,

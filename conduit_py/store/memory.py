@@ -1,16 +1,19 @@
 """MemoryStore: a store that lasts as long as the process, for tests, simulation and throw-away runs."""
 
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 import trio
 
-from conduit_py.errors import StateFailed
-from conduit_py.store.claim import Changes
-from conduit_py.store.memory_letters import MemoryLetterBox
-from conduit_py.store.memory_tables import MemoryTables
-from conduit_py.store.store import Kind, Row, Store
-from conduit_py.store.tables import Tables
+from conduit_py.errors import OutOfStep, Repeated, StaleToken, StateFailed
+from conduit_py.store.claim import Changes, ClaimState, ShardChange
+from conduit_py.store.dead_letter_store import DeadLetterStore
+from conduit_py.store.letter_table import FORMAT, LetterTable
+from conduit_py.store.store import Kind, Store, StoredEntry
+from conduit_py.store.tables import PendingIntent, ShardState, Tables, fenced_error, shard_after
 
 T = TypeVar("T")
 
@@ -30,7 +33,7 @@ class MemoryStore(Store):
         self.saved: list[tuple[str, dict[str, bytes]]] = []
         self._rows: dict[tuple[str, Kind, str], bytes] = {}
         self._tables = MemoryTables(clock, self._place, self._displace)
-        self.letters = MemoryLetterBox(self._enter, self._enter_write)
+        self.letters = MemoryDeadLetterStore(self._enter, self._enter_write)
         self._closed = False
 
     async def transact(self, work: Callable[[Tables], T]) -> T:
@@ -53,7 +56,7 @@ class MemoryStore(Store):
         await self._enter()
         return sorted((row[2], value) for row, value in self._rows.items() if row[:2] == (pipeline, kind))
 
-    async def _save(self, rows: list[Row]) -> None:
+    async def _save(self, rows: list[StoredEntry]) -> None:
         await self._enter_write()
         self._rows.update({row[:3]: row.value for row in rows})
         if rows[0].kind == "position":
@@ -85,3 +88,241 @@ class MemoryStore(Store):
         if self.fail_after is not None and self.writes >= self.fail_after:
             raise StateFailed(f"the memory store was told to fail after {self.fail_after} writes")
         self.writes += 1
+
+
+class MemoryTables(Tables):
+    """Plain dictionaries. A method checks everything before it changes anything, so nothing has to be undone."""
+
+    def __init__(
+        self, clock: Callable[[], float], place: Callable[[str, Changes], None], displace: Callable[[str], None]
+    ) -> None:
+        """`place` keeps the positions and trails of an owner, which are not here; `displace` forgets the positions."""
+        self._clock = clock
+        self._place = place
+        self._displace = displace
+        self._owners: dict[str, _Owner] = {}
+        self._seen: dict[str, dict[bytes, float]] = {}
+        self._outbox: dict[str, _Target] = {}
+        self._numbered = 0
+        self._shards: dict[str, dict[str, ShardState]] = {}
+
+    def claim(self, owner: str) -> ClaimState:
+        row = self._owners.setdefault(owner, _Owner(ClaimState(fence=0)))
+        row.claimed = ClaimState(row.claimed.fence + 1, row.claimed.committed, row.claimed.checkpoint)
+        return row.claimed
+
+    def claimed(self, owner: str) -> ClaimState | None:
+        row = self._owners.get(owner)
+        return row.claimed if row else None
+
+    def commit(self, owner: str, fence: int, changes: Changes) -> None:
+        row = self._owners[owner]
+        if row.claimed.fence != fence:
+            raise fenced_error(owner, fence, row.claimed.fence)
+        if (row.claimed.committed, row.claimed.checkpoint) == (changes.number, changes.checkpoint):
+            return
+        if changes.number != row.claimed.committed + 1:
+            raise OutOfStep(owner, changes.number, row.claimed.committed)
+        self._refuse_repeats(changes)
+        shards = self._advanced(changes.shards)
+
+        row.claimed = ClaimState(fence, changes.number, changes.checkpoint)
+        row.put(changes.puts)
+        for scope, key in changes.once:
+            self._seen.setdefault(scope, {})[key] = self._clock()
+        for intent in changes.intents:
+            self._numbered += 1
+            pending = PendingIntent(self._numbered, owner, intent.target, intent.key, intent.body)
+            self._outbox.setdefault(intent.target, _Target()).pending[pending.number] = pending
+        for (scope, name), shard in shards.items():
+            self._shards[scope][name] = shard
+        if changes.positions or changes.trails:
+            self._place(owner, changes)
+
+    def _refuse_repeats(self, changes: Changes) -> None:
+        new: set[tuple[str, bytes]] = set()
+        for scope, key in changes.once:
+            if (scope, key) in new or key in self._seen.get(scope, {}):
+                raise Repeated(scope, key)
+            new.add((scope, key))
+
+    def _advanced(self, changes: list[ShardChange]) -> dict[tuple[str, str], ShardState]:
+        """The shards as they stand after the changes, one after the other, of which none is refused."""
+        now = self._clock()
+        after: dict[tuple[str, str], ShardState] = {}
+        for change in sorted(changes, key=lambda change: (change.scope, change.shard)):
+            place = change.scope, change.shard
+            before = after.get(place) or self._shards.get(change.scope, {}).get(change.shard)
+            after[place] = shard_after(change, before, now)
+        return after
+
+    def reset(self, owner: str) -> None:
+        self._displace(owner)
+        if row := self._owners.get(owner):
+            row.claimed = ClaimState(row.claimed.fence + 1, row.claimed.committed + 1)
+            row.state.clear()
+            for scope in [scope for scope in self._seen if scope.startswith(f"{owner}/")]:
+                del self._seen[scope]
+
+    def get(self, owner: str, key: bytes) -> bytes | None:
+        row = self._owners.get(owner)
+        return row.state.get(key) if row else None
+
+    def scan(self, owner: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        row = self._owners.get(owner)
+        return sorted((key, value) for key, value in row.state.items() if key.startswith(prefix)) if row else []
+
+    def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
+        return self._seen.get(scope, {}).keys() & set(keys)
+
+    def remember(self, scope: str, keys: Collection[bytes]) -> set[bytes]:
+        seen = self._seen.setdefault(scope, {})
+        repeated = seen.keys() & set(keys)
+        seen.update((key, self._clock()) for key in keys if key not in repeated)
+        return repeated
+
+    def forget(self, scope: str, age_seconds: float, limit: int) -> int:
+        seen = self._seen.get(scope, {})
+        before = self._clock() - age_seconds
+        old = sorted((at, key) for key, at in seen.items() if at < before)[:limit]
+        for _, key in old:
+            del seen[key]
+        return len(old)
+
+    def targets(self) -> list[str]:
+        return sorted(target for target, row in self._outbox.items() if row.pending)
+
+    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[PendingIntent] | None:
+        row = self._outbox.setdefault(target, _Target())
+        if row.holder != holder and row.until > self._clock():
+            return None
+        row.holder, row.until = holder, self._clock() + seconds
+        return [row.pending[number] for number in sorted(row.pending)[:limit]]
+
+    def extend(self, target: str, holder: str, seconds: float) -> bool:
+        row = self._outbox.get(target)
+        if row is None or row.holder != holder:
+            return False
+        row.until = self._clock() + seconds
+        return True
+
+    def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
+        row = self._outbox.get(target)
+        if row is None or row.holder != holder:
+            return False
+        for number in numbers:
+            row.pending.pop(number, None)
+        return True
+
+    def release(self, target: str, holder: str) -> None:
+        row = self._outbox.get(target)
+        if row is not None and row.holder == holder:
+            row.holder, row.until = None, 0.0
+
+    def shards(self, scope: str) -> list[ShardState]:
+        return [shard for _, shard in sorted(self._shards.get(scope, {}).items())]
+
+    def open_shards(self, scope: str, names: Sequence[str], token: str) -> list[ShardState]:
+        shards = self._shards.setdefault(scope, {})
+        now = self._clock()
+        return [shards.setdefault(name, ShardState(name, token, updated=now)) for name in names]
+
+    def acquire_shards(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> list[ShardState]:
+        shards = self._shards.setdefault(scope, {})
+        now = self._clock()
+        acquired = []
+        for name in names:
+            shard = shards.get(name)
+            if shard is not None and not shard.done and shard.updated <= now - idle_seconds:
+                shards[name] = ShardState(name, token, shard.position, updated=now)
+                acquired.append(shards[name])
+        return acquired
+
+    def advance_shards(self, changes: Sequence[ShardChange]) -> list[ShardChange]:
+        refused: list[ShardChange] = []
+        for change in sorted(changes, key=lambda change: (change.scope, change.shard)):
+            try:
+                ((_, shard),) = self._advanced([change]).items()
+            except StaleToken:
+                refused.append(change)
+            else:
+                self._shards[change.scope][change.shard] = shard
+        return refused
+
+    def prune_shards(self, scope: str, age_seconds: float, count_max: int, grace_seconds: float) -> int:
+        shards = self._shards.setdefault(scope, {})
+        now = self._clock()
+        oldest_first = sorted(shards.values(), key=lambda shard: (shard.updated, shard.shard))
+        young = [shard for shard in oldest_first if shard.updated >= now - age_seconds]
+        kept = {shard.shard for shard in young[max(len(young) - count_max, 0) :]}
+        kept |= {name for name, shard in shards.items() if not shard.done and shard.updated >= now - grace_seconds}
+        doomed = shards.keys() - kept
+        for name in doomed:
+            del shards[name]
+        return len(doomed)
+
+
+@dataclass
+class _Owner:
+    claimed: ClaimState
+    state: dict[bytes, bytes] = field(default_factory=dict)
+
+    def put(self, puts: dict[bytes, bytes | None]) -> None:
+        for key, value in puts.items():
+            if value is None:
+                self.state.pop(key, None)
+            else:
+                self.state[key] = value
+
+
+@dataclass
+class _Target:
+    pending: dict[int, PendingIntent] = field(default_factory=dict)
+    holder: str | None = None
+    until: float = 0.0
+
+
+R = TypeVar("R")
+
+
+class MemoryDeadLetterStore(DeadLetterStore):
+    """Behaves as the SQLite box does, on a database in memory: without thread or disk, at once.
+
+    `enter` and `enter_write` are awaited before a look and before a change, and may raise instead.
+    """
+
+    def __init__(self, enter: Callable[[], Awaitable[None]], enter_write: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._enter = enter
+        self._enter_write = enter_write
+
+    @cached_property
+    def _connection(self) -> sqlite3.Connection:
+        # Most memory stores never see a letter. One may be used in several threads, one after the other.
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        connection.executescript(FORMAT.schema)
+        return connection
+
+    @cached_property
+    def _table(self) -> LetterTable:
+        return LetterTable(self._connection)
+
+    async def close(self) -> None:
+        """Nothing to let go of: the store refuses what comes after its end."""
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def _look(self, work: Callable[[LetterTable], R]) -> R:
+        await self._enter()
+        return work(self._table)
+
+    async def _change(self, work: Callable[[LetterTable], R]) -> R:
+        await self._enter_write()
+        table = self._table
+        self._connection.execute("BEGIN")
+        try:
+            result = work(table)
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+        return result

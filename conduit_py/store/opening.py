@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import Store
 
 
@@ -25,7 +25,7 @@ async def open_store(state: str | Path) -> Store:
 
 async def _open_postgres(address: str) -> Store:
     try:
-        from conduit_py.store.postgres import PostgresStore
+        from conduit_py.store.postgres.store import PostgresStore
     except ModuleNotFoundError as error:
         if error.name != "psycopg":
             raise

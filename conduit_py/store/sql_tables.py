@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from conduit_py.errors import OutOfStep, Repeated, StaleToken
-from conduit_py.store.claim import Changes, Claimed, Intent, ShardChange
-from conduit_py.store.tables import Pending, Shard, Tables, advanced, fenced
+from conduit_py.store.claim import Changes, ClaimState, Intent, ShardChange
+from conduit_py.store.tables import PendingIntent, ShardState, Tables, fenced_error, shard_after
 
 _SHARD = "shard, token, position, done, updated"
 
@@ -48,7 +48,7 @@ class SqlTables(Tables):
     @abstractmethod
     def add_intents(self, owner: str, intents: Sequence[Intent]) -> None: ...
 
-    def claim(self, owner: str) -> Claimed:
+    def claim(self, owner: str) -> ClaimState:
         self.run(
             "INSERT INTO claims (owner, fence, committed) VALUES (?, 1, 0)"
             " ON CONFLICT (owner) DO UPDATE SET fence = claims.fence + 1",
@@ -58,9 +58,9 @@ class SqlTables(Tables):
         assert claimed is not None
         return claimed
 
-    def claimed(self, owner: str) -> Claimed | None:
+    def claimed(self, owner: str) -> ClaimState | None:
         for row in self.rows("SELECT fence, committed, checkpoint FROM claims WHERE owner = ?", owner):
-            return Claimed(*row)
+            return ClaimState(*row)
         return None
 
     def commit(self, owner: str, fence: int, changes: Changes) -> None:
@@ -95,7 +95,7 @@ class SqlTables(Tables):
         claimed = self.claimed(owner)
         assert claimed is not None
         if claimed.fence != fence:
-            raise fenced(owner, fence, claimed.fence)
+            raise fenced_error(owner, fence, claimed.fence)
         if (claimed.committed, claimed.checkpoint) != (changes.number, changes.checkpoint):
             raise OutOfStep(owner, changes.number, claimed.committed)
         return False
@@ -112,7 +112,7 @@ class SqlTables(Tables):
                 raise Repeated(scope, next(key for key in keys if key in repeated))
 
     def _apply(self, change: ShardChange, now: float) -> None:
-        shard = advanced(change, self._shard(change.scope, change.shard, self.for_update), now)
+        shard = shard_after(change, self._shard(change.scope, change.shard, self.for_update), now)
         self.run(
             "UPDATE shards SET position = ?, done = ?, updated = ? WHERE scope = ? AND shard = ?",
             shard.position,
@@ -154,7 +154,7 @@ class SqlTables(Tables):
     def targets(self) -> list[str]:
         return [target for (target,) in self.rows("SELECT DISTINCT target FROM intents ORDER BY target")]
 
-    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[Pending] | None:
+    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[PendingIntent] | None:
         now = self.now()
         taken = self.run(
             "INSERT INTO leases (target, holder, expires) VALUES (?, ?, ?) ON CONFLICT (target) DO UPDATE"
@@ -168,7 +168,7 @@ class SqlTables(Tables):
         if not taken:
             return None
         sql = "SELECT number, owner, target, key, body FROM intents WHERE target = ? ORDER BY number LIMIT ?"
-        return [Pending(*row) for row in self.rows(sql, target, limit)]
+        return [PendingIntent(*row) for row in self.rows(sql, target, limit)]
 
     def extend(self, target: str, holder: str, seconds: float) -> bool:
         sql = "UPDATE leases SET expires = ? WHERE target = ? AND holder = ?"
@@ -185,10 +185,10 @@ class SqlTables(Tables):
     def release(self, target: str, holder: str) -> None:
         self.run("DELETE FROM leases WHERE target = ? AND holder = ?", target, holder)
 
-    def shards(self, scope: str) -> list[Shard]:
+    def shards(self, scope: str) -> list[ShardState]:
         return [_made(row) for row in self.rows(f"SELECT {_SHARD} FROM shards WHERE scope = ? ORDER BY shard", scope)]
 
-    def open_shards(self, scope: str, names: Sequence[str], token: str) -> list[Shard]:
+    def open_shards(self, scope: str, names: Sequence[str], token: str) -> list[ShardState]:
         sql = (
             "INSERT INTO shards (scope, shard, token, position, done, updated) VALUES (?, ?, ?, ?, 0, ?)"
             " ON CONFLICT (scope, shard) DO NOTHING"
@@ -199,7 +199,7 @@ class SqlTables(Tables):
         opened = [self._shard(scope, name) for name in names]
         return [shard for shard in opened if shard is not None]
 
-    def acquire_shards(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> list[Shard]:
+    def acquire_shards(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> list[ShardState]:
         sql = "UPDATE shards SET token = ?, updated = ? WHERE scope = ? AND shard = ? AND done = 0 AND updated <= ?"
         now = self.now()
         acquired = {name for name in sorted(names) if self.run(sql, token, now, scope, name, now - idle_seconds)}
@@ -227,15 +227,15 @@ class SqlTables(Tables):
             count_max,
         )
 
-    def _shard(self, scope: str, name: str, lock: str = "") -> Shard | None:
+    def _shard(self, scope: str, name: str, lock: str = "") -> ShardState | None:
         for row in self.rows(f"SELECT {_SHARD} FROM shards WHERE scope = ? AND shard = ?{lock}", scope, name):
             return _made(row)
         return None
 
 
-def _made(row: tuple[str, str, bytes, int, float]) -> Shard:
+def _made(row: tuple[str, str, bytes, int, float]) -> ShardState:
     name, token, position, done, updated = row
-    return Shard(name, token, position, bool(done), updated)
+    return ShardState(name, token, position, bool(done), updated)
 
 
 def _beyond(prefix: bytes) -> bytes | None:

@@ -11,19 +11,16 @@ import trio
 
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.status import PipelineState
-from conduit_py.store.claim import Claim, Claimed
-from conduit_py.store.letters import LetterBox
-from conduit_py.store.outbox import Outbox
-from conduit_py.store.seen import Seen
-from conduit_py.store.shards import Shards
-from conduit_py.store.tables import Tables
-from conduit_py.store.trail import Trail
+from conduit_py.store.claim import Claim, ClaimState
+from conduit_py.store.dead_letter_store import DeadLetterStore
+from conduit_py.store.position_history import PositionHistory
+from conduit_py.store.tables import IntentOutbox, SeenKeys, Shards, Tables
 
 T = TypeVar("T")
 Kind: TypeAlias = Literal["position", "trail", "state", "connector"]
 
 
-class Row(NamedTuple):
+class StoredEntry(NamedTuple):
     """One remembered thing: what kind, of which node of which pipeline. A pipeline's own state has node ""."""
 
     pipeline: str
@@ -57,7 +54,7 @@ class Store(ABC):
     raises StateFailed.
     """
 
-    letters: LetterBox
+    letters: DeadLetterStore
     """The dead letters of pipelines that keep them here."""
 
     async def positions(self, pipeline: str) -> dict[str, bytes]:
@@ -65,11 +62,11 @@ class Store(ABC):
         return dict(await self._load(pipeline, "position"))
 
     async def save_positions(
-        self, pipeline: str, positions: Mapping[str, bytes], trails: Mapping[str, Trail] | None = None
+        self, pipeline: str, positions: Mapping[str, bytes], trails: Mapping[str, PositionHistory] | None = None
     ) -> None:
         """Remember these positions, and trails with them, in one step; sources that are not named keep theirs."""
-        rows = [Row(pipeline, "position", source, _bytes(source, value)) for source, value in positions.items()]
-        rows += [Row(pipeline, "trail", source, trail.encode()) for source, trail in (trails or {}).items()]
+        rows = [StoredEntry(pipeline, "position", source, _bytes(source, value)) for source, value in positions.items()]
+        rows += [StoredEntry(pipeline, "trail", source, trail.encode()) for source, trail in (trails or {}).items()]
         if rows:
             await self._save(rows)
         else:
@@ -79,10 +76,12 @@ class Store(ABC):
         """Have one source, or all sources, start from the beginning. To forget what is unknown does nothing."""
         await self._forget(pipeline, "position", source)
 
-    async def trail(self, pipeline: str, source: str) -> Trail:
+    async def trail(self, pipeline: str, source: str) -> PositionHistory:
         """Where a source has been; an empty trail when nothing is known."""
         value = dict(await self._load(pipeline, "trail")).get(source)
-        return Trail() if value is None else _decode(_TRAIL, value, f"the trail of {source!r} in {pipeline!r}")
+        return (
+            PositionHistory() if value is None else _decode(_TRAIL, value, f"the trail of {source!r} in {pipeline!r}")
+        )
 
     async def forget_trail(self, pipeline: str, source: str) -> None:
         """Forget where a source has been. To forget what is unknown does nothing."""
@@ -95,7 +94,7 @@ class Store(ABC):
         return PipelineState()
 
     async def save_state(self, pipeline: str, state: PipelineState) -> None:
-        await self._save([Row(pipeline, "state", "", msgspec.json.encode(state))])
+        await self._save([StoredEntry(pipeline, "state", "", msgspec.json.encode(state))])
 
     async def connectors(self, pipeline: str) -> dict[str, ConnectorEntry]:
         """The remembered connectors by node id."""
@@ -105,7 +104,7 @@ class Store(ABC):
         }
 
     async def save_connector(self, pipeline: str, node: str, entry: ConnectorEntry) -> None:
-        await self._save([Row(pipeline, "connector", node, msgspec.json.encode(entry))])
+        await self._save([StoredEntry(pipeline, "connector", node, msgspec.json.encode(entry))])
 
     async def forget_connector(self, pipeline: str, node: str) -> None:
         """Forget one connector. To forget what is unknown does nothing."""
@@ -115,7 +114,7 @@ class Store(ABC):
         """Take over an owner: whoever claimed it before can commit no more from the moment this returns."""
         return Claim(owner, await self.transact(lambda tables: tables.claim(owner)), self)
 
-    async def claimed(self, owner: str) -> Claimed | None:
+    async def claimed(self, owner: str) -> ClaimState | None:
         """How far an owner has come, without fencing it; None when nobody ever claimed it."""
         return await self.look(lambda tables: tables.claimed(owner))
 
@@ -128,14 +127,14 @@ class Store(ABC):
         await self.transact(lambda tables: tables.reset(owner))
 
     @property
-    def outbox(self) -> Outbox:
+    def outbox(self) -> IntentOutbox:
         """The intents of committed transactions that wait to be carried out."""
-        return Outbox(self)
+        return IntentOutbox(self)
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> SeenKeys:
         """The keys that were recorded as seen."""
-        return Seen(self)
+        return SeenKeys(self)
 
     @property
     def shards(self) -> Shards:
@@ -174,7 +173,7 @@ class Store(ABC):
         """The durable values of this kind by node, sorted by node."""
 
     @abstractmethod
-    async def _save(self, rows: list[Row]) -> None:
+    async def _save(self, rows: list[StoredEntry]) -> None:
         """Make these rows durable in one step, each in place of an earlier one of the same node and kind."""
 
     @abstractmethod
@@ -192,7 +191,7 @@ class Store(ABC):
 
 _STATE = msgspec.json.Decoder(PipelineState)
 _ENTRY = msgspec.json.Decoder(ConnectorEntry)
-_TRAIL = msgspec.msgpack.Decoder(Trail)
+_TRAIL = msgspec.msgpack.Decoder(PositionHistory)
 
 
 def _decode(decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", value: bytes, what: str) -> T:

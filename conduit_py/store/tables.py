@@ -1,4 +1,8 @@
-"""Tables: what a store keeps for transactions, and the rules by which it changes. No await, no I/O of its own."""
+"""Tables: what a store keeps for transactions (claims, state, outbox, seen keys, shards) and how it changes.
+
+`Tables` is synchronous and runs inside a transaction of the store. `IntentOutbox`, `SeenKeys` and `Shards` are its
+faces for trio: each call is one transaction.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -7,12 +11,12 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from conduit_py.errors import Fenced, StaleToken
-from conduit_py.store.claim import Changes, Claimed, ShardChange
+from conduit_py.store.claim import Changes, ClaimState, ShardChange
 
 T = TypeVar("T")
 
 
-class Shard(msgspec.Struct, frozen=True):
+class ShardState(msgspec.Struct, frozen=True):
     """One piece of leased work: who may report progress on it, and how far it has come."""
 
     shard: str
@@ -22,7 +26,7 @@ class Shard(msgspec.Struct, frozen=True):
     updated: float = 0.0
 
 
-class Pending(msgspec.Struct, frozen=True):
+class PendingIntent(msgspec.Struct, frozen=True):
     """An intent that waits in the outbox."""
 
     number: int
@@ -41,11 +45,11 @@ class Tables(ABC):
     """
 
     @abstractmethod
-    def claim(self, owner: str) -> Claimed:
+    def claim(self, owner: str) -> ClaimState:
         """Raise the fence of the owner by one, so that nobody who claimed it before can commit."""
 
     @abstractmethod
-    def claimed(self, owner: str) -> Claimed | None:
+    def claimed(self, owner: str) -> ClaimState | None:
         """The claim as it stands, which stays as it is; None when there never was one."""
 
     @abstractmethod
@@ -84,7 +88,7 @@ class Tables(ABC):
         """The targets for which intents wait, sorted."""
 
     @abstractmethod
-    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[Pending] | None:
+    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[PendingIntent] | None:
         """The oldest intents of a target, which is the holder's alone for that long; None if it is another's.
 
         The lease is of the whole target, because two holders could not keep its order.
@@ -103,15 +107,15 @@ class Tables(ABC):
         """Let another holder have the target at once. To release what is not held does nothing."""
 
     @abstractmethod
-    def shards(self, scope: str) -> list[Shard]:
+    def shards(self, scope: str) -> list[ShardState]:
         """Every shard of a scope, sorted by name."""
 
     @abstractmethod
-    def open_shards(self, scope: str, names: Sequence[str], token: str) -> list[Shard]:
+    def open_shards(self, scope: str, names: Sequence[str], token: str) -> list[ShardState]:
         """Create those that are missing with this token, leave the others, return all in the order asked."""
 
     @abstractmethod
-    def acquire_shards(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> list[Shard]:
+    def acquire_shards(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> list[ShardState]:
         """Put this token on those whose last change is at least that long ago, and return them as they are now.
 
         Shards that are missing or done are left out. Whoever held one before fails at its next commit.
@@ -129,7 +133,7 @@ class Tables(ABC):
         """
 
 
-class Access(Protocol):
+class TableAccess(Protocol):
     """How the parts of a store reach its tables."""
 
     async def transact(self, work: Callable[[Tables], T]) -> T:
@@ -141,7 +145,7 @@ class Access(Protocol):
         ...
 
 
-def advanced(change: ShardChange, before: Shard | None, now: float) -> Shard:
+def shard_after(change: ShardChange, before: ShardState | None, now: float) -> ShardState:
     """The shard after the change, or StaleToken saying why there is none."""
     if before is None:
         raise StaleToken(change.scope, change.shard, "is not known any more")
@@ -151,12 +155,104 @@ def advanced(change: ShardChange, before: Shard | None, now: float) -> Shard:
         raise StaleToken(change.scope, change.shard, "is finished already")
     if change.start < before.position:
         raise StaleToken(change.scope, change.shard, f"has come to {before.position!r}, past {change.start!r}")
-    return Shard(change.shard, change.token, change.end, change.done, now)
+    return ShardState(change.shard, change.token, change.end, change.done, now)
 
 
-def fenced(owner: str, fence: int, newer: int) -> Fenced:
+def fenced_error(owner: str, fence: int, newer: int) -> Fenced:
     """What whoever claimed `owner` earlier is told when it commits."""
     return Fenced(
         f"{owner!r} was claimed again (fence {newer}) after this claim (fence {fence}); nothing was committed",
         suggestion="run a pipeline in one place at a time",
     )
+
+
+class IntentOutbox:
+    """Intents by target, those of each owner in the order of its commits, leased by one holder at a time."""
+
+    def __init__(self, access: TableAccess) -> None:
+        self._access = access
+
+    async def targets(self) -> list[str]:
+        """The targets for which intents wait, sorted."""
+        return await self._access.look(lambda tables: tables.targets())
+
+    async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[PendingIntent] | None:
+        """The oldest intents of a target, which is the holder's alone for that long; None if it is another's."""
+        return await self._access.transact(lambda tables: tables.lease(target, holder, seconds, limit))
+
+    async def extend(self, target: str, holder: str, seconds: float) -> bool:
+        """Have a lease last that long from now; False when it was let go of, or went to another meanwhile."""
+        return await self._access.transact(lambda tables: tables.extend(target, holder, seconds))
+
+    async def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
+        """Remove intents that reached the target; False, with nothing removed, if the lease is another's now."""
+        return await self._access.transact(lambda tables: tables.forwarded(target, holder, numbers))
+
+    async def release(self, target: str, holder: str) -> None:
+        """Let another holder have the target at once. To release what is not held does nothing."""
+        await self._access.transact(lambda tables: tables.release(target, holder))
+
+
+_FORGOTTEN_AT_ONCE = 10_000
+
+
+class SeenKeys:
+    """Keys by scope. Within a transaction they are recorded with `Changes.once`, elsewhere here."""
+
+    def __init__(self, access: TableAccess) -> None:
+        self._access = access
+
+    async def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
+        """Which of the keys are durably recorded."""
+        return await self._access.look(lambda tables: tables.known(scope, keys))
+
+    async def remember(self, scope: str, keys: Collection[bytes]) -> set[bytes]:
+        """Durably record the keys; returns those that were recorded already. Of two callers one is first."""
+        return await self._access.transact(lambda tables: tables.remember(scope, keys))
+
+    async def forget(self, scope: str, age_seconds: float) -> int:
+        """Forget what was recorded longer ago than that; returns how many keys it was.
+
+        In short transactions, so that commits of others come in between.
+        """
+        forgotten = 0
+        while True:
+            count = await self._access.transact(lambda tables: tables.forget(scope, age_seconds, _FORGOTTEN_AT_ONCE))
+            forgotten += count
+            if count < _FORGOTTEN_AT_ONCE:
+                return forgotten
+
+
+class Shards:
+    """Shards by scope. Progress is recorded with `Changes.shards`, in the transaction that holds its output."""
+
+    def __init__(self, access: TableAccess) -> None:
+        self._access = access
+
+    async def all(self, scope: str) -> list[ShardState]:
+        """Every shard of a scope, sorted by name."""
+        return await self._access.look(lambda tables: tables.shards(scope))
+
+    async def open(self, scope: str, names: Sequence[str], token: str) -> list[ShardState]:
+        """Create those that are missing with this token, leave the others, return all in the order asked."""
+        return await self._access.transact(lambda tables: tables.open_shards(scope, names, token))
+
+    async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float = 0) -> list[ShardState]:
+        """Put this token on those whose last change is at least that long ago, and return them as they are now.
+
+        Shards that are missing or done are left out. Whoever held one before fails at its next commit.
+        """
+        return await self._access.transact(lambda tables: tables.acquire_shards(scope, names, token, idle_seconds))
+
+    async def advance(self, changes: Sequence[ShardChange]) -> list[ShardChange]:
+        """Record progress where no transaction carries it; gives the changes that were refused."""
+        return await self._access.transact(lambda tables: tables.advance_shards(changes))
+
+    async def prune(self, scope: str, *, age_seconds: float, count_max: int, grace_seconds: float) -> int:
+        """Forget shards older than that, then the oldest beyond `count_max`; returns how many.
+
+        An unfinished one is kept while its last change is younger than the grace, whatever the rest says.
+        """
+        return await self._access.transact(
+            lambda tables: tables.prune_shards(scope, age_seconds, count_max, grace_seconds)
+        )

@@ -11,10 +11,8 @@ import pyarrow as pa
 from conduit_py.batch import Batch
 from conduit_py.errors import ContractBroken, RecordRefused, RunError
 from conduit_py.record import Data, Record, Structured
-from conduit_py.sdk.columns import ARROW_ERRORS, Fitted, columns, fitted
-from conduit_py.sdk.processor import FunctionProcessor, Processor, Result
-from conduit_py.sdk.rows import Rows
-from conduit_py.sdk.values import values_of
+from conduit_py.sdk.arrow import ARROW_ERRORS, FittedRows, columns, fit_to_schema, values_of
+from conduit_py.sdk.processor import FunctionProcessor, Processor, Result, Rows
 from conduit_py.stream.plugin_calls import is_async
 
 
@@ -188,15 +186,15 @@ def sheet(
         indices = [index for index in indices if index not in refused]
     if not rows:
         return None, refused
-    made = fitted(rows, schema, more=True) if schema is not None else _fitted_by_their_own(rows)
+    made = fit_to_schema(rows, schema, more=True) if schema is not None else _fitted_by_their_own(rows)
     if made.refused:
         refused |= {indices[row]: RecordRefused(reason) for row, reason in made.refused.items()}
         indices = [indices[row] for row in made.kept]
     return (ArrowBatch(indices, [batch.records[index] for index in indices], made.batch) if indices else None), refused
 
 
-def _fitted_by_their_own(rows: list[Structured]) -> Fitted:
-    made = fitted(rows, _schema_of(rows))
+def _fitted_by_their_own(rows: list[Structured]) -> FittedRows:
+    made = fit_to_schema(rows, _schema_of(rows))
     if made.refused:
         raise Unlike(next(iter(made.refused.values())))
     return made

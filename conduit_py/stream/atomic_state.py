@@ -6,8 +6,7 @@ from typing import Any
 from conduit_py.batch import Batch
 from conduit_py.errors import CannotDefer
 from conduit_py.record import Record
-from conduit_py.sdk.defer import Defer
-from conduit_py.sdk.state import State
+from conduit_py.sdk.state import Defer, State
 
 
 def with_atomic_state(

@@ -16,7 +16,7 @@ from conduit_py.batch import Batch
 from conduit_py.errors import RunError
 from conduit_py.graph.node import Graph
 from conduit_py.record import Record
-from conduit_py.sdk.destination import Destination
+from conduit_py.sdk.destination import DestinationConnector
 from conduit_py.sdk.state import State
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Meter
@@ -109,7 +109,7 @@ class Commit(ABC):
     def finish(self, source: str) -> None:
         """A source has nothing more to bring."""
 
-    def stages(self, connector: Destination[Any]) -> bool:
+    def stages(self, connector: DestinationConnector[Any]) -> bool:
         """True if what this destination is given becomes durable by the commit, not by `flush`."""
         return False
 

@@ -12,11 +12,10 @@ from conduit_py.batch import Batch, Span
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import DeadLetterFailed, EnvironmentUnfit, NackNotAllowed, RecordRefused, StateFailed, describe
 from conduit_py.pipeline import DeadLetters
-from conduit_py.retention import Retention
-from conduit_py.sdk.destination import AckMode, Destination
-from conduit_py.sdk.transactional import StagedDestination
-from conduit_py.store.letters import LetterBox
-from conduit_py.store.packing import pack
+from conduit_py.pipeline_settings import Retention
+from conduit_py.record_codec import encode_record
+from conduit_py.sdk.destination import AckMode, DestinationConnector, StagedDestination
+from conduit_py.store.dead_letter_store import DeadLetterStore
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.plugin_calls import (
     PluginCaller,
@@ -39,14 +38,14 @@ class DeadLetterHandler:
     and everything after it must not be acked.
     """
 
-    def __init__(self, node: str, pipeline: str, declared: DeadLetters, meter: Meter, box: LetterBox) -> None:
+    def __init__(self, node: str, pipeline: str, declared: DeadLetters, meter: Meter, box: DeadLetterStore) -> None:
         self._node = node
         self._pipeline = pipeline
         self._meter = meter
         handler = declared.handler
-        self._handler = handler.fresh() if isinstance(handler, Destination) else handler
-        self._calls = PluginCaller(node, self._handler) if isinstance(self._handler, Destination) else None
-        self._answers_later = isinstance(self._handler, Destination) and self._handler.acks is AckMode.LATER
+        self._handler = handler.fresh() if isinstance(handler, DestinationConnector) else handler
+        self._calls = PluginCaller(node, self._handler) if isinstance(self._handler, DestinationConnector) else None
+        self._answers_later = isinstance(self._handler, DestinationConnector) and self._handler.acks is AckMode.LATER
         # Settlers of several sources share the handler, which must see one call at a time.
         self._lock = trio.Lock()
         self._box = box
@@ -126,7 +125,7 @@ class DeadLetterHandler:
         for stored, letter in enumerate(letters):
             try:
                 for record in letter.records.values():
-                    pack(record)
+                    encode_record(record)
             except RecordRefused as refused:
                 if stored:
                     await self._keep(letters[:stored])

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 
 from conduit_py.batch import Batch
 from conduit_py.bundle import sizes_of
+from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
-from conduit_py.killpoint import reach
 from conduit_py.record import Record
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger

@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 import trio
 
-from conduit_py.sdk.source import Lag
-from conduit_py.sdk.tally import Tally
+from conduit_py.sdk.source import Lag, QueueCounts
 from conduit_py.stream.plugin_calls import PluginCaller
 
 DURATION_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -127,7 +126,7 @@ class Meter(msgspec.Struct):
     """For how long there have been records to settle and none has been; 0 if all are settled."""
     lag: Lag | None = None
     """What a source has still to read, as it last said itself."""
-    tally: Tally | None = None
+    tally: QueueCounts | None = None
     """What a source over a shared queue counts by itself."""
     settled_at: float = float("-inf")
     waits: list[Wait] = []

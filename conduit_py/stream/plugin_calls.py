@@ -11,10 +11,10 @@ import trio
 from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import ContractBroken, NodeFailed, RunError
 from conduit_py.owned_thread import OwnedThread
-from conduit_py.sdk.destination import Answer, Destination, refusal_text
+from conduit_py.sdk.destination import Answer, DestinationConnector, refusal_text
 from conduit_py.sdk.plugin import Connector, Plugin
 from conduit_py.sdk.processor import Processor
-from conduit_py.sdk.source import Source
+from conduit_py.sdk.source import SourceConnector
 
 SLOW_SECONDS = 0.05
 """A sync call that takes longer than this in the event loop would hold up every other task."""
@@ -77,7 +77,10 @@ class PluginCaller:
 
     def inherited(self, name: str) -> bool:
         method = getattr(type(self.plugin), name, None)
-        return any(method is getattr(base, name, _NONE) for base in (Source, Destination, Processor, Connector))
+        return any(
+            method is getattr(base, name, _NONE)
+            for base in (SourceConnector, DestinationConnector, Processor, Connector)
+        )
 
     @property
     def busy(self) -> bool:

@@ -17,10 +17,9 @@ from conduit_py.inspect.tap import TapPoint
 from conduit_py.pieces import Pieces
 from conduit_py.pipeline import Processor
 from conduit_py.record import Record
-from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
-from conduit_py.sdk.state import State
+from conduit_py.sdk.state import Defer, State
 from conduit_py.stream.commit import Deferral
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.meter import WaitReason

@@ -8,7 +8,7 @@ import trio
 from conduit_py.bundle import RECORDS, count_of
 from conduit_py.errors import ContractBroken
 from conduit_py.record import Record
-from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Source
+from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, is_async, plugin_errors
@@ -28,7 +28,7 @@ class Reader:
     def __init__(
         self,
         node: str,
-        source: Source[Any],
+        source: SourceConnector[Any],
         calls: PluginCaller,
         ledger: Ledger,
         buffer: "ReadBuffer",

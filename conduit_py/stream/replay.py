@@ -12,12 +12,12 @@ import trio
 
 from conduit_py import metadata
 from conduit_py.batch import Batch, MessageId
+from conduit_py.crash_point import reach
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import DeadLetterFailed, RecordRefused
-from conduit_py.killpoint import reach
-from conduit_py.store.letter import Letter, settled
-from conduit_py.store.letter_table import Queued, Settled
-from conduit_py.store.letters import LetterBox
+from conduit_py.store.dead_letter_store import DeadLetterStore
+from conduit_py.store.letter_table import QueuedLetter, SettledLetter
+from conduit_py.store.stored_letter import StoredLetter, remaining_letters
 from conduit_py.stream.commit import Commit
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger, SettledRange
@@ -53,7 +53,7 @@ class Replay:
     def __init__(
         self,
         pipeline: str,
-        box: LetterBox,
+        box: DeadLetterStore,
         ledger: Ledger,
         entries: Mapping[str, Entry],
         meter: Meter,
@@ -76,7 +76,7 @@ class Replay:
         self._progress = Signal()
         ledger.on_settled = self._progress.set
         self._everyone = reduce(or_, (entry.votes for entry in entries.values()))
-        self._on_their_way: dict[int, Queued] = {}
+        self._on_their_way: dict[int, QueuedLetter] = {}
         self._turn = 0
         self._stopping = False
         self._all_sent = False
@@ -101,11 +101,11 @@ class Replay:
         self._progress.set()
         self._commit.finish(self.node)
 
-    def take(self) -> list[Settled]:
+    def take(self) -> list[SettledLetter]:
         """Exactly-once: what is settled, for a transaction to commit."""
         return [outcome for each in self._ledger.settled() for outcome in self._outcomes(each)]
 
-    async def release(self, outcomes: Sequence[Settled]) -> None:
+    async def release(self, outcomes: Sequence[SettledLetter]) -> None:
         """Exactly-once: the transaction with these is committed: save what became of the letters."""
         if outcomes:
             await self._save(outcomes)
@@ -118,7 +118,7 @@ class Replay:
             if ranges:
                 await self._settle(ranges)
 
-    async def _next(self) -> list[Queued]:
+    async def _next(self) -> list[QueuedLetter]:
         """Wait for queued letters; none when there is nothing more to do."""
         while not self._stopping:
             if room := min(SEND_MAX, self._ledger.credit):
@@ -131,7 +131,7 @@ class Replay:
             await self._wake.wait()
         return []
 
-    async def _send(self, letters: Sequence[Queued]) -> None:
+    async def _send(self, letters: Sequence[QueuedLetter]) -> None:
         """Send letters in their order; neighbours of one source that enter at the same nodes travel together."""
         await self._put_back([each for each in letters if self._obstacle(each.letter)])
         possible = [each for each in letters if not self._obstacle(each.letter)]
@@ -146,13 +146,13 @@ class Replay:
         admitted = self._commit.admit_max
         return SEND_MAX if admitted is None else min(SEND_MAX, admitted)
 
-    async def _enter(self, group: Sequence[Queued]) -> None:
+    async def _enter(self, group: Sequence[QueuedLetter]) -> None:
         last = group[-1].letter
         records = [each.letter.record for each in group]
         positions = [each.letter.position for each in group]
         await self._commit.admit(f"{last.source} (dead letter {last.id})", records, positions)
 
-    async def _set_out(self, source: str, nodes: list[str], group: list[Queued]) -> None:
+    async def _set_out(self, source: str, nodes: list[str], group: list[QueuedLetter]) -> None:
         ledger = self._ledger
         ledger.admit(len(group))
         span = ledger.register([each.letter.position for each in group], trio.current_time())
@@ -173,23 +173,23 @@ class Replay:
         await self._save(outcomes)
         self._count(outcomes)
 
-    def _count(self, outcomes: Sequence[Settled]) -> None:
+    def _count(self, outcomes: Sequence[SettledLetter]) -> None:
         delivered = sum(not outcome.left for outcome in outcomes)
         self._meter.acked += delivered
         self._meter.refused += len(outcomes) - delivered
         self._meter.settled_at = trio.current_time()
         self._ledger.release(len(outcomes))
 
-    def _outcomes(self, settled_range: SettledRange) -> Iterable[Settled]:
+    def _outcomes(self, settled_range: SettledRange) -> Iterable[SettledLetter]:
         refused: dict[int, list[DeadLetter]] = {}
         for letter in settled_range.nacks:
             refused.setdefault(letter.message.sequence, []).append(letter)
         first = settled_range.span.first
         for sequence in range(first + settled_range.start, first + settled_range.stop):
             queued = self._on_their_way.pop(sequence)
-            yield Settled.of(queued, settled(queued.letter, refused.get(sequence, [])))
+            yield SettledLetter.of(queued, remaining_letters(queued.letter, refused.get(sequence, [])))
 
-    async def _save(self, outcomes: Sequence[Settled]) -> None:
+    async def _save(self, outcomes: Sequence[SettledLetter]) -> None:
         reach("replay.before_settle")
         try:
             with self._meter.waiting(WaitReason.DEAD_LETTERS):
@@ -201,12 +201,12 @@ class Replay:
             ) from error
         reach("replay.after_settle")
 
-    async def _put_back(self, letters: Sequence[Queued]) -> None:
+    async def _put_back(self, letters: Sequence[QueuedLetter]) -> None:
         if letters:
-            await self._save([Settled.of(each, self._put_back_letter(each.letter)) for each in letters])
+            await self._save([SettledLetter.of(each, self._put_back_letter(each.letter)) for each in letters])
             self._meter.refused += len(letters)
 
-    def _put_back_letter(self, letter: Letter) -> list[Letter]:
+    def _put_back_letter(self, letter: StoredLetter) -> list[StoredLetter]:
         """The letter, refused by the nodes that it cannot enter at; to the others it was not sent."""
         why = self._obstacle(letter)
         nodes = [node for node in letter.queued_for if node not in self._entries] or letter.queued_for
@@ -222,9 +222,9 @@ class Replay:
         ]
         for other in others:
             first.join(other)
-        return settled(msgspec.structs.replace(letter, queued_for=nodes), [first])
+        return remaining_letters(msgspec.structs.replace(letter, queued_for=nodes), [first])
 
-    def _obstacle(self, letter: Letter) -> str:
+    def _obstacle(self, letter: StoredLetter) -> str:
         """Why the letter cannot be sent in this pipeline as it is now, or ""."""
         gone = [node for node in letter.queued_for if node not in self._entries]
         if gone:

@@ -6,11 +6,11 @@ from itertools import chain
 
 import trio
 
+from conduit_py.crash_point import reach
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import NackNotAllowed, RunError
-from conduit_py.killpoint import reach
+from conduit_py.store.position_history import HistoryPoint, PositionHistory
 from conduit_py.store.store import Store
-from conduit_py.store.trail import Point, Trail
 from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored, NackWindow
 from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import WaitReason
@@ -209,16 +209,16 @@ class HistoryRecorder:
         self._source = source
         self._clock = clock
         self._began_at = clock()
-        self._trail: Trail | None = None
+        self._trail: PositionHistory | None = None
 
-    async def trails(self, position: bytes) -> dict[str, Trail]:
+    async def trails(self, position: bytes) -> dict[str, PositionHistory]:
         """What goes with the commit of this position; mostly nothing."""
         now = self._clock()
-        here = Point(now, position)
+        here = HistoryPoint(now, position)
         if self._trail is None:
             before = (await self._store.positions(self._pipeline)).get(self._source)
             trail = await self._store.trail(self._pipeline, self._source)
-            self._trail = trail.joined(Point(min(self._began_at, now), before, start=True), here)
+            self._trail = trail.joined(HistoryPoint(min(self._began_at, now), before, start=True), here)
         elif self._trail.due(now):
             self._trail = self._trail.joined(here)
         else:

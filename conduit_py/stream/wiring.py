@@ -5,15 +5,15 @@ from typing import Any
 
 import trio
 
+from conduit_py.graph.checks import deferring_processors
 from conduit_py.graph.compile import DEAD_LETTERS
-from conduit_py.graph.deferring import deferring
 from conduit_py.graph.node import Graph, Node
 from conduit_py.inspect.tap import Taps
 from conduit_py.pipeline import Destination, Processor, Source
 from conduit_py.sdk.destination import AckMode
 from conduit_py.sdk.plugin import Plugin
-from conduit_py.sdk.shared_source import SharedSource
-from conduit_py.sdk.source import Source as SourceConnector
+from conduit_py.sdk.source import SharedSource
+from conduit_py.sdk.source import SourceConnector as SourceConnector
 from conduit_py.sdk.state import State
 from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
@@ -72,7 +72,7 @@ class Wiring:
         self._read_buffers: dict[str, ReadBuffer] = {}
         self._settlers: dict[str, Settler] = {}
         self._dispatchers: list[Dispatcher] = []
-        self._deferrals = {node: commit.new_deferral(node, graph.votes(node)) for node in deferring(graph)}
+        self._deferrals = {node: commit.new_deferral(node, graph.votes(node)) for node in deferring_processors(graph)}
         self._fan_ins = {
             node.id: FanIn(commit.channel_size) for node in graph.nodes.values() if self._begins_task(node)
         }

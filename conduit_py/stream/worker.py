@@ -11,10 +11,9 @@ from conduit_py.batch import Batch
 from conduit_py.errors import CannotDefer, ContractBroken, RecordRefused, RunError, TransientError
 from conduit_py.pipeline import Processor
 from conduit_py.record import Record
-from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.processor import FunctionProcessor, Result
 from conduit_py.sdk.processor import Processor as ProcessorPlugin
-from conduit_py.sdk.state import State
+from conduit_py.sdk.state import Defer, State
 from conduit_py.stream.atomic_state import with_atomic_state
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.plugin_calls import SLOW_SECONDS, PluginCaller, is_async, plugin_errors, shallow_copy

@@ -7,14 +7,13 @@ import trio
 
 from conduit_py.batch import Batch, Span
 from conduit_py.bundle import Bundle, count_of
+from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import RecordRefused, RunError, TransientError
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.inspect.tap import Look
-from conduit_py.killpoint import reach
 from conduit_py.pipeline import Destination
-from conduit_py.sdk.destination import AckMode, refusal_text
-from conduit_py.sdk.preparing import PieceRefused
+from conduit_py.sdk.destination import AckMode, PieceRefused, refusal_text
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import WaitReason

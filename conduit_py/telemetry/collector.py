@@ -10,35 +10,35 @@ from conduit_py import __version__
 from conduit_py.graph.node import Graph, connector_label
 from conduit_py.inspect.tap import TapPoint
 from conduit_py.lifecycle.fleet import Fleet, Member
-from conduit_py.sdk.destination import Destination
+from conduit_py.sdk.destination import DestinationConnector
 from conduit_py.status import Status
-from conduit_py.store.letter import LetterState
-from conduit_py.store.letter_table import Tally
+from conduit_py.store.letter_table import LetterCount
+from conduit_py.store.stored_letter import LetterState
 from conduit_py.stream.meter import Meter, Progress
 from conduit_py.telemetry import table
-from conduit_py.telemetry.sheet import Sheet, labels_text
+from conduit_py.telemetry.sheet import MetricsText, labels_text
 from conduit_py.telemetry.waiting import waits_of
 
 
-def collect(fleet: Fleet) -> Sheet:
+def collect(fleet: Fleet) -> MetricsText:
     """Read the meters of every pipeline; nobody does anything for metrics in between.
 
     Must be called in the event loop in which the fleet runs. Nothing else happens before it returns,
     so all values are of one instant.
     """
-    sheet = Sheet()
+    sheet = MetricsText()
     sheet.put(table.INFO, labels_text(version=__version__), 1)
     sheet.put(table.TASKS, "", trio.lowlevel.current_statistics().tasks_living)
     sheet.put(table.THREADS, "", threading.active_count())
     members = list(fleet)
     _add_fleet(sheet, members)
-    _add_letters(sheet, members, fleet.letters.box.tallies)
+    _add_letters(sheet, members, fleet.letters.box.counts)
     for member in members:
         _add_member(sheet, member)
     return sheet
 
 
-def _add_fleet(sheet: Sheet, members: Sequence[Member]) -> None:
+def _add_fleet(sheet: MetricsText, members: Sequence[Member]) -> None:
     statuses = Counter(member.state.status for member in members)
     nodes = [node for member in members for node in member.graph.nodes.values()]
     kinds = Counter(node.kind for node in nodes)
@@ -50,9 +50,9 @@ def _add_fleet(sheet: Sheet, members: Sequence[Member]) -> None:
         sheet.put(table.PROCESSORS, labels_text(type=label), count)
 
 
-def _add_letters(sheet: Sheet, members: Sequence[Member], tallies: Sequence[Tally]) -> None:
+def _add_letters(sheet: MetricsText, members: Sequence[Member], counts: Sequence[LetterCount]) -> None:
     """The letters of every pipeline, as last counted; none is 0."""
-    counted = {(tally.pipeline, tally.state): tally for tally in tallies}
+    counted = {(tally.pipeline, tally.state): tally for tally in counts}
     for member in members:
         name, size = member.pipeline.id, 0
         for state in LetterState:
@@ -63,7 +63,7 @@ def _add_letters(sheet: Sheet, members: Sequence[Member], tallies: Sequence[Tall
         sheet.put(table.LETTERS_BYTES, labels_text(pipeline_name=name), size)
 
 
-def _add_member(sheet: Sheet, member: Member) -> None:
+def _add_member(sheet: MetricsText, member: Member) -> None:
     name, present = member.pipeline.id, member.state.status
     for status in Status:
         sheet.put(table.PIPELINE_STATUS, labels_text(pipeline_name=name, status=status.value), int(status is present))
@@ -76,13 +76,13 @@ def _add_member(sheet: Sheet, member: Member) -> None:
             _add_meter(sheet, name, member.graph, meter)
 
 
-def _add_taps(sheet: Sheet, name: str, node: str, point: TapPoint) -> None:
+def _add_taps(sheet: MetricsText, name: str, node: str, point: TapPoint) -> None:
     labels = labels_text(pipeline_name=name, component_id=node)
     sheet.put(table.TAPS, labels, len(point.taps))
     sheet.put(table.TAP_DROPS, labels, point.dropped)
 
 
-def _add_progress(sheet: Sheet, name: str, progress: Progress) -> None:
+def _add_progress(sheet: MetricsText, name: str, progress: Progress) -> None:
     labels = labels_text(pipeline_name=name)
     sheet.put(table.PROGRESS_AGE, labels, progress.stalled_seconds)
     sheet.put(table.RECOVERIES, labels, progress.recoveries)
@@ -91,17 +91,17 @@ def _add_progress(sheet: Sheet, name: str, progress: Progress) -> None:
         if meter.kind == "source":
             settling = meter.settling.plus(settling)
     if settling is not None:
-        sheet.spread(table.PIPELINE_DURATION, labels, settling)
+        sheet.put_histogram(table.PIPELINE_DURATION, labels, settling)
 
 
-def _add_meter(sheet: Sheet, name: str, graph: Graph, meter: Meter) -> None:
+def _add_meter(sheet: MetricsText, name: str, graph: Graph, meter: Meter) -> None:
     labels = labels_text(pipeline_name=name, node=meter.node)
     for reason, waits in waits_of(meter).items():
         sheet.put(table.WAITING, f'{labels},reason="{reason}"', int(waits))
     if meter.kind == "dead_letters":
         _add_dead_letters(sheet, name, graph, meter)
         return
-    sheet.spread(table.BATCH_SIZE, labels, meter.batch_sizes)
+    sheet.put_histogram(table.BATCH_SIZE, labels, meter.batch_sizes)
     sheet.put(table.NACKED, labels, meter.refused)
     if meter.kind == "source":
         _add_source(sheet, labels, meter)
@@ -115,14 +115,14 @@ def _add_meter(sheet: Sheet, name: str, graph: Graph, meter: Meter) -> None:
         _add_destination(sheet, name, graph, meter, labels)
 
 
-def _add_source(sheet: Sheet, labels: str, meter: Meter) -> None:
+def _add_source(sheet: MetricsText, labels: str, meter: Meter) -> None:
     sheet.put(table.READ, labels, meter.records)
     sheet.put(table.ACKED, labels, meter.acked)
     sheet.put(table.IN_FLIGHT, labels, meter.in_flight)
     sheet.put(table.WINDOW, labels, meter.window)
     sheet.put(table.OLDEST, labels, meter.oldest_seconds)
-    sheet.spread(table.PERSIST_DURATION, labels, meter.persists)
-    sheet.spread(table.CHECKPOINT_DURATION, labels, meter.checkpoints)
+    sheet.put_histogram(table.PERSIST_DURATION, labels, meter.persists)
+    sheet.put_histogram(table.CHECKPOINT_DURATION, labels, meter.checkpoints)
     if meter.lag is not None:
         for metric, lag in zip(table.LAGS, (meter.lag.records, meter.lag.bytes, meter.lag.seconds), strict=True):
             if lag is not None:
@@ -132,24 +132,24 @@ def _add_source(sheet: Sheet, labels: str, meter: Meter) -> None:
             sheet.put(metric, labels, getattr(meter.tally, name))
 
 
-def _add_processor(sheet: Sheet, name: str, graph: Graph, meter: Meter, labels: str) -> None:
+def _add_processor(sheet: MetricsText, name: str, graph: Graph, meter: Meter, labels: str) -> None:
     sheet.put(table.PROCESSED, labels, meter.records)
     conduits = labels_text(pipeline_name=name, processor=_plugin(graph, meter), component_id=meter.node)
-    sheet.spread(table.PROCESSOR_DURATION, conduits, meter.calls)
+    sheet.put_histogram(table.PROCESSOR_DURATION, conduits, meter.calls)
 
 
-def _add_destination(sheet: Sheet, name: str, graph: Graph, meter: Meter, labels: str) -> None:
+def _add_destination(sheet: MetricsText, name: str, graph: Graph, meter: Meter, labels: str) -> None:
     sheet.put(table.WRITTEN, labels, meter.records)
-    sheet.spread(table.PERSIST_DURATION, labels, meter.persists)
+    sheet.put_histogram(table.PERSIST_DURATION, labels, meter.persists)
     plugin = _plugin(graph, meter)
     conduits = labels_text(pipeline_name=name, plugin=plugin, type="destination", component_id=meter.node)
-    sheet.spread(table.CONNECTOR_DURATION, conduits, meter.calls)
+    sheet.put_histogram(table.CONNECTOR_DURATION, conduits, meter.calls)
 
 
-def _add_dead_letters(sheet: Sheet, name: str, graph: Graph, meter: Meter) -> None:
+def _add_dead_letters(sheet: MetricsText, name: str, graph: Graph, meter: Meter) -> None:
     sheet.put(table.DEAD_LETTERED, labels_text(pipeline_name=name), meter.records)
     sheet.put(table.REPLAYED, labels_text(pipeline_name=name), meter.acked)
-    sheet.spread(table.DLQ_DURATION, labels_text(pipeline_name=name, plugin=_handler_label(graph)), meter.calls)
+    sheet.put_histogram(table.DLQ_DURATION, labels_text(pipeline_name=name, plugin=_handler_label(graph)), meter.calls)
 
 
 def _plugin(graph: Graph, meter: Meter) -> str:
@@ -160,6 +160,6 @@ def _plugin(graph: Graph, meter: Meter) -> str:
 
 def _handler_label(graph: Graph) -> str:
     handler = graph.pipeline.dead_letters.handler
-    if isinstance(handler, Destination):
+    if isinstance(handler, DestinationConnector):
         return connector_label(handler)
     return handler if isinstance(handler, str) else getattr(handler, "__name__", type(handler).__name__)

@@ -79,7 +79,7 @@ def board_json(board: Board) -> dict[str, Any]:
         "timezone": "browser",
         "links": [_links()],
         "templating": {"list": [_data_source(), *map(_variable, board.variables)]},
-        "panels": list(_placed(board)),
+        "panels": list(_place_panels(board)),
     }
 
 
@@ -115,7 +115,7 @@ def _variable(variable: Variable) -> dict[str, Any]:
     }
 
 
-def _placed(board: Board) -> Iterator[dict[str, Any]]:
+def _place_panels(board: Board) -> Iterator[dict[str, Any]]:
     """Rows from top to bottom, their panels from left to right, with numbers of their own."""
     numbers = count(1)
     y = 0

@@ -9,7 +9,7 @@ RATE_INTERVAL = "$__rate_interval"
 def rate(metric: Metric, where: str = "", *, by: str, over: str = RATE_INTERVAL, part: str = "") -> str:
     """Per second, summed; `part` is "count" or "sum" of a histogram."""
     name = f"{metric.name}_{part}" if part else metric.name
-    return f"sum by ({by}) (rate({name}{_braced(where)}[{over}]))"
+    return f"sum by ({by}) (rate({name}{_in_braces(where)}[{over}]))"
 
 
 def quantile(q: float, metric: Metric, where: str = "", *, by: str, over: str = RATE_INTERVAL) -> str:
@@ -24,13 +24,13 @@ def mean(metric: Metric, where: str = "", *, by: str) -> str:
 
 def now(metric: Metric, where: str = "", *, by: str, how: str = "sum") -> str:
     """A gauge as it is, joined by `how`."""
-    return f"{how} by ({by}) ({metric.name}{_braced(where)})"
+    return f"{how} by ({by}) ({metric.name}{_in_braces(where)})"
 
 
 def share_of_time(metric: Metric, where: str = "", *, by: str) -> str:
     """For a gauge that is 0 or 1: how much of the time it was 1."""
-    return f"sum by ({by}) (avg_over_time({metric.name}{_braced(where)}[{RATE_INTERVAL}]))"
+    return f"sum by ({by}) (avg_over_time({metric.name}{_in_braces(where)}[{RATE_INTERVAL}]))"
 
 
-def _braced(where: str) -> str:
+def _in_braces(where: str) -> str:
     return f"{{{where}}}" if where else ""

@@ -1,4 +1,4 @@
-"""Sheet: metrics being written down in the text format of Prometheus."""
+"""MetricsText: metrics being written down in the text format of Prometheus."""
 
 from functools import cache
 
@@ -6,7 +6,7 @@ from conduit_py.stream.meter import Histogram
 from conduit_py.telemetry.table import Metric, metrics
 
 
-class Sheet:
+class MetricsText:
     """Takes values of the metrics of the table in any order, and gives them back as one text, family by family.
 
     The lines are written here and not by prometheus_client, which takes ten times as long: a fleet of
@@ -21,7 +21,7 @@ class Sheet:
         braced = f"{{{labels}}}" if labels else ""
         self._lines[metric.name].append(f"{metric.name}{braced} {value}")
 
-    def spread(self, metric: Metric, labels: str, histogram: Histogram) -> None:
+    def put_histogram(self, metric: Metric, labels: str, histogram: Histogram) -> None:
         """Add a histogram, in which every bucket holds those below it too."""
         lines, name = self._lines[metric.name], metric.name
         bucket = f'{name}_bucket{{{labels},le="'
@@ -45,10 +45,10 @@ class Sheet:
 
 def labels_text(**labels: str) -> str:
     """Labels as they stand between the braces."""
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return ",".join(f'{name}="{_escape_label(value)}"' for name, value in labels.items())
 
 
-def _escaped(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
+MetricKind: TypeAlias = Literal["gauge", "counter", "histogram"]
 
 PIPELINE = ("pipeline_name",)
 NODE = ("pipeline_name", "node")
@@ -19,7 +19,7 @@ class Metric:
     """One family of time series."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...]
     meaning: str
     conduit: bool = False

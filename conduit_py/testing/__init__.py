@@ -10,96 +10,96 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from conduit_py.testing.acceptance import destination_acceptance, source_acceptance
     from conduit_py.testing.crash import CrashReport, CrashTestFailed, run_with_kills
-    from conduit_py.testing.destination import ScriptedDestination
-    from conduit_py.testing.harness import Outcome, rehearse, run_to_end
-    from conduit_py.testing.log import Delivery, Event, Log
-    from conduit_py.testing.outage import MortalStore, run_with_outage
-    from conduit_py.testing.records import number_of, numbered, position_of
+    from conduit_py.testing.event_log import Event, EventLog, ReceivedRecord
+    from conduit_py.testing.fault_injection import OutageStore, run_with_outage
+    from conduit_py.testing.harness import ObservedRun, rehearse, run_to_end
+    from conduit_py.testing.records import number_of, numbered_record, position_of
     from conduit_py.testing.script import (
+        AnswerUnknown,
         AwaitFlush,
         Block,
         Delay,
         EmptyPosition,
         Fail,
-        Mistake,
-        NotYet,
+        Idle,
         OnAck,
         OnAnswer,
         OnFlush,
         Refuse,
         RefuseOutside,
-        Repeat,
+        RepeatAnswer,
         RepeatPosition,
         ReturnNothing,
         ReturnTooMany,
-        Step,
+        ScriptStep,
     )
+    from conduit_py.testing.scripted_destination import ScriptedDestination
+    from conduit_py.testing.scripted_source import ScriptedSource, StoppableSource
     from conduit_py.testing.simulation import SimulationStuck, simulate, simulated
-    from conduit_py.testing.source import ScriptedSource, StoppableSource
 
 _HOME = {
     "conduit_py.testing.acceptance": ("destination_acceptance", "source_acceptance"),
     "conduit_py.testing.crash": ("CrashReport", "CrashTestFailed", "run_with_kills"),
-    "conduit_py.testing.destination": ("ScriptedDestination",),
-    "conduit_py.testing.harness": ("Outcome", "rehearse", "run_to_end"),
-    "conduit_py.testing.log": ("Delivery", "Event", "Log"),
-    "conduit_py.testing.outage": ("MortalStore", "run_with_outage"),
-    "conduit_py.testing.records": ("number_of", "numbered", "position_of"),
+    "conduit_py.testing.scripted_destination": ("ScriptedDestination",),
+    "conduit_py.testing.harness": ("ObservedRun", "rehearse", "run_to_end"),
+    "conduit_py.testing.event_log": ("ReceivedRecord", "Event", "EventLog"),
+    "conduit_py.testing.fault_injection": ("OutageStore", "run_with_outage"),
+    "conduit_py.testing.records": ("number_of", "numbered_record", "position_of"),
     "conduit_py.testing.script": (
         "AwaitFlush",
         "Block",
         "Delay",
         "EmptyPosition",
         "Fail",
-        "Mistake",
-        "NotYet",
+        "AnswerUnknown",
+        "Idle",
         "OnAck",
         "OnAnswer",
         "OnFlush",
         "Refuse",
         "RefuseOutside",
-        "Repeat",
+        "RepeatAnswer",
         "RepeatPosition",
         "ReturnNothing",
         "ReturnTooMany",
-        "Step",
+        "ScriptStep",
     ),
     "conduit_py.testing.simulation": ("SimulationStuck", "simulate", "simulated"),
-    "conduit_py.testing.source": ("ScriptedSource", "StoppableSource"),
+    "conduit_py.testing.scripted_source": ("ScriptedSource", "StoppableSource"),
 }
 
 __all__ = [
+    "AnswerUnknown",
     "AwaitFlush",
     "Block",
     "CrashReport",
     "CrashTestFailed",
     "Delay",
-    "Delivery",
     "EmptyPosition",
     "Event",
+    "EventLog",
     "Fail",
-    "Log",
-    "Mistake",
-    "MortalStore",
-    "NotYet",
+    "Idle",
+    "ObservedRun",
     "OnAck",
     "OnAnswer",
     "OnFlush",
-    "Outcome",
+    "OutageStore",
+    "ReceivedRecord",
     "Refuse",
     "RefuseOutside",
-    "Repeat",
+    "RepeatAnswer",
     "RepeatPosition",
     "ReturnNothing",
     "ReturnTooMany",
+    "ScriptStep",
     "ScriptedDestination",
     "ScriptedSource",
     "SimulationStuck",
-    "Step",
     "StoppableSource",
     "destination_acceptance",
     "number_of",
-    "numbered",
+    "numbered_record",
     "position_of",
     "rehearse",
     "run_to_end",

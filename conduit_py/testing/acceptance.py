@@ -24,10 +24,10 @@ from typing import Any
 import pytest
 
 from conduit_py.record import Record
-from conduit_py.testing.checks import OPTION_CHECKS, DoesNotApply, run_check
+from conduit_py.testing.connector_checks import OPTION_CHECKS, DoesNotApply, run_check
+from conduit_py.testing.connector_driver import DestinationCase, SourceCase
 from conduit_py.testing.destination_checks import DESTINATION_CHECKS
-from conduit_py.testing.driver import DestinationCase, SourceCase
-from conduit_py.testing.records import numbered
+from conduit_py.testing.records import numbered_record
 from conduit_py.testing.source_checks import SOURCE_CHECKS
 from conduit_py.testing.staged_checks import STAGED_CHECKS
 
@@ -48,7 +48,7 @@ def source_acceptance(make: Callable[..., Any], *, records: int | None = None, s
 def destination_acceptance(
     make: Callable[..., Any],
     *,
-    sample: Callable[[int], Record] = numbered,
+    sample: Callable[[int], Record] = numbered_record,
     refused: Record | None = None,
     seconds: float = 30.0,
 ) -> type:

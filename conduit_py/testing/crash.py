@@ -51,7 +51,7 @@ def run_with_kills(
     """Run `command` until it exits with 0, killing it and starting it again up to `kills_max` times.
 
     It is killed in turn at a random moment, within `delay_max_seconds` of its start, and at each of the
-    named `points` (see conduit_py.killpoint), early or late as the seed decides. After the last kill it
+    named `points` (see conduit_py.crash_point), early or late as the seed decides. After the last kill it
     may end in peace. Any other exit code, and more than `seconds_max` in all, raise CrashTestFailed.
     """
     rng = random.Random(seed)
@@ -66,8 +66,8 @@ def run_with_kills(
         if kills.total() >= kills_max:
             moment = _Moment(None, 0, 0)
         runs += 1
-        with _started(command, variables | moment.variables, directory) as (process, output):
-            if _done(process, output, moment, started + seconds_max - time.monotonic()):
+        with _start(command, variables | moment.variables, directory) as (process, output):
+            if _wait_for_end(process, output, moment, started + seconds_max - time.monotonic()):
                 return CrashReport(kills, runs, time.monotonic() - started, _tail(output))
         kills[moment.point or ""] += 1
 
@@ -86,7 +86,7 @@ class _Moment:
 
 
 @contextmanager
-def _started(
+def _start(
     command: Sequence[str | Path], variables: Mapping[str, str], directory: Path | None
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """The command as a process group of its own, of which nothing is left afterwards."""
@@ -106,7 +106,7 @@ def _started(
             _kill(process)
 
 
-def _done(process: subprocess.Popen[bytes], output: IO[bytes], moment: _Moment, left_seconds: float) -> bool:
+def _wait_for_end(process: subprocess.Popen[bytes], output: IO[bytes], moment: _Moment, left_seconds: float) -> bool:
     """Wait for the end: True when the command ended by itself, False when it was killed at its moment."""
     at_random = moment.point == AT_RANDOM and moment.delay_seconds < left_seconds
     try:

@@ -1,11 +1,17 @@
-"""What every destination must do: the rules of conduit_py.sdk.Destination, one function each."""
+"""What every destination must do: the rules of conduit_py.sdk.DestinationConnector, one function each."""
 
 from typing import Any
 
 from conduit_py.record import Record
-from conduit_py.sdk.destination import Level
-from conduit_py.testing.checks import DestinationCheck, DoesNotApply, leaves_nothing_behind
-from conduit_py.testing.driver import DestinationCase, DestinationDriver, batch_of, opened_destination, require
+from conduit_py.sdk.destination import WriteGuarantee
+from conduit_py.testing.connector_checks import DestinationCheck, DoesNotApply, leaves_nothing_behind
+from conduit_py.testing.connector_driver import (
+    DestinationCase,
+    DestinationDriver,
+    batch_of,
+    opened_destination,
+    require,
+)
 
 
 async def keeps_what_it_accepts_in_order(case: DestinationCase) -> None:
@@ -58,7 +64,7 @@ async def takes_the_same_records_again(case: DestinationCase) -> None:
         async with opened_destination(case) as destination:
             await _accepts(destination, records)
     stored, expected = list(case.stored()), _payloads(records)
-    if case.connector.level is Level.D1:
+    if case.connector.guarantee is WriteGuarantee.IDEMPOTENT:
         require(stored == expected, f"idempotent by delivery key, but holds {stored} after writing {expected} twice")
     missing = [payload for payload in expected if payload not in stored]
     require(not missing, f"after writing the same records again, these are missing: {missing}")

@@ -16,7 +16,7 @@ from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.store.store import Store
 from conduit_py.stream.run import Ending, How, Run
-from conduit_py.testing.faults import Mortal, Point
+from conduit_py.testing.fault_injection import FaultPoint, FaultyRun
 from conduit_py.testing.simulation import simulate
 from conduit_py.testing.transaction_world import TransactionWorld
 
@@ -79,16 +79,16 @@ class Enumeration:
             self._try(name, self._haunted, frozen, until)
         return self.report
 
-    def _chosen(self, pairs: "Iterator[tuple[Point, T]]") -> "Iterator[tuple[Point, T]]":
+    def _chosen(self, pairs: "Iterator[tuple[FaultPoint, T]]") -> "Iterator[tuple[FaultPoint, T]]":
         return islice(pairs, 0, None, self._every)
 
-    def _points(self) -> Iterator[Point]:
+    def _points(self) -> Iterator[FaultPoint]:
         world = self._make_world()
-        run = Mortal()
+        run = FaultyRun()
         simulate(self._live, world, run)
         for operation in range(len(run.operations)):
-            yield Point(operation, "before")
-            yield Point(operation, "after")
+            yield FaultPoint(operation, "before")
+            yield FaultPoint(operation, "after")
 
     def _try(self, name: str, scenario: Callable[..., object], *args: object) -> None:
         if self._only_one and self.report.broken:
@@ -97,13 +97,13 @@ class Enumeration:
         simulate(scenario, world, *args, seconds=600)  # type: ignore[arg-type]
         self.report.note(name, world.violations)
 
-    async def _killed(self, world: TransactionWorld, points: list[Point]) -> None:
+    async def _killed(self, world: TransactionWorld, points: list[FaultPoint]) -> None:
         for point in points:
-            await self._live(world, Mortal(killed_at=point))
+            await self._live(world, FaultyRun(killed_at=point))
         await self._finish(world)
 
-    async def _haunted(self, world: TransactionWorld, frozen: Point, until: Point | None) -> None:
-        zombie, successor = Mortal(frozen_at=frozen), Mortal(frozen_at=until)
+    async def _haunted(self, world: TransactionWorld, frozen: FaultPoint, until: FaultPoint | None) -> None:
+        zombie, successor = FaultyRun(frozen_at=frozen), FaultyRun(frozen_at=until)
         ended = trio.Event()
 
         async def take_over() -> None:
@@ -133,12 +133,12 @@ class Enumeration:
 
     async def _finish(self, world: TransactionWorld) -> None:
         """Run to the end, unharmed: what a crash left must not keep the pipeline from completing."""
-        ending = await self._live(world, Mortal())
+        ending = await self._live(world, FaultyRun())
         if ending is None or ending.how is not How.COMPLETED:
             world.violations.append(f"the pipeline does not recover: {ending}")
         await world.check()
 
-    async def _live(self, world: TransactionWorld, mortal: Mortal) -> Ending | None:
+    async def _live(self, world: TransactionWorld, mortal: FaultyRun) -> Ending | None:
         graph = compile_pipeline(world.pipeline())
         endings: list[Ending] = []
 
@@ -151,5 +151,5 @@ class Enumeration:
         return endings[0] if endings else None
 
 
-def _said(point: Point) -> str:
+def _said(point: FaultPoint) -> str:
     return f"{point.when} operation {point.operation}"

@@ -10,20 +10,20 @@ from conduit_py.batch import Batch
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Source
 from conduit_py.record import Data, Record
-from conduit_py.sdk.destination import Level, Refusals
+from conduit_py.sdk.destination import Refusals, WriteGuarantee
 from conduit_py.status import LastError, PipelineState, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress
-from conduit_py.testing.destination import ScriptedDestination
-from conduit_py.testing.log import Log
-from conduit_py.testing.source import ScriptedSource
+from conduit_py.testing.event_log import EventLog
+from conduit_py.testing.scripted_destination import ScriptedDestination
+from conduit_py.testing.scripted_source import ScriptedSource
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ObservedRun:
     """How a pipeline stands after a run. What the ends saw and keep is known only of scripted ones."""
 
     state: PipelineState
@@ -50,7 +50,7 @@ class Outcome:
         return [record.payload.after for record in self.outputs[destination]]
 
 
-async def run_to_end(pipeline: Pipeline, store: Store | None = None) -> Outcome:
+async def run_to_end(pipeline: Pipeline, store: Store | None = None) -> ObservedRun:
     """Run a pipeline until it completes, stops or fails for good; the outcome says which.
 
     Without a store everything is forgotten afterwards; with one, a second run goes on where the first
@@ -60,20 +60,20 @@ async def run_to_end(pipeline: Pipeline, store: Store | None = None) -> Outcome:
     # Drawn from `random`, so that in a simulation the seed decides about back-off too.
     supervisor = Supervisor(pipeline, store, rng=random.Random(random.getrandbits(64)))
     state = await supervisor.run()
-    outcome = Outcome(state, supervisor.progress(), await store.positions(pipeline.id))
+    outcome = ObservedRun(state, supervisor.progress(), await store.positions(pipeline.id))
     for source in pipeline.sources:
         if isinstance(source.connector, ScriptedSource):
             source.connector.log.check(after_run=True)
             outcome.acks[source.id] = list(source.connector.log.acked[source.connector.options.name])
     for destination in pipeline.destinations:
         if isinstance(destination.connector, ScriptedDestination):
-            outcome.outputs[destination.id] = _held(destination.connector)
+            outcome.outputs[destination.id] = _stored_records(destination.connector)
     if isinstance(pipeline.dead_letters.handler, ScriptedDestination):
-        outcome.dead_letters.extend(_held(pipeline.dead_letters.handler))
+        outcome.dead_letters.extend(_stored_records(pipeline.dead_letters.handler))
     return outcome
 
 
-async def rehearse(pipeline: Pipeline, records: Mapping[str, Sequence[Record | Data]]) -> Outcome:
+async def rehearse(pipeline: Pipeline, records: Mapping[str, Sequence[Record | Data]]) -> ObservedRun:
     """Run a pipeline's processors and routing on these records, by source id, without its real ends.
 
     Sources give the records and end, destinations and dead letters are kept in memory; all else is as
@@ -84,7 +84,7 @@ async def rehearse(pipeline: Pipeline, records: Mapping[str, Sequence[Record | D
     if unknown:
         known = ", ".join(source.id for source in pipeline.sources)
         raise ValueError(f"there are no sources {', '.join(unknown)} in pipeline {pipeline.id}; it has {known}")
-    log = Log()
+    log = EventLog()
     stage = copy.copy(pipeline)
     stage.sources = [_playing(source, records.get(source.id, ()), log) for source in pipeline.sources]
     stage.destinations = [_keeping(destination, log) for destination in pipeline.destinations]
@@ -92,31 +92,31 @@ async def rehearse(pipeline: Pipeline, records: Mapping[str, Sequence[Record | D
     return await run_to_end(stage)
 
 
-def _held(connector: ScriptedDestination) -> list[Record]:
+def _stored_records(connector: ScriptedDestination) -> list[Record]:
     connector.log.check(after_run=True)
     return [delivery.record for delivery in connector.log.stored[connector.options.name]]
 
 
-def _playing(source: Source, records: Sequence[Record | Data], log: Log) -> Source:
+def _playing(source: Source, records: Sequence[Record | Data], log: EventLog) -> Source:
     given = [item if isinstance(item, Record) else Record.of(item) for item in records]
     return _with(source, connector=ScriptedSource(name=source.id, records=given, log=log))
 
 
-def _keeping(destination: Destination, log: Log) -> Destination:
+def _keeping(destination: Destination, log: EventLog) -> Destination:
     return _with(destination, connector=_Rehearsed(name=destination.id, log=log))
 
 
 class _Rehearsed(ScriptedDestination):
     """Takes the place of any destination, also in an exactly-once pipeline: what comes again is not kept again."""
 
-    level: ClassVar[Level] = Level.D1
+    guarantee: ClassVar[WriteGuarantee] = WriteGuarantee.IDEMPOTENT
 
     async def write(self, batch: Batch) -> Refusals | None:
         kept = {delivery.key for delivery in self.log.stored[self.options.name]}
         return await super().write(batch.select([i for i in range(len(batch)) if batch.delivery_key(i) not in kept]))
 
 
-def _catching(dead_letters: DeadLetters, log: Log) -> DeadLetters:
+def _catching(dead_letters: DeadLetters, log: EventLog) -> DeadLetters:
     if dead_letters.handler in ("stop", "drop"):
         return dead_letters
     return _with(dead_letters, handler=_Rehearsed(name="dead-letters", log=log))

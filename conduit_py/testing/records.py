@@ -3,7 +3,7 @@
 from conduit_py.record import Record
 
 
-def numbered(number: int, source: str = "source") -> Record:
+def numbered_record(number: int, source: str = "source") -> Record:
     """The record `number` of `source`, at the position of that number."""
     return Record.of({"n": number, "from": source}, key={"n": number}, position=position_of(number))
 

@@ -5,8 +5,7 @@ from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.exactly_once.checkpoint import Checkpoint, decode_settled
 from conduit_py.record import Record
 from conduit_py.store.claim import Changes
-from conduit_py.store.letter import Letter, LetterState
-from conduit_py.store.letter_filter import LetterFilter
+from conduit_py.store.stored_letter import LetterFilter, LetterState, StoredLetter
 from conduit_py.testing.transaction_world import TransactionWorld
 
 STUBBORN = 4
@@ -39,14 +38,14 @@ class ReplayWorld(TransactionWorld):
         super().look()
         open = {self._ids[each.letter.id] for each in self.store.letters._table.queued("world", 0, 100)}
         for name in ("home", "staged"):
-            for number in open.intersection(self.vaults[name].visible) - self._delivered():
+            for number in open.intersection(self.storages[name].visible) - self._delivered():
                 self.violations.append(f"{name} shows letter {number}, whose delivery is not committed (I4)")
 
     def _delivered(self) -> set[int]:
         """The letters that the last commit says are delivered, though they may be queued still."""
         claimed = self.store._tables.claimed("world")
         checkpoints = [claimed.checkpoint] if claimed is not None else []
-        if (changes := self.vaults["home"].changes) is not None:
+        if (changes := self.storages["home"].changes) is not None:
             checkpoints.append(Changes.decode(changes).checkpoint)
         outcomes = [each for one in checkpoints for each in decode_settled(Checkpoint.decode("world", one).replayed)]
         return {self._ids[outcome.id] for outcome in outcomes if not outcome.left}
@@ -54,7 +53,7 @@ class ReplayWorld(TransactionWorld):
     async def check(self) -> list[str]:
         await super().check()
         box = self.store.letters
-        kept: dict[int, Letter] = {}
+        kept: dict[int, StoredLetter] = {}
         for summary in (await box.page(LetterFilter())).letters:
             if summary.id in self._ids:
                 kept[self._ids[summary.id]] = await box.letter(summary.id)
@@ -70,19 +69,19 @@ class ReplayWorld(TransactionWorld):
     def _check_vault(self, name: str, kept: set[int]) -> None:
         """I11: each letter is an output, once, where it was missing, or a letter still."""
         expected = [n for n, nodes in LETTERS.items() if n not in kept and (name in nodes or nodes == ["moody"])]
-        shown = self.vaults[name].by_key.values() if name == "keyed" else self.vaults[name].visible
+        shown = self.storages[name].by_key.values() if name == "keyed" else self.storages[name].visible
         # As with records: what only the last run refused may have been written before, under its key.
         got = sorted(n for n in shown if n < 100 and not (name == "keyed" and n in kept))
         if got != expected:
             self.violations.append(f"{name} has the letters {got}, not {expected}")
 
 
-def _letter(number: int, nodes: list[str]) -> Letter:
+def _letter(number: int, nodes: list[str]) -> StoredLetter:
     position = str(number).encode()
     records = {node: Record.of({"n": number}, position=position) for node in nodes}
     first, *others = nodes
     failures = [Failure(node, "not yet") for node in nodes]
     elsewhere = {node: records[node] for node in others}
-    return Letter.of(
+    return StoredLetter.of(
         DeadLetter("world", MessageId("left", number, ()), position, records[first], failures, 1.0, elsewhere)
     )

@@ -13,25 +13,25 @@ import msgspec
 import trio
 
 from conduit_py.errors import TransientError
-from conduit_py.testing.log import Log
+from conduit_py.testing.event_log import EventLog
 
 
-class Step(msgspec.Struct, frozen=True):
+class ScriptStep(msgspec.Struct, frozen=True):
     """Base of all steps."""
 
 
-class Delay(Step, frozen=True):
+class Delay(ScriptStep, frozen=True):
     """Take `seconds` of the run's clock. A shielded one cannot be cancelled: a connector that ignores a stop."""
 
     seconds: float
     shielded: bool = False
 
 
-class Block(Step, frozen=True):
+class Block(ScriptStep, frozen=True):
     """Never return; only cancellation ends it. On an answer: it never comes."""
 
 
-class Fail(Step, frozen=True):
+class Fail(ScriptStep, frozen=True):
     """Raise `error`, the first `times` times that the record is met, over all runs; None is always."""
 
     message: str = "scripted failure"
@@ -39,83 +39,83 @@ class Fail(Step, frozen=True):
     times: int | None = 1
 
 
-class Refuse(Step, frozen=True):
+class Refuse(ScriptStep, frozen=True):
     """Refuse the record: as unreadable at a source, as not acceptable at a destination."""
 
     reason: str = "scripted refusal"
 
 
-class NotYet(Step, frozen=True):
+class Idle(ScriptStep, frozen=True):
     """A source says NothingYet, `times` times in all, before it has this record."""
 
     times: int = 1
 
 
-class OnAck(Step, frozen=True):
+class OnAck(ScriptStep, frozen=True):
     """At a source: the step happens when the record's position is acked."""
 
-    step: Step
+    step: ScriptStep
 
 
-class OnFlush(Step, frozen=True):
+class OnFlush(ScriptStep, frozen=True):
     """At a destination: the step happens at the next flush, while the record is not durable yet."""
 
-    step: Step
+    step: ScriptStep
 
 
-class OnAnswer(Step, frozen=True):
+class OnAnswer(ScriptStep, frozen=True):
     """At a destination that answers later: the step happens to the answer for this record.
 
     Delay makes it late and so out of order, Block keeps it back for ever, Fail crashes the answers,
-    AwaitFlush holds it until the next flush, Repeat and Mistake break the contract.
+    AwaitFlush holds it until the next flush, RepeatAnswer and AnswerUnknown break the contract.
     """
 
-    step: Step
+    step: ScriptStep
 
 
-class AwaitFlush(Step, frozen=True):
+class AwaitFlush(ScriptStep, frozen=True):
     """The answer comes only after the next flush."""
 
 
-class ReturnNothing(Step, frozen=True):
+class ReturnNothing(ScriptStep, frozen=True):
     """Broken contract: the source returns no record at all, once."""
 
 
-class ReturnTooMany(Step, frozen=True):
+class ReturnTooMany(ScriptStep, frozen=True):
     """Broken contract: the source returns one record more than it was asked for."""
 
 
-class RepeatPosition(Step, frozen=True):
+class RepeatPosition(ScriptStep, frozen=True):
     """Broken contract: the record has the position of the one before it."""
 
 
-class EmptyPosition(Step, frozen=True):
+class EmptyPosition(ScriptStep, frozen=True):
     """Broken contract: the record has no position."""
 
 
-class RefuseOutside(Step, frozen=True):
+class RefuseOutside(ScriptStep, frozen=True):
     """Broken contract: the destination refuses an index that the batch does not have."""
 
 
-class Repeat(Step, frozen=True):
-    """Broken contract, as OnAnswer(Repeat()): the same answer comes twice."""
+class RepeatAnswer(ScriptStep, frozen=True):
+    """Broken contract, as OnAnswer(RepeatAnswer()): the same answer comes twice."""
 
 
-class Mistake(Step, frozen=True):
-    """Broken contract, as OnAnswer(Mistake()): there is an answer for a message that was never written too."""
+class AnswerUnknown(ScriptStep, frozen=True):
+    """Broken contract, as OnAnswer(AnswerUnknown()): there is an answer for a message that was never written too."""
 
 
-Steps: TypeAlias = Step | tuple[Step, ...]
+Steps: TypeAlias = ScriptStep | tuple[ScriptStep, ...]
 Script: TypeAlias = Mapping[int, Steps]
 
 
-def steps_of(steps: Steps | None) -> tuple[Step, ...]:
+def steps_of(steps: Steps | None) -> tuple[ScriptStep, ...]:
     if steps is None:
         return ()
-    return (steps,) if isinstance(steps, Step) else steps
+    return (steps,) if isinstance(steps, ScriptStep) else steps
 
 
-async def perform(step: Step, log: Log, place: str) -> None:
+async def perform(step: ScriptStep, log: EventLog, place: str) -> None:
     """Do what Delay, Block and Fail say; other steps mean something only to the end that met them.
 
     `place` names where the step stands, so that a failure which happens once does so once in all runs.

@@ -41,9 +41,9 @@ def simulate(main: Callable[..., Awaitable[T]], *args: Any, seed: int = 0, secon
     Code that has not ended after `seconds` of virtual time raises SimulationStuck, so a deadlock is
     a failure at once and not a test that hangs. Every error carries the seed as a note.
     """
-    with seeded(seed):
+    with use_seed(seed):
         try:
-            return trio.run(_bounded, main, args, seconds, clock=_clock())
+            return trio.run(_run_with_deadline, main, args, seconds, clock=_clock())
         except BaseException as error:
             error.add_note(f"simulated with seed {seed}: the same seed repeats this run exactly")
             raise
@@ -79,7 +79,7 @@ def simulated(*, seeds: Iterable[int] = range(20), seconds: float = 3600.0) -> C
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def use_seed(seed: int) -> Iterator[None]:
     """Within the block trio's scheduler and the module `random` follow `seed`; afterwards all is as before."""
     run = _scheduler()
     flag, scheduler_state, random_state = run._ALLOW_DETERMINISTIC_SCHEDULING, run._r.getstate(), random.getstate()
@@ -144,7 +144,7 @@ def _tasks() -> Iterator[trio.lowlevel.Task]:
         pending += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
 
 
-async def _bounded(main: Callable[..., Awaitable[T]], args: tuple[Any, ...], seconds: float) -> T:
+async def _run_with_deadline(main: Callable[..., Awaitable[T]], args: tuple[Any, ...], seconds: float) -> T:
     stuck: list[str] = []
 
     async def watch() -> None:

@@ -1,4 +1,4 @@
-"""What every source must do: the rules of conduit_py.sdk.Source, one function each."""
+"""What every source must do: the rules of conduit_py.sdk.SourceConnector, one function each."""
 
 from contextlib import suppress
 from typing import Any
@@ -7,8 +7,8 @@ import trio
 
 from conduit_py.record import Record
 from conduit_py.sdk.source import EndOfSource
-from conduit_py.testing.checks import DoesNotApply, SourceCheck, leaves_nothing_behind
-from conduit_py.testing.driver import SourceCase, SourceDriver, opened_source, require
+from conduit_py.testing.connector_checks import DoesNotApply, SourceCheck, leaves_nothing_behind
+from conduit_py.testing.connector_driver import SourceCase, SourceDriver, opened_source, require
 
 PROMPT_SECONDS = 5.0
 
@@ -32,7 +32,7 @@ async def gives_every_record_a_position_of_its_own(case: SourceCase) -> None:
     async with opened_source(case) as source:
         positions = [record.position for record in await source.read_all(2)]
     twice = sorted({position for position in positions if positions.count(position) > 1})
-    require(not twice, f"several records have the position {_said(twice)}")
+    require(not twice, f"several records have the position {_describe(twice)}")
 
 
 async def reads_the_same_again(case: SourceCase) -> None:
@@ -175,8 +175,8 @@ async def _resumes_after(case: SourceCase, records: list[Record], index: int) ->
     position = records[index].position
     if len(got) == len(expected) + 1 and got[0].position == position:
         raise AssertionError(f"opened at {position!r}, it gives the record of that position again")
-    rule = f"opened at {position!r}, it gives {_said([record.position for record in got])}"
-    require(_content(got) == _content(expected), f"{rule}, not {_said([record.position for record in expected])}")
+    rule = f"opened at {position!r}, it gives {_describe([record.position for record in got])}"
+    require(_content(got) == _content(expected), f"{rule}, not {_describe([record.position for record in expected])}")
 
 
 async def _read_to_the_end(source: SourceDriver, ended: trio.Event) -> None:
@@ -190,6 +190,6 @@ def _content(records: list[Record]) -> list[object]:
     return [(record.position, record.operation, record.key, record.payload) for record in records]
 
 
-def _said(positions: list[bytes]) -> str:
+def _describe(positions: list[bytes]) -> str:
     shown = ", ".join(map(repr, positions[:5])) or "nothing"
     return shown + (f" and {len(positions) - 5} more" if len(positions) > 5 else "")

@@ -13,12 +13,12 @@ from conduit_py.testing.script import (
     AwaitFlush,
     Delay,
     Fail,
-    NotYet,
+    Idle,
     OnAck,
     OnAnswer,
     OnFlush,
     Refuse,
-    Step,
+    ScriptStep,
     Steps,
 )
 
@@ -30,7 +30,7 @@ _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 def json_values() -> st.SearchStrategy[Any]:
     """Values that come back from JSON as they went in: integers of any size, no NaN."""
-    return _nested(_json_scalars())
+    return _nested_values(_json_scalars())
 
 
 def python_values() -> st.SearchStrategy[Any]:
@@ -46,17 +46,17 @@ def python_values() -> st.SearchStrategy[Any]:
         st.uuids(),
         st.floats(allow_nan=False),
     )
-    return _nested(_json_scalars() | st.one_of(others))
+    return _nested_values(_json_scalars() | st.one_of(others))
 
 
-def structured(values: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[Structured]:
+def structured_data(values: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[Structured]:
     """Structured data with fields of these values; JSON values unless told otherwise."""
     return st.dictionaries(_text, json_values() if values is None else values, max_size=5)
 
 
 def data(values: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[Data]:
     """Raw, structured or absent; empty raw data and empty structures are among them, and are not absent."""
-    return st.none() | st.binary(max_size=50) | structured(values)
+    return st.none() | st.binary(max_size=50) | structured_data(values)
 
 
 def positions() -> st.SearchStrategy[bytes]:
@@ -114,7 +114,7 @@ def seeds() -> st.SearchStrategy[int]:
 
 def source_scripts(count: int, *, refusals: bool = True, failures: bool = True) -> st.SearchStrategy[dict[int, Steps]]:
     """Scripts for a source of `count` records that a pipeline with enough recoveries must survive."""
-    steps: list[st.SearchStrategy[Step]] = [_delays(), st.builds(NotYet, st.integers(1, 3)), _on(OnAck, _delays())]
+    steps: list[st.SearchStrategy[ScriptStep]] = [_delays(), st.builds(Idle, st.integers(1, 3)), _on(OnAck, _delays())]
     if refusals:
         steps.append(st.just(Refuse("unreadable")))
     if failures:
@@ -126,7 +126,7 @@ def destination_scripts(
     count: int, acks: AckMode = AckMode.WRITE, *, refusals: bool = True, failures: bool = True
 ) -> st.SearchStrategy[dict[int, Steps]]:
     """Scripts for a destination that sees `count` records, likewise; late and disordered answers among them."""
-    steps: list[st.SearchStrategy[Step]] = [_delays()]
+    steps: list[st.SearchStrategy[ScriptStep]] = [_delays()]
     if refusals:
         steps.append(st.just(Refuse("refused")))
     if failures:
@@ -155,7 +155,7 @@ def _json_scalars() -> st.SearchStrategy[Any]:
     return st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _text
 
 
-def _nested(scalars: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def _nested_values(scalars: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.recursive(
         scalars,
         lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_text, inner, max_size=4),
@@ -163,22 +163,22 @@ def _nested(scalars: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-def _delays() -> st.SearchStrategy[Step]:
+def _delays() -> st.SearchStrategy[ScriptStep]:
     # Ties are where interleavings differ, so few different delays find more than many.
     return st.builds(Delay, st.sampled_from([0.001, 0.02, 0.5, 3.0]))
 
 
-def _failures() -> st.SearchStrategy[Step]:
+def _failures() -> st.SearchStrategy[ScriptStep]:
     errors = st.sampled_from([TransientError, OSError])
     return st.builds(Fail, st.just("scripted failure"), errors, st.integers(1, 2))
 
 
 def _on(
-    wrapper: type[OnAck] | type[OnFlush] | type[OnAnswer], steps: st.SearchStrategy[Step]
-) -> st.SearchStrategy[Step]:
+    wrapper: type[OnAck] | type[OnFlush] | type[OnAnswer], steps: st.SearchStrategy[ScriptStep]
+) -> st.SearchStrategy[ScriptStep]:
     return steps.map(wrapper)
 
 
-def _scripts(count: int, steps: list[st.SearchStrategy[Step]]) -> st.SearchStrategy[dict[int, Steps]]:
+def _scripts(count: int, steps: list[st.SearchStrategy[ScriptStep]]) -> st.SearchStrategy[dict[int, Steps]]:
     some = st.lists(st.one_of(steps), min_size=1, max_size=2).map(tuple)
     return st.dictionaries(st.integers(0, max(0, count - 1)), some, max_size=min(count, 6))

@@ -10,21 +10,24 @@ from conduit_py import sdk
 from conduit_py.batch import Batch
 from conduit_py.errors import RecordRefused
 from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Source
+from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
-from conduit_py.sdk.defer import Defer
 from conduit_py.sdk.options import Options
 from conduit_py.sdk.processor import processor
-from conduit_py.sdk.state import State
+from conduit_py.sdk.state import Defer, State
 from conduit_py.store.claim import Changes
-from conduit_py.store.letter_filter import LetterFilter
 from conduit_py.store.letter_table import LetterTable
-from conduit_py.store.memory import MemoryStore
-from conduit_py.store.memory_letters import MemoryLetterBox
-from conduit_py.store.store import Kind, Row
+from conduit_py.store.memory import MemoryDeadLetterStore, MemoryStore
+from conduit_py.store.store import Kind, StoredEntry
+from conduit_py.store.stored_letter import LetterFilter
 from conduit_py.store.tables import Tables
-from conduit_py.testing.faults import durable
-from conduit_py.testing.vault import HomeVault, KeyedVault, StagedVault, Vault
-from conduit_py.transaction import Transaction
+from conduit_py.testing.fake_destinations import (
+    FakeKeyedDestination,
+    FakeStagedDestination,
+    FakeStorage,
+    FakeTransactionalDestination,
+)
+from conduit_py.testing.fault_injection import durable
 
 T = TypeVar("T")
 
@@ -40,7 +43,7 @@ class WorldStore(MemoryStore):
         async with durable("store.transact"):
             return work(self._tables)
 
-    async def _save(self, rows: list[Row]) -> None:
+    async def _save(self, rows: list[StoredEntry]) -> None:
         async with durable("store.save"):
             self._rows.update({row[:3]: row.value for row in rows})
 
@@ -49,7 +52,7 @@ class WorldStore(MemoryStore):
             await super()._forget(pipeline, kind, node)
 
 
-class _Letters(MemoryLetterBox):
+class _Letters(MemoryDeadLetterStore):
     async def _change(self, work: Callable[[LetterTable], T]) -> T:
         async with durable("letters.change"):
             return await super()._change(work)
@@ -64,7 +67,7 @@ class NumbersOptions(Options):
     name: str
 
 
-class Numbers(sdk.Source[NumbersOptions]):
+class Numbers(sdk.SourceConnector[NumbersOptions]):
     """Gives consecutive numbers, one record at a time, and ends."""
 
     async def open(self, position: bytes | None) -> None:
@@ -109,7 +112,7 @@ class TransactionWorld:
         self.count = count
         self.flaky = flaky
         self.store = WorldStore()
-        self.vaults = {"home": Vault(), "staged": Vault(), "keyed": Vault(), "audit": Vault()}
+        self.storages = {"home": FakeStorage(), "staged": FakeStorage(), "keyed": FakeStorage(), "audit": FakeStorage()}
         self.runs = 0
         self.acks: dict[int, dict[str, list[int]]] = {}
         self.violations: list[str] = []
@@ -134,7 +137,11 @@ class TransactionWorld:
             return record
 
         names = ["home", "staged", "keyed"] if self.with_home else ["staged", "keyed"]
-        kinds: dict[str, Any] = {"home": HomeVault, "staged": StagedVault, "keyed": KeyedVault}
+        kinds: dict[str, Any] = {
+            "home": FakeTransactionalDestination,
+            "staged": FakeStagedDestination,
+            "keyed": FakeKeyedDestination,
+        }
         return Pipeline(
             "world",
             sources=[
@@ -142,11 +149,11 @@ class TransactionWorld:
                 for name, numbers in self.numbers.items()
             ],
             processors=[moody, *([parted] if self.deferring else []), unrepeated, summed],
-            destinations=[Destination(name, kinds[name](vault=self.vaults[name])) for name in names],
+            destinations=[Destination(name, kinds[name](storage=self.storages[name])) for name in names],
             dead_letters=DeadLetters("journal"),
             delivery="exactly_once",
-            transaction=Transaction(max_records=6 if self.deferring else 2),
-            outbox={"audit": KeyedVault(vault=self.vaults["audit"])} if self.forwarding else None,
+            transaction=TransactionLimits(max_records=6 if self.deferring else 2),
+            outbox={"audit": FakeKeyedDestination(storage=self.storages["audit"])} if self.forwarding else None,
         )
 
     def refuses(self, number: int, run: int) -> bool:
@@ -157,7 +164,7 @@ class TransactionWorld:
         """What must hold at every moment: readers see nothing that is not committed (I4)."""
         committed = self._committed()
         for name in ("home", "staged"):
-            for number in filter(self._is_read, self.vaults[name].visible):
+            for number in filter(self._is_read, self.storages[name].visible):
                 source = self.SOURCES[number // 100 - 1]
                 if number > committed.get(source, -1):
                     self.violations.append(f"{name} shows {number}, but {source} is committed to {committed}")
@@ -171,7 +178,7 @@ class TransactionWorld:
             for (pipeline, kind, node), value in self.store._rows.items()
             if (pipeline, kind) == ("world", "position")
         }
-        if self.with_home and (changes := self.vaults["home"].changes) is not None:
+        if self.with_home and (changes := self.storages["home"].changes) is not None:
             places |= {source: int(value) for source, value in Changes.decode(changes).positions.items()}
         return places
 
@@ -210,7 +217,7 @@ class TransactionWorld:
 
     def _check_forwarded(self, left: list[int], expected: list[int]) -> None:
         """Everything that was published has arrived, in order, and is gone from the outbox."""
-        arrived = sorted(self.vaults["audit"].by_key.values(), key=lambda number: number // 100)
+        arrived = sorted(self.storages["audit"].by_key.values(), key=lambda number: number // 100)
         if left or arrived != expected:
             self.violations.append(f"{arrived} were forwarded and {left} are left, of {expected}")
 
@@ -230,11 +237,11 @@ class TransactionWorld:
         if len(letters) != len(set(letters)):
             self.violations.append(f"letters of {name} repeat: {letters}")
         shown = ["home", "staged"] if self.with_home else ["staged"]
-        seen = {each: [n for n in self.vaults[each].visible if n in self.numbers[name]] for each in shown}
+        seen = {each: [n for n in self.storages[each].visible if n in self.numbers[name]] for each in shown}
         for each, got in seen.items():
             if got != expected:
                 self.violations.append(f"{each} shows {got} of {name}, not {expected}")
-        keyed = sorted(n for n in self.vaults["keyed"].by_key.values() if n in self.numbers[name])
+        keyed = sorted(n for n in self.storages["keyed"].by_key.values() if n in self.numbers[name])
         # One that was refused only in the run that committed may have been written before, under its key.
         if [number for number in keyed if number not in letters] != expected:
             self.violations.append(f"keyed has {keyed} of {name}, not {expected}")

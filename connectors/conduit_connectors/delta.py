@@ -20,7 +20,7 @@ from pydantic import Field, SecretStr
 
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
-from conduit_py.sdk.columns import fitted
+from conduit_py.sdk.arrow import fit_to_schema
 
 
 class DestinationOptions(sdk.Options):
@@ -42,7 +42,7 @@ class DestinationOptions(sdk.Options):
     rows_max: int = Field(default=100_000, ge=1, description="how many rows a file gets at most")
 
 
-class Stage(msgspec.Struct, frozen=True):
+class StagedCommit(msgspec.Struct, frozen=True):
     """What an exactly-once transaction makes visible: files, under a number that grows with each of an application."""
 
     application: str
@@ -66,7 +66,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def open(self) -> None:
         self._storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
         with _errors(self.options.path):
-            self._table = self._opened()
+            self._table = self._open_table()
             self._schema = pa.schema(self._table.schema())
             self._files = pafs.PyFileSystem(DeltaStorageHandler(self._table.table_uri, self._storage))
         self._rows: list[pa.RecordBatch] = []
@@ -88,7 +88,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def write(self, batch: Batch) -> dict[int, str]:
         records = {i: r.payload.after for i, r in enumerate(batch.records) if isinstance(r.payload.after, dict)}
-        made = fitted(list(records.values()), self._schema, more=self._lenient)
+        made = fit_to_schema(list(records.values()), self._schema, more=self._lenient)
         if made.kept:
             self._rows.append(made.batch)
         if self._application is not None and sum(rows.num_rows for rows in self._rows) >= self.options.rows_max:
@@ -109,10 +109,10 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             return None
         assert self._application is not None
         self._count += 1
-        return msgspec.json.encode(Stage(self._application, self._fence << 32 | self._count, files))
+        return msgspec.json.encode(StagedCommit(self._application, self._fence << 32 | self._count, files))
 
     def apply(self, intent: bytes) -> None:
-        stage = msgspec.json.decode(intent, type=Stage)
+        stage = msgspec.json.decode(intent, type=StagedCommit)
         with _errors(self.options.path):
             self._table.update_incremental()
             if (self._table.transaction_version(stage.application) or -1) < stage.version:
@@ -129,7 +129,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def _lenient(self) -> bool:
         return self.options.drift == "ignore"
 
-    def _opened(self) -> DeltaTable:
+    def _open_table(self) -> DeltaTable:
         options = self.options
         try:
             return DeltaTable(options.path, storage_options=self._storage)
@@ -139,7 +139,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
                     f"there is no Delta table at {options.path}",
                     suggestion='correct `path`, or give `columns` to create it: {"id": "long", "name": "string"}',
                 ) from None
-        schema = _declared(options.columns)
+        schema = _parse_columns(options.columns)
         # Another process may create it at the same time.
         return DeltaTable.create(
             options.path, schema, "ignore", partition_by=options.partition_by, storage_options=self._storage
@@ -195,7 +195,7 @@ def _added(commit: bytes) -> list[str]:
     return [unquote(action.add.path) for action in actions if action.add is not None]
 
 
-def _declared(columns: dict[str, str]) -> Schema:
+def _parse_columns(columns: dict[str, str]) -> Schema:
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()]
     try:
         return Schema.from_json(msgspec.json.encode({"type": "struct", "fields": fields}).decode())

@@ -18,7 +18,7 @@ class DestinationOptions(Options):
     message: str = Field(default="record", description="what stands before each record")
 
 
-class Destination(sdk.Destination[DestinationOptions]):
+class Destination(sdk.DestinationConnector[DestinationOptions]):
     """Logs each record in full, in OpenCDC's JSON form, to the logger `conduit_py.log`.
 
     At-least-once up to the logging system: a record counts as handled once it was given to that, whatever

@@ -18,7 +18,7 @@ class SourceOptions(Options):
     bounded: bool = Field(default=True, description="end after the last record; False waits for more to be added")
 
 
-class Source(sdk.Source[SourceOptions]):
+class Source(sdk.SourceConnector[SourceOptions]):
     """The records of a list, in order; the position is the index.
 
     At-least-once on its own, exactly-once with a destination that can, for as long as the list lives.
@@ -48,7 +48,7 @@ class DestinationOptions(Options):
     into: Annotated[InstanceOf[list[Any]], Field(description="the list that records are appended to")]
 
 
-class Destination(sdk.Destination[DestinationOptions]):
+class Destination(sdk.DestinationConnector[DestinationOptions]):
     """Appends records to a list, in order; each counts as handled at once.
 
     At-least-once. What is in the list lives as long as the list, so it is durable only to a test.

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from pydantic import Field, SecretStr
 
 from conduit_connectors.objects import ObjectOptions, ObjectReader
-from conduit_py.lease.options import QueueOptions
-from conduit_py.lease.queue import Delivery, LeasedQueue
-from conduit_py.lease.source import QueueSource
+from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
+from conduit_py.queue.options import QueueOptions
+from conduit_py.queue.source import QueueSource
 from conduit_py.sdk import FatalError, TransientError
 
 T = TypeVar("T")
@@ -72,15 +72,15 @@ class NatsQueue(LeasedQueue):
         threading.Thread(target=self._loop.run_forever, name="nats", daemon=True).start()
         self._run(self._connect())
 
-    def receive(self, count: int, lease_seconds: float) -> list[Delivery]:
+    def receive(self, count: int, lease_seconds: float) -> list[QueueDelivery]:
         return self._run(self._fetch(count))
 
-    def extend(self, delivery: Delivery, lease_seconds: float) -> None:
+    def extend(self, delivery: QueueDelivery, lease_seconds: float) -> None:
         if lease_seconds > self._lease_seconds:
             raise ValueError(f"a lease of {lease_seconds} s is longer than the {self._lease_seconds} s of the consumer")
         self._run(self._tell(delivery, b"+WPI"))
 
-    def ack(self, deliveries: Sequence[Delivery]) -> None:
+    def ack(self, deliveries: Sequence[QueueDelivery]) -> None:
         self._run(self._ack(deliveries))
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class NatsQueue(LeasedQueue):
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
 
-    async def _fetch(self, count: int) -> list[Delivery]:
+    async def _fetch(self, count: int) -> list[QueueDelivery]:
         # Asked for several, the library waits for all of them; so first one, then what else is there.
         messages = await self._pulled(1, self._options.wait_seconds)
         if messages and count > 1:
@@ -132,16 +132,16 @@ class NatsQueue(LeasedQueue):
             return []
         return messages
 
-    def _delivery(self, message: Any) -> Delivery:
+    def _delivery(self, message: Any) -> QueueDelivery:
         about = message.metadata
         number = about.sequence.stream
         attributes = {"nats.subject": message.subject} | dict(message.headers or {})
-        return Delivery(f"{about.stream}/{number}", message.reply, message.data, about.num_delivered, attributes)
+        return QueueDelivery(f"{about.stream}/{number}", message.reply, message.data, about.num_delivered, attributes)
 
-    async def _ack(self, deliveries: Sequence[Delivery]) -> None:
+    async def _ack(self, deliveries: Sequence[QueueDelivery]) -> None:
         await asyncio.gather(*(self._tell(delivery, b"+ACK") for delivery in deliveries))
 
-    async def _tell(self, delivery: Delivery, what: bytes) -> None:
+    async def _tell(self, delivery: QueueDelivery, what: bytes) -> None:
         """Say something about a message and wait until the server has heard it."""
         if not self._client.is_connected:
             raise ConnectionError("the connection is lost")

@@ -9,9 +9,9 @@ import msgspec
 from pydantic import Field, SecretStr
 
 from conduit_connectors.objects import ObjectOptions, ObjectReader
-from conduit_py.lease.options import QueueOptions
-from conduit_py.lease.queue import Delivery, LeasedQueue
-from conduit_py.lease.source import QueueSource
+from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
+from conduit_py.queue.options import QueueOptions
+from conduit_py.queue.source import QueueSource
 from conduit_py.sdk import FatalError, TransientError
 
 _GROUP = "conduit-py"
@@ -107,18 +107,18 @@ class RedisQueue(LeasedQueue):
                 raise
         self._forget("")
 
-    def receive(self, count: int, lease_seconds: float) -> list[Delivery]:
+    def receive(self, count: int, lease_seconds: float) -> list[QueueDelivery]:
         taken = self._claim(count, lease_seconds)
         if len(taken) < count:
             taken += self._read(count - len(taken), lease_seconds, wait=not taken)
         return taken
 
-    def extend(self, delivery: Delivery, lease_seconds: float) -> None:
+    def extend(self, delivery: QueueDelivery, lease_seconds: float) -> None:
         arguments = (*_parts(delivery), _ms(self._lease_max), self._idle(lease_seconds))
         if not self._ask("eval", _EXTEND, 1, self._options.stream, self._group, *arguments):
             raise LookupError(f"entry {delivery.id} of {self._options.stream} is not held any more")
 
-    def ack(self, deliveries: Sequence[Delivery]) -> None:
+    def ack(self, deliveries: Sequence[QueueDelivery]) -> None:
         parts = [part for delivery in deliveries for part in _parts(delivery)]
         self._ask("eval", _ACK, 1, self._options.stream, self._group, int(self._options.delete), *parts)
 
@@ -129,7 +129,7 @@ class RedisQueue(LeasedQueue):
                 self._forget(self._consumer)
             self._client.close()
 
-    def _claim(self, count: int, lease_seconds: float) -> list[Delivery]:
+    def _claim(self, count: int, lease_seconds: float) -> list[QueueDelivery]:
         """What others, or we, have held for too long, oldest first."""
         stream, group, idle = self._options.stream, self._group, _ms(self._lease_max)
         claimed = self._ask("xautoclaim", stream, group, self._consumer, idle, count=count)[1]
@@ -140,7 +140,7 @@ class RedisQueue(LeasedQueue):
         self._shorten(deliveries, lease_seconds)
         return deliveries
 
-    def _read(self, count: int, lease_seconds: float, *, wait: bool) -> list[Delivery]:
+    def _read(self, count: int, lease_seconds: float, *, wait: bool) -> list[QueueDelivery]:
         """What nobody has had yet."""
         block = _ms(self._options.wait_seconds) if wait else None
         stream = self._options.stream
@@ -150,20 +150,20 @@ class RedisQueue(LeasedQueue):
         self._shorten(deliveries, lease_seconds)
         return deliveries
 
-    def _shorten(self, deliveries: Sequence[Delivery], lease_seconds: float) -> None:
+    def _shorten(self, deliveries: Sequence[QueueDelivery], lease_seconds: float) -> None:
         if deliveries and lease_seconds < self._lease_max:
             ids = [delivery.id for delivery in deliveries]
             stream, idle = self._options.stream, self._idle(lease_seconds)
             self._ask("xclaim", stream, self._group, self._consumer, 0, ids, idle=idle, justid=True)
 
-    def _delivery(self, id: bytes, fields: Mapping[bytes, bytes], attempt: int) -> Delivery:
+    def _delivery(self, id: bytes, fields: Mapping[bytes, bytes], attempt: int) -> QueueDelivery:
         name = id.decode()
         attributes = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in fields.items()}
         body = fields.get(self._options.field.encode())
         if body is None:
             body = msgspec.json.encode(attributes)
         attributes.pop(self._options.field, None)
-        return Delivery(name, f"{name}/{self._consumer}/{attempt}", body, attempt, attributes)
+        return QueueDelivery(name, f"{name}/{self._consumer}/{attempt}", body, attempt, attributes)
 
     def _idle(self, lease_seconds: float) -> int:
         return max(0, _ms(self._lease_max) - _ms(lease_seconds))
@@ -203,7 +203,7 @@ def _flat(chunk: Any) -> list[tuple[bytes, Mapping[bytes, bytes]]]:
     return [entry for part in chunk for entry in part] if chunk and isinstance(chunk[0], list) else chunk
 
 
-def _parts(delivery: Delivery) -> tuple[str, str, str]:
+def _parts(delivery: QueueDelivery) -> tuple[str, str, str]:
     id, consumer, attempt = delivery.handle.split("/")
     return id, consumer, attempt
 

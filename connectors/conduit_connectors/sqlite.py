@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from conduit_connectors.numbering import number_of, positions_of
-from conduit_connectors.sql.database import Database, NotThisRow
+from conduit_connectors.sql.database import NotThisRow, SqlDatabase
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sql.row import TableOptions
 from conduit_py import sdk
@@ -47,11 +47,11 @@ class Destination(SqlDestination[DestinationOptions]):
     def locks(self) -> str | None:
         return str(self.options.path.resolve())
 
-    def connect(self) -> Database:
+    def connect(self) -> SqlDatabase:
         return SqliteDatabase(self.options.path)
 
 
-class SqliteDatabase(Database):
+class SqliteDatabase(SqlDatabase):
     """A connection that commits to the disk and waits a while for others."""
 
     mark: ClassVar[str] = "?"
@@ -72,7 +72,7 @@ class SqliteDatabase(Database):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection = _connected(path)
+        self._connection = _connect(path)
         self.run("PRAGMA journal_mode = WAL")
         self.run("PRAGMA synchronous = FULL")
 
@@ -116,7 +116,7 @@ class SqliteDatabase(Database):
 _OF_THE_ROW = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     try:
         return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
@@ -143,7 +143,7 @@ class SourceOptions(Options):
     tail: bool = Field(default=False, description="wait for more rows at the end")
 
 
-class Source(sdk.Source[SourceOptions]):
+class Source(sdk.SourceConnector[SourceOptions]):
     """The rows of a table in the order of their rowid, which is the position; resumes after any row.
 
     For tables to which rows are added: what is changed or deleted after it was read is not seen, and a rowid
@@ -158,7 +158,7 @@ class Source(sdk.Source[SourceOptions]):
         if not path.exists():
             raise FatalError(f"there is no {path}", suggestion="check the path")
         self._after = 0 if position is None else number_of("sqlite", position)
-        self._connection = _connected(path)
+        self._connection = _connect(path)
 
     def read(self, n: int) -> list[Record]:
         assert self._connection is not None

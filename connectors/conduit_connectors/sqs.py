@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import Field, SecretStr
 
 from conduit_connectors.objects import ObjectOptions, ObjectReader
-from conduit_py.lease.options import QueueOptions
-from conduit_py.lease.queue import Delivery, LeasedQueue
-from conduit_py.lease.source import QueueSource
+from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
+from conduit_py.queue.options import QueueOptions
+from conduit_py.queue.source import QueueSource
 from conduit_py.sdk import FatalError, TransientError
 
-log = logging.getLogger("conduit_py.lease")
+log = logging.getLogger("conduit_py.queue")
 
 _CHUNK_SIZE = 10
 _LEASE_SECONDS_MAX = 12 * 3600
@@ -75,7 +75,7 @@ class SqsQueue(LeasedQueue):
             ) from error
         self._ask("get_queue_attributes", AttributeNames=["QueueArn"])
 
-    def receive(self, count: int, lease_seconds: float) -> list[Delivery]:
+    def receive(self, count: int, lease_seconds: float) -> list[QueueDelivery]:
         answer = self._ask(
             "receive_message",
             MaxNumberOfMessages=min(count, _CHUNK_SIZE),
@@ -86,7 +86,7 @@ class SqsQueue(LeasedQueue):
         )
         return [_delivery(message) for message in answer.get("Messages", [])]
 
-    def extend(self, delivery: Delivery, lease_seconds: float) -> None:
+    def extend(self, delivery: QueueDelivery, lease_seconds: float) -> None:
         try:
             self._client.change_message_visibility(
                 QueueUrl=self._options.url, ReceiptHandle=delivery.handle, VisibilityTimeout=_whole(lease_seconds)
@@ -96,7 +96,7 @@ class SqsQueue(LeasedQueue):
                 raise LookupError(f"message {delivery.id} is not held any more: {error}") from error
             raise self._failed(error) from error
 
-    def ack(self, deliveries: Sequence[Delivery]) -> None:
+    def ack(self, deliveries: Sequence[QueueDelivery]) -> None:
         for start in range(0, len(deliveries), _CHUNK_SIZE):
             chunk = deliveries[start : start + _CHUNK_SIZE]
             entries = [{"Id": str(index), "ReceiptHandle": each.handle} for index, each in enumerate(chunk)]
@@ -128,9 +128,9 @@ class SqsQueue(LeasedQueue):
         return TransientError(f"{where}: {error}", suggestion="check the url and that the service can be reached")
 
 
-def _delivery(message: Mapping[str, Any]) -> Delivery:
+def _delivery(message: Mapping[str, Any]) -> QueueDelivery:
     attributes = message.get("MessageAttributes", {})
-    return Delivery(
+    return QueueDelivery(
         id=message["MessageId"],
         handle=message["ReceiptHandle"],
         body=message["Body"].encode(),

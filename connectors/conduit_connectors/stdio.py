@@ -6,10 +6,15 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from conduit_connectors.encode import encode_json_lines, encode_opencdc_lines, encode_raw_lines
+from conduit_connectors.line_formats import (
+    encode_json_lines,
+    encode_opencdc_lines,
+    encode_raw_lines,
+    parse_json,
+    parse_raw,
+)
 from conduit_connectors.lines import LineBuffer
 from conduit_connectors.numbering import number_of, positions_of
-from conduit_connectors.parse import parse_json, parse_raw
 from conduit_py import sdk
 from conduit_py.sdk import Batch, EndOfSource, FatalError, NothingYet, Options, Reading, Record, TransientError
 
@@ -26,7 +31,7 @@ class SourceOptions(Options):
     line_size_max: int = Field(default=16 * 1024 * 1024, ge=1, description="the most bytes of a line")
 
 
-class Source(sdk.Source[SourceOptions]):
+class Source(sdk.SourceConnector[SourceOptions]):
     """One record per line of standard input, until it ends; the position is the number of the line.
 
     At-most-once across restarts: what was read from a pipe cannot be read again, so lines that were not
@@ -97,7 +102,7 @@ class DestinationOptions(Options):
     )
 
 
-class Destination(sdk.Destination[DestinationOptions]):
+class Destination(sdk.DestinationConnector[DestinationOptions]):
     """A line per record on standard output; a record counts as handled once the system has taken its line.
 
     At-least-once up to the pipe: what the program at its other end does is beyond us. A record that the

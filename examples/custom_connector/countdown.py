@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from conduit_py.sdk import Batch, Destination, EndOfSource, Options, Record, Source
+from conduit_py.sdk import Batch, DestinationConnector, EndOfSource, Options, Record, SourceConnector
 
 
 class CountdownOptions(Options):
@@ -13,7 +13,7 @@ class CountdownOptions(Options):
     start: int = Field(gt=0, description="the first number")
 
 
-class Countdown(Source[CountdownOptions]):
+class Countdown(SourceConnector[CountdownOptions]):
     """Counts down to 1. The position of a record is its number, so reading resumes exactly after it."""
 
     def open(self, position: bytes | None) -> None:
@@ -34,7 +34,7 @@ class TallyOptions(Options):
     path: Path = Field(description="the file that holds the sum")
 
 
-class Tally(Destination[TallyOptions]):
+class Tally(DestinationConnector[TallyOptions]):
     """Adds the numbers up and keeps the sum in a file; refuses 13. At-least-once: a restart adds again."""
 
     def open(self) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from conduit_py import DeadLetters, Destination, Pipeline, Processor, Record, Source, processor
 from conduit_py.sdk import Batch, Options
-from conduit_py.sdk import Destination as Sink
+from conduit_py.sdk import DestinationConnector as Sink
 
 ORDER = {"id": "index", "customer": "string", "amount": "float"}
 

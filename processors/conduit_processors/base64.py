@@ -5,12 +5,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from conduit_processors.mistake import mistake
-from conduit_processors.reference import kind
-from conduit_processors.rewrite import FieldOptions, Rewrite
-from conduit_processors.spelling import Root
-from conduit_processors.target import Encodable
+from conduit_processors.field_processor import Encodable, FieldOptions, FieldProcessor
 from conduit_processors.text import text_of
+from conduit_py.sdk.template.field_path import kind
+from conduit_py.sdk.template.field_syntax import RecordPart
+from conduit_py.sdk.text_option import option_error
 
 
 class EncodeOptions(FieldOptions):
@@ -31,12 +30,12 @@ class DecodeOptions(FieldOptions):
     @field_validator("type", mode="after")
     @classmethod
     def _fits(cls, value: str, info: ValidationInfo) -> str:
-        if value == "bytes" and "field" in info.data and info.data["field"].root is Root.METADATA:
-            raise mistake("must be 'string' for a field of the metadata, which holds text")
+        if value == "bytes" and "field" in info.data and info.data["field"].root is RecordPart.METADATA:
+            raise option_error("must be 'string' for a field of the metadata, which holds text")
         return value
 
 
-class Encode(Rewrite[EncodeOptions]):
+class Encode(FieldProcessor[EncodeOptions]):
     """Replaces bytes, text (as UTF-8), numbers and booleans (as text) by base64 text.
 
     The key and the payload as a whole hold it as raw bytes, a field as str. Null and absent values
@@ -60,7 +59,7 @@ class Encode(Rewrite[EncodeOptions]):
             raise self.refusal(f"the text is not valid Unicode: {error}") from None
 
 
-class Decode(Rewrite[DecodeOptions]):
+class Decode(FieldProcessor[DecodeOptions]):
     """Replaces base64 text by what it stands for; line breaks in it are ignored.
 
     A field becomes text (str), or bytes with `type="bytes"`; a key or payload as a whole becomes raw

@@ -4,10 +4,9 @@ from typing import Any
 
 from pydantic import Field
 
-from conduit_processors.reference import kind
-from conduit_processors.rewrite import FieldOptions, Rewrite
-from conduit_processors.target import Structurable
+from conduit_processors.field_processor import FieldOptions, FieldProcessor, Structurable
 from conduit_py.sdk import RecordRefused, decode_json, encode_json
+from conduit_py.sdk.template.field_path import kind
 
 
 class JsonOptions(FieldOptions):
@@ -18,7 +17,7 @@ class JsonOptions(FieldOptions):
     )
 
 
-class Decode(Rewrite[JsonOptions]):
+class Decode(FieldProcessor[JsonOptions]):
     """Replaces JSON text (bytes or str) by its value, integers of any size exact.
 
     What is structured already, null or absent stays as it is. The key and the payload as a whole hold
@@ -40,7 +39,7 @@ class Decode(Rewrite[JsonOptions]):
         raise self.refusal(f"its JSON is {kind(decoded)} and not an object")
 
 
-class Encode(Rewrite[JsonOptions]):
+class Encode(FieldProcessor[JsonOptions]):
     """Replaces a value by its JSON: raw bytes for the key and the payload as a whole, text (str) for a field.
 
     Null and absent values stay as they are. What JSON cannot say (NaN, raw bytes) is refused; inside

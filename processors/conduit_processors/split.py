@@ -4,9 +4,9 @@ import copy
 
 from pydantic import Field
 
-from conduit_processors.reference import Reference, kind
-from conduit_processors.target import Inner
+from conduit_processors.field_processor import Inner
 from conduit_py.sdk import Options, Processor, Record, RecordRefused
+from conduit_py.sdk.template.field_path import FieldPath, kind
 
 INDEX = "split.index"
 
@@ -25,7 +25,7 @@ class Split(Processor[SplitOptions]):
     """
 
     blocking = False
-    _field: Reference
+    _field: FieldPath
 
     def open(self) -> None:
         self._field = self.options.field

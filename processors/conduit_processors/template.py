@@ -8,16 +8,15 @@ import re
 from collections.abc import Callable
 from typing import Self, TypeAlias
 
-from conduit_processors.mistake import mistake
-from conduit_processors.reference import Reference
 from conduit_processors.text import text_of
-from conduit_processors.written import Written
 from conduit_py.sdk import Record
+from conduit_py.sdk.template.field_path import FieldPath
+from conduit_py.sdk.text_option import TextOption, option_error
 
 Expression: TypeAlias = Callable[[Record], str]
 
 
-class Template(Written):
+class Template(TextOption):
     """Parsed once, rendered for every record. The result is always text."""
 
     __slots__ = ("_parts", "source")
@@ -68,7 +67,7 @@ def _expression(text: str) -> Expression:
     if not text.startswith("."):
         raise _malformed(f"{text!r} is none")
     try:
-        reference = Reference.of(text)
+        reference = FieldPath.of(text)
     except ValueError as error:
         raise _malformed(f"{text!r} {error}") from None
     get, name = reference.get, str(reference)
@@ -79,4 +78,4 @@ def _malformed(what: str) -> ValueError:
     rule = (
         "must have only references inside {{ }}, such as {{ .Payload.After.name }}, no functions, pipes or conditions"
     )
-    return mistake(f"{rule} ({what})")
+    return option_error(f"{rule} ({what})")

@@ -27,7 +27,7 @@ class CountOptions(sdk.Options):
     pause_seconds: float = 0.0
 
 
-class Count(sdk.Source[CountOptions]):
+class Count(sdk.SourceConnector[CountOptions]):
     """The numbers from 1 on, to `to` or without end. The position is the number."""
 
     async def open(self, position):
@@ -49,7 +49,7 @@ class LinesOptions(sdk.Options):
     stuck: bool = False
 
 
-class Lines(sdk.Destination[LinesOptions]):
+class Lines(sdk.DestinationConnector[LinesOptions]):
     """A line with its number for every record; or stuck for ever in its first write."""
 
     async def write(self, batch):
@@ -63,7 +63,7 @@ class BrokenOptions(sdk.Options):
     error: str = "the disk is on fire"
 
 
-class Broken(sdk.Destination[BrokenOptions]):
+class Broken(sdk.DestinationConnector[BrokenOptions]):
     """Fails at the first write."""
 
     async def write(self, batch):

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from conduit_py.cli.display import PlainLines
-from conduit_py.cli.exit_code import ExitCode
-from conduit_py.cli.live import table_of
-from conduit_py.cli.rate import Rate
-from conduit_py.cli.result import Look, Result
+from conduit_py.cli.display import PlainDisplay, progress_table
+from conduit_py.cli.output import ExitCode
+from conduit_py.cli.result import ProgressLine, RecordRate, RunResult
 from conduit_py.errors import NackNotAllowed
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.stream.meter import Meter, Progress, Wait, WaitReason
@@ -36,12 +34,12 @@ def progress(status: Status = Status.RUNNING, *, read: int = 1200, blocked_on: s
     return Progress("orders", status.value, 2.0, read, 1000, 98, 2, 200, blocked_on, nodes)
 
 
-def result(state: PipelineState, *, read: int = 1200, resumed: bool = False, forced: bool = False) -> Result:
-    return Result(progress(state.status, read=read), state, resumed, forced)
+def result(state: PipelineState, *, read: int = 1200, resumed: bool = False, forced: bool = False) -> RunResult:
+    return RunResult(progress(state.status, read=read), state, resumed, forced)
 
 
 def test_a_rate_is_that_of_the_last_seconds() -> None:
-    rate = Rate(window_seconds=5)
+    rate = RecordRate(window_seconds=5)
 
     assert rate.add(0.0, 0) == 0
     assert rate.add(1.0, 100) == 100
@@ -50,14 +48,14 @@ def test_a_rate_is_that_of_the_last_seconds() -> None:
 
 
 def test_a_rate_between_rare_samples_is_not_lost() -> None:
-    rate = Rate(window_seconds=5)
+    rate = RecordRate(window_seconds=5)
     rate.add(0.0, 0)
 
     assert [rate.add(second, int(second)) for second in (60.0, 120.0)] == [1, 1]
 
 
 def test_a_look_in_one_line() -> None:
-    assert Look(progress(blocked_on="lake: write"), 512.4).sentence() == (
+    assert ProgressLine(progress(blocked_on="lake: write"), 512.4).sentence() == (
         "orders: running, 1,200 read, 1,000 acked, 2 dead letters, 512/s, 200 of 8,192 in flight, waits for lake: write"
     )
 
@@ -66,7 +64,7 @@ def test_a_recovering_pipeline_says_after_what() -> None:
     error = LastError("node.failed", "lake: write failed: OSError: disk full")
 
     assert (
-        Look(progress(Status.RECOVERING), 0, error)
+        ProgressLine(progress(Status.RECOVERING), 0, error)
         .sentence()
         .endswith("in flight, after lake: write failed: OSError: disk full")
     )
@@ -110,8 +108,8 @@ def test_numbers_that_might_surprise_are_explained(status: Status, read: int, re
 def shown(width: int) -> list[list[str]]:
     """The cells of the table on a terminal of this width."""
     file = io.StringIO()
-    looks = [Look(progress(read=12_345_678, blocked_on="lake: write"), 512_000.4)]
-    Console(file=file, width=width, color_system=None).print(table_of(looks, "stopping"))
+    looks = [ProgressLine(progress(read=12_345_678, blocked_on="lake: write"), 512_000.4)]
+    Console(file=file, width=width, color_system=None).print(progress_table(looks, "stopping"))
     return [re.split(r"\s{2,}", line.strip()) for line in file.getvalue().splitlines()]
 
 
@@ -136,8 +134,8 @@ def test_numbers_stay_whole_on_a_narrow_terminal() -> None:
 
 def test_without_a_terminal_there_are_plain_lines() -> None:
     file = io.StringIO()
-    display = PlainLines(file)
-    display.show([Look(progress(), 512.4)])
+    display = PlainDisplay(file)
+    display.show([ProgressLine(progress(), 512.4)])
     display.say("stopping", "stopping; press Ctrl-C again to force")
     display.end([result(PipelineState(Status.STOPPED, Stopper.USER))])
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conduit_py.journal.body import encode_record
-from conduit_py.journal.claim import Claim
+from conduit_py.journal.body import encode_body
 from conduit_py.journal.file_log import FileLog
-from conduit_py.journal.publisher import Publisher
+from conduit_py.journal.publisher import Publisher, WriterClaim
 from conduit_py.record import Record
 
 if TYPE_CHECKING:
@@ -22,11 +21,11 @@ def directory(tmp_path: Path) -> Path:
     """One transaction that is committed, one that is not, and a message that is no record."""
     with FileLog(tmp_path / "orders", segment_size=300) as log:
         publisher = Publisher()
-        claim = Claim(log, "shop", 3, publisher)
-        records = [encode_record(Record.of({"n": number}, key=b"key")) for number in range(3)]
+        claim = WriterClaim(log, "shop", 3, publisher)
+        records = [encode_body(Record.of({"n": number}, key=b"key")) for number in range(3)]
         log.append(records, id=publisher.uncommitted(log.name, 3), check=claim.check)
         log.append([b""], id=publisher.ack_intents()[0].id, check=claim.check)
-        log.append([encode_record(Record.of({"n": 99}))], id=publisher.uncommitted(log.name))
+        log.append([encode_body(Record.of({"n": 99}))], id=publisher.uncommitted(log.name))
         log.append([b"just text", b"\xff\xfe"])
     return tmp_path / "orders"
 

@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING
 
-from conduit_py.cli.quickstart import PIPELINE
+from conduit_py.cli.templates import PIPELINE
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command

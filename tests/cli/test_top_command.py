@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from conduit_py.cli.top import Rates, screen
+from conduit_py.cli.top import FleetRates, screen
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Serving
@@ -129,7 +129,7 @@ def shown(id: str, status: str, acked: int = 0, **more: Any) -> dict[str, Any]:
 
 def drawn(*events: dict[str, Any], rows: int = 20) -> list[str]:
     """The screen after the last of several events."""
-    console, rates = Console(width=120, record=True, file=StringIO()), Rates()
+    console, rates = Console(width=120, record=True, file=StringIO()), FleetRates()
     for event in events[:-1]:
         screen(event, rates, "http://here", rows=rows)
     console.print(screen(events[-1], rates, "http://here", rows=rows))

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from conduit_py.config.settings.duration import seconds_of
 from conduit_py.config.settings.middleware import refuse_avro
 from conduit_py.config.settings.translate import translate
-from conduit_py.config.settings.translation import Remark, Setting, Translation
-from conduit_py.config.template.template import Template
+from conduit_py.config.settings.translation import Setting, SettingDiagnostic, Translation, seconds_of
 from conduit_py.sdk import registry
+from conduit_py.sdk.template.template import Template
 
 
 def translated(kind: registry.Kind, plugin: str, settings: dict[str, str]) -> Translation:
@@ -25,7 +24,7 @@ def options(kind: registry.Kind, plugin: str, settings: dict[str, str]) -> dict[
     return translation.options
 
 
-def problems(kind: registry.Kind, plugin: str, settings: dict[str, str]) -> list[Remark]:
+def problems(kind: registry.Kind, plugin: str, settings: dict[str, str]) -> list[SettingDiagnostic]:
     return translated(kind, plugin, settings).problems
 
 
@@ -123,39 +122,39 @@ def test_the_deprecated_read_time_becomes_a_rate() -> None:
     translation = translated("source", "generator", {"readTime": "100ms"})
 
     assert translation.options == {"rate": 10.0}
-    assert translation.warnings == [Remark("readTime", "is deprecated", "write rate: 10")]
+    assert translation.warnings == [SettingDiagnostic("readTime", "is deprecated", "write rate: 10")]
 
 
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"rate": "fast"}, Remark("rate", "must be a number, 0 or more, not 'fast'")),
-        ({"rate": "-1"}, Remark("rate", "must be a number, 0 or more, not '-1'")),
-        ({"rate": "inf"}, Remark("rate", "must be a number, 0 or more, not 'inf'")),
-        ({"recordCount": "1.5"}, Remark("recordCount", "must be a whole number, 0 or more, not '1.5'")),
+        ({"rate": "fast"}, SettingDiagnostic("rate", "must be a number, 0 or more, not 'fast'")),
+        ({"rate": "-1"}, SettingDiagnostic("rate", "must be a number, 0 or more, not '-1'")),
+        ({"rate": "inf"}, SettingDiagnostic("rate", "must be a number, 0 or more, not 'inf'")),
+        ({"recordCount": "1.5"}, SettingDiagnostic("recordCount", "must be a whole number, 0 or more, not '1.5'")),
         (
             {"burst.sleepTime": "1 second"},
-            Remark("burst.sleepTime", "must be a duration such as 500ms, 10s or 1m30s, not '1 second'"),
+            SettingDiagnostic("burst.sleepTime", "must be a duration such as 500ms, 10s or 1m30s, not '1 second'"),
         ),
-        ({"burst.sleepTime": "-1s"}, Remark("burst.sleepTime", "must not be negative, not '-1s'")),
+        ({"burst.sleepTime": "-1s"}, SettingDiagnostic("burst.sleepTime", "must not be negative, not '-1s'")),
         (
             {"rate": "1", "readTime": "1s"},
-            Remark("readTime", "cannot be given together with rate", "leave readTime out: it is deprecated"),
+            SettingDiagnostic("readTime", "cannot be given together with rate", "leave readTime out: it is deprecated"),
         ),
         (
             {"format.type": "xml"},
-            Remark("format.type", "Input should be 'structured', 'raw' or 'file', not 'xml'"),
+            SettingDiagnostic("format.type", "Input should be 'structured', 'raw' or 'file', not 'xml'"),
         ),
         (
             {"format.options.id": "uuid"},
-            Remark(
+            SettingDiagnostic(
                 "format.options.id",
                 "Input should be 'index', 'int', 'float', 'string', 'bool', 'time' or 'duration', not 'uuid'",
             ),
         ),
         (
             {"format.options": "id"},
-            Remark(
+            SettingDiagnostic(
                 "format.options",
                 "must be pairs such as id:int, not 'id'",
                 "write format.options.NAME: TYPE for each field",
@@ -163,17 +162,22 @@ def test_the_deprecated_read_time_becomes_a_rate() -> None:
         ),
         (
             {"operations": "upsert"},
-            Remark("operations", "Input should be 'create', 'update', 'delete' or 'snapshot', not 'upsert'"),
+            SettingDiagnostic("operations", "Input should be 'create', 'update', 'delete' or 'snapshot', not 'upsert'"),
         ),
-        ({"ratee": "1"}, Remark("ratee", "there is no such setting", "did you mean 'rate'?")),
-        ({"recordcount": "1"}, Remark("recordcount", "there is no such setting", "did you mean 'recordCount'?")),
+        ({"ratee": "1"}, SettingDiagnostic("ratee", "there is no such setting", "did you mean 'rate'?")),
+        (
+            {"recordcount": "1"},
+            SettingDiagnostic("recordcount", "there is no such setting", "did you mean 'recordCount'?"),
+        ),
         (
             {"collections.a.format.type": "raw", "collections.b.format.type": "cooked"},
-            Remark("collections.b.format.type", "Input should be 'structured', 'raw' or 'file', not 'cooked'"),
+            SettingDiagnostic(
+                "collections.b.format.type", "Input should be 'structured', 'raw' or 'file', not 'cooked'"
+            ),
         ),
     ],
 )
-def test_mistakes_in_settings_of_the_generator(settings: dict[str, str], problem: Remark) -> None:
+def test_mistakes_in_settings_of_the_generator(settings: dict[str, str], problem: SettingDiagnostic) -> None:
     assert problems("source", "generator", settings) == [problem]
 
 
@@ -191,7 +195,7 @@ def test_the_file_source_follows_a_file_of_raw_lines_unless_told_otherwise() -> 
         "format": "json",
     }
     assert problems("source", "file", {}) == [
-        Remark("path", "this setting is required", "add `path: …`, the file to read")
+        SettingDiagnostic("path", "this setting is required", "add `path: …`, the file to read")
     ]
 
 
@@ -219,7 +223,7 @@ def test_a_template_is_what_the_file_destination_writes() -> None:
         (
             "file",
             {"sdk.record.format": "debezium/json"},
-            Remark(
+            SettingDiagnostic(
                 "sdk.record.format",
                 "must be a format that is supported, not 'debezium/json'",
                 "formats are opencdc/json and template",
@@ -228,17 +232,17 @@ def test_a_template_is_what_the_file_destination_writes() -> None:
         (
             "file",
             {"sdk.record.format": "template"},
-            Remark("sdk.record.format", "needs a template", "add sdk.record.format.options: '{{ … }}'"),
+            SettingDiagnostic("sdk.record.format", "needs a template", "add sdk.record.format.options: '{{ … }}'"),
         ),
         (
             "file",
             {"sdk.record.format": "template", "sdk.record.format.options": "{{ nope }}"},
-            Remark("sdk.record.format.options", "there is no function 'nope', at character 4", None),
+            SettingDiagnostic("sdk.record.format.options", "there is no function 'nope', at character 4", None),
         ),
         (
             "log",
             {"sdk.record.format": "template", "sdk.record.format.options": "{{ .Key }}"},
-            Remark(
+            SettingDiagnostic(
                 "sdk.record.format",
                 "a template is for the file destination only, this one writes whole records",
                 "leave it out",
@@ -247,7 +251,7 @@ def test_a_template_is_what_the_file_destination_writes() -> None:
     ],
 )
 def test_formats_that_would_change_the_data_are_mistakes(
-    plugin: str, settings: dict[str, str], problem: Remark
+    plugin: str, settings: dict[str, str], problem: SettingDiagnostic
 ) -> None:
     path = {"path": "out"} if plugin == "file" else {}
     (found,) = problems("destination", plugin, {**path, **settings})
@@ -266,7 +270,7 @@ def test_levels_of_the_log(written: str, level: str) -> None:
 
 def test_a_level_that_is_none_is_a_mistake() -> None:
     assert problems("destination", "log", {"level": "loud"}) == [
-        Remark("level", "Input should be 'debug', 'info', 'warning' or 'error', not 'loud'")
+        SettingDiagnostic("level", "Input should be 'debug', 'info', 'warning' or 'error', not 'loud'")
     ]
 
 
@@ -275,7 +279,7 @@ def test_the_batch_size_of_a_source_is_honoured_and_its_delay_is_not() -> None:
 
     assert translation.batch_size == 100
     assert translation.warnings == [
-        Remark("sdk.batch.delay", "has no effect: a batch goes on as soon as there is a record")
+        SettingDiagnostic("sdk.batch.delay", "has no effect: a batch goes on as soon as there is a record")
     ]
 
 
@@ -370,7 +374,7 @@ def test_what_has_no_meaning_here_is_a_warning(
 
 def test_an_unknown_setting_of_the_sdk_is_a_mistake() -> None:
     assert problems("destination", "log", {"sdk.batch.sise": "1"}) == [
-        Remark("sdk.batch.sise", "there is no such setting", "did you mean 'sdk.batch.size'?")
+        SettingDiagnostic("sdk.batch.sise", "there is no such setting", "did you mean 'sdk.batch.size'?")
     ]
     assert problems("processor", "filter", {"sdk.batch.size": "1"})[0].message == "there is no such setting"
 
@@ -428,7 +432,7 @@ def test_a_template_with_a_mistake_is_one_of_the_setting() -> None:
     settings = {"field": ".Payload.After.a", "value": "{{ .payload }}"}
 
     assert problems("processor", "field.set", settings) == [
-        Remark("value", "a record has no .payload, at character 4", "did you mean 'Payload'?")
+        SettingDiagnostic("value", "a record has no .payload, at character 4", "did you mean 'Payload'?")
     ]
 
 

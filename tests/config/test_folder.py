@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from conduit_py.config.definitions import Definitions
-from conduit_py.config.folder import load_folder
-from conduit_py.config.load import load_file
+from conduit_py.config.load import load_file, load_folder
 from conduit_py.config.loaded import Loaded
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.errors import EnvironmentUnfit

@@ -8,10 +8,10 @@ from conduit_connectors import file
 
 from conduit_py.config.loaded import Loaded
 from conduit_py.pipeline import Destination, Pipeline, PipelineSettings, Source
+from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import run_to_end
-from conduit_py.transaction import Transaction
 
 Load = Callable[..., Loaded]
 Said = Callable[[Loaded], list[str]]
@@ -51,7 +51,7 @@ def test_a_pipeline_in_yaml_is_the_one_in_python(load: Load, said: Said) -> None
         sources=[Source("in", file.Source(path=Path("in.txt")))],
         destinations=[Destination("out", file.Destination(path=Path("out.txt")))],
         delivery="exactly_once",
-        transaction=Transaction(min_seconds=0.5, max_seconds=3, max_records=100, max_bytes=65536),
+        transaction=TransactionLimits(min_seconds=0.5, max_seconds=3, max_records=100, max_bytes=65536),
     )
 
     assert said(loaded) == []

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from conduit_py.config.condition import Condition
 from conduit_py.config.loaded import Loaded
 from conduit_py.config.yaml_file import SIZE_MAX, load_yaml
 from conduit_py.pipeline import Processor
+from conduit_py.sdk.template.condition import TemplateCondition
 
 Load = Callable[..., Loaded]
 Said = Callable[[Loaded], list[str]]
@@ -64,7 +64,7 @@ pipelines:
 """
 
 
-def described(processors: list[Processor]) -> list[tuple[str, str, int, object]]:
+def describe(processors: list[Processor]) -> list[tuple[str, str, int, object]]:
     return [(each.id, type(each.processor).__name__, each.workers, each.when) for each in processors]
 
 
@@ -88,13 +88,15 @@ def test_every_key_is_read(load: Load, said: Said, tmp_path: Path) -> None:
     assert pipeline.settings.description == "Of every kind.\n"
     assert (shop.id, shop.batch_size, shop.connector.options.rate) == ("shop", 50, 10)
     assert shop.connector.options.fields == {"id": "int"}
-    assert described(shop.processors) == [("mark", "Set", 1, None)]
+    assert describe(shop.processors) == [("mark", "Set", 1, None)]
     assert (archive.id, archive.connector.options.path) == ("archive", Path("out.jsonl"))
-    assert described(archive.processors) == [("only-large", "Filter", 1, Condition("{{ lt .Payload.After.id 100 }}"))]
-    assert described(pipeline.processors) == [
+    assert describe(archive.processors) == [
+        ("only-large", "Filter", 1, TemplateCondition("{{ lt .Payload.After.id 100 }}"))
+    ]
+    assert describe(pipeline.processors) == [
         ("convert", "Convert", 4, None),
         # In Conduit a processor may be called like a connector; here it is called as Conduit keeps it.
-        ("orders:shop", "Filter", 1, Condition('{{ eq .Operation.String "delete" }}')),
+        ("orders:shop", "Filter", 1, TemplateCondition('{{ eq .Operation.String "delete" }}')),
     ]
     assert dead_letters.handler.options.path == Path("dead.jsonl")  # type: ignore[union-attr]
     assert (dead_letters.settings.window_size, dead_letters.settings.window_nack_threshold) == (5, 2)
@@ -588,7 +590,7 @@ pipelines:
     assert pipeline.pipeline.sources[0].connector.options.count == 3
     assert pipeline.pipeline.destinations[0].connector.options.path == Path("$/env:X")
     assert pipeline.pipeline.destinations[0].connector.options.format == "csv"
-    assert pipeline.pipeline.processors[0].when == Condition('{{ eq .Metadata.a "tok-91347" }}')
+    assert pipeline.pipeline.processors[0].when == TemplateCondition('{{ eq .Metadata.a "tok-91347" }}')
     assert bad == [
         "pipelines.yaml:6: pipelines[0].connectors.in.settings.rate: must be a number, 0 or more",
         "pipelines.yaml:7: pipelines[0].connectors.out.settings.format: "

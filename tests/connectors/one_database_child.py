@@ -9,10 +9,10 @@ from pathlib import Path
 import trio
 from conduit_connectors import memory, sqlite
 
-from conduit_py import Destination, Pipeline, Source, Transaction
+from conduit_py import Destination, Pipeline, Source, TransactionLimits
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.store import SqliteStore
 
 
 async def main(folder: Path) -> int:
@@ -23,7 +23,7 @@ async def main(folder: Path) -> int:
             Destination(table, sqlite.Destination(path=folder / "data.db", table=table)) for table in ("a", "b")
         ],
         delivery="exactly_once",
-        transaction=Transaction(max_records=20),
+        transaction=TransactionLimits(max_records=20),
     )
     async with await SqliteStore.open(folder / "state") as store:
         state = await Supervisor(pipeline, store).run()

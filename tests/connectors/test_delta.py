@@ -22,7 +22,7 @@ from conduit_py.batch import Batch
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.record import Record
 from conduit_py.testing import destination_acceptance
-from conduit_py.testing.driver import batch_of
+from conduit_py.testing.connector_driver import batch_of
 
 
 def stored(path: Path) -> list[Any]:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk import AckMode, FatalError
 from conduit_py.testing import strategies
-from conduit_py.testing.driver import batch_of
+from conduit_py.testing.connector_driver import batch_of
 
 ReadAll = Callable[..., list[Record]]
 NAN = float("nan")
@@ -224,7 +224,7 @@ tables = st.lists(fields, min_size=1, max_size=3, unique=True).flatmap(
 @given(
     st.one_of(
         st.tuples(st.just("lines"), st.lists(raw_lines)),
-        st.tuples(st.just("json"), st.lists(strategies.structured())),
+        st.tuples(st.just("json"), st.lists(strategies.structured_data())),
         st.tuples(st.just("opencdc"), st.lists(strategies.data())),
         st.tuples(st.just("csv"), tables),
     ),
@@ -266,7 +266,7 @@ def test_other_programs_read_our_csv(rows: list[dict[str, str]]) -> None:
             assert list(csv.DictReader(written, strict=True)) == rows
 
 
-@given(st.lists(strategies.structured(strategies.json_values() | st.floats()), max_size=6))
+@given(st.lists(strategies.structured_data(strategies.json_values() | st.floats()), max_size=6))
 @settings(deadline=None)
 def test_no_number_ever_becomes_null(payloads: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

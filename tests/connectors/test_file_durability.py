@@ -16,7 +16,7 @@ from conduit_connectors.file.marker import marker_path
 
 from conduit_py.record import Record
 from conduit_py.sdk import FatalError, TransientError
-from conduit_py.testing.driver import batch_of
+from conduit_py.testing.connector_driver import batch_of
 
 WithFailingCall = Callable[[str, int, Callable[[], None]], None]
 
@@ -56,7 +56,7 @@ CHILD = """
 import os, resource, signal, sys
 from conduit_connectors import file
 from conduit_py.sdk import Record
-from conduit_py.testing.driver import batch_of
+from conduit_py.testing.connector_driver import batch_of
 
 path, how, size_max = sys.argv[1], sys.argv[2], int(sys.argv[3])
 destination = file.Destination(path=path, format="lines")
@@ -181,7 +181,7 @@ LIMITED = """
 import resource, sys
 from conduit_connectors import file
 from conduit_py.sdk import Record, TransientError
-from conduit_py.testing.driver import batch_of
+from conduit_py.testing.connector_driver import batch_of
 
 path = sys.argv[1]
 destination = file.Destination(path=path, format="lines")

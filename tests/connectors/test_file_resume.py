@@ -67,7 +67,7 @@ def json_files(draw: st.DrawFn) -> tuple[bytes, list[Any]]:
         kind = draw(st.sampled_from(["good", "good", "bad", "blank"]))
         line = {"good": b"", "bad": draw(st.sampled_from([b"{", b"\xff", b"[1]", b"{} {}"])), "blank": b" \t"}[kind]
         if kind == "good":
-            value = draw(strategies.structured())
+            value = draw(strategies.structured_data())
             line = json.dumps(value, ensure_ascii=draw(st.booleans())).encode()
             expected.append(value)
         elif kind == "bad":
@@ -163,7 +163,7 @@ def test_a_file_read_while_it_grows_gives_the_records_and_positions_of_the_finis
         assert tailed == (whole[:-1] if unfinished else whole)
 
 
-@given(st.lists(strategies.structured(), max_size=300), sizes)
+@given(st.lists(strategies.structured_data(), max_size=300), sizes)
 @settings(deadline=None, max_examples=30)
 def test_positions_say_where_the_record_ends_and_are_all_different(
     read_all: ReadAll, values: list[dict[str, Any]], block_size: int

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit_py.sdk import FatalError, Record, TransientError
-from conduit_py.testing.driver import batch_of
+from conduit_py.testing.connector_driver import batch_of
 
 WithFailingCall = Callable[[str, int, Callable[[], None]], None]
 LINES = [b"%05d\n" % number for number in range(1000)]

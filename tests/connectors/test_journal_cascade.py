@@ -15,7 +15,7 @@ KILLS = 18
 PIPELINES = f"""
 from conduit_connectors import generator, journal
 from conduit_py import Destination, Pipeline, Source, processor
-from conduit_py.transaction import Transaction
+from conduit_py.pipeline_settings import Transaction
 
 small = Transaction(max_records=300)
 

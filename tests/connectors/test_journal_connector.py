@@ -9,18 +9,18 @@ from uuid import UUID
 
 import pytest
 from conduit_connectors import journal
-from conduit_connectors.journal.position import Position
+from conduit_connectors.journal.position import JournalPosition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_py.journal.body import decode_record, encode_record
-from conduit_py.journal.fault import JournalDamaged
+from conduit_py.journal.body import decode_body, encode_body
+from conduit_py.journal.errors import JournalDamaged
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.message_id import NO_ID
 from conduit_py.journal.publisher import Publisher
 from conduit_py.sdk import EndOfSource, FatalError, Fenced, NothingYet, Operation, Payload, Record, RecordRefused
 from conduit_py.testing import destination_acceptance, source_acceptance
-from conduit_py.testing.driver import batch_of
+from conduit_py.testing.connector_driver import batch_of
 
 
 def read(source: journal.Source, n: int = 1000) -> list[Record]:
@@ -152,7 +152,7 @@ def test_readers_forget_the_producers_of_earlier_runs(tmp_path: Path) -> None:
 
     (record,) = read(opened(tmp_path))
     assert record.payload["n"] == 29
-    assert len(Position.decode(record.position).checkpoint.producers) == 1
+    assert len(JournalPosition.decode(record.position).checkpoint.producers) == 1
 
 
 def test_a_zombie_can_neither_write_nor_apply(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_reading_goes_on_exactly_after_any_record(tmp_path: Path, isolation: str
         one.apply(intents[0])
         other.apply(intents[1])
     with FileLog(tmp_path) as log:
-        log.append([encode_record(record) for record in numbers(90, 93)])
+        log.append([encode_body(record) for record in numbers(90, 93)])
     everything = read(opened(tmp_path, isolation=isolation))
     assert len(everything) == 3 * 17 + 3
     assert len({record.position for record in everything}) == len(everything)
@@ -286,7 +286,7 @@ def test_a_journal_that_was_replaced_is_not_read_from_the_middle(tmp_path: Path)
 
 def test_a_message_that_is_no_record_is_refused_with_its_bytes(tmp_path: Path) -> None:
     with FileLog(tmp_path) as log:
-        log.append([b"\xc1 not a record", encode_record(numbers(0, 1)[0])], id=Publisher().committed(2))
+        log.append([b"\xc1 not a record", encode_body(numbers(0, 1)[0])], id=Publisher().committed(2))
     found = opened(tmp_path).read(10)
 
     assert not isinstance(found, list)
@@ -310,7 +310,7 @@ def test_lag_is_what_was_not_looked_at(tmp_path: Path) -> None:
 
 def test_ids_of_no_one_are_read_too(tmp_path: Path) -> None:
     with FileLog(tmp_path) as log:
-        log.append([encode_record(record) for record in numbers(0, 3)], id=NO_ID)
+        log.append([encode_body(record) for record in numbers(0, 3)], id=NO_ID)
 
     assert values(read(opened(tmp_path), 2)) == [0, 1, 2]
 
@@ -341,7 +341,7 @@ def test_every_python_value_arrives_as_it_was(value: Any) -> None:
         b"p", Operation.UPDATE, {"a": "b"}, {"key": value}, Payload(before=b"before", after={"value": value, "n": 1})
     )
 
-    again = decode_record(encode_record(record), b"p")
+    again = decode_body(encode_body(record), b"p")
 
     assert again == record
     assert repr(again.payload["value"]) == repr(value)
@@ -364,14 +364,14 @@ plain = st.recursive(
 def test_every_record_survives_its_body(after: dict[str, Any], key: bytes | None) -> None:
     record = Record(b"p", key=key, payload=Payload(after=after))
 
-    assert decode_record(encode_record(record), b"p") == record
+    assert decode_body(encode_body(record), b"p") == record
 
 
 def test_a_value_that_cannot_be_carried_is_refused_by_name() -> None:
     with pytest.raises(RecordRefused, match="holds a object, which a journal cannot carry"):
-        encode_record(Record.of({"a": {"b": [object()]}}))
+        encode_body(Record.of({"a": {"b": [object()]}}))
     with pytest.raises(RecordRefused, match="surrogates not allowed"):
-        encode_record(Record.of({"a": "\ud800"}))
+        encode_body(Record.of({"a": "\ud800"}))
 
 
 def test_what_stands_before_damage_is_read_before_it_is_reported(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from conduit_py import Destination, Pipeline, Source
 from conduit_py.record import Payload, Record
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet
 from conduit_py.testing import run_to_end
-from conduit_py.testing.driver import batch_of
+from conduit_py.testing.connector_driver import batch_of
 
 
 async def read(source: memory.Source, n: int, position: bytes | None = None) -> list[Record]:

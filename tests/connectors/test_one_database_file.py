@@ -14,11 +14,11 @@ from conduit_connectors import memory, sqlite
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, State, processor
 from conduit_py.errors import RecordRefused
 from conduit_py.graph.compile import compile_pipeline
-from conduit_py.graph.guarantees import guarantees, home
+from conduit_py.graph.guarantees import committing_destination, guarantees
+from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import run_to_end
-from conduit_py.transaction import Transaction
 
 CHILD = Path(__file__).with_name("one_database_child.py")
 
@@ -39,7 +39,7 @@ def pipeline(path: Path, *tables: str, count: int = 100, **more: Any) -> Pipelin
         processors=[running_sum],
         destinations=[Destination(table, sqlite.Destination(path=path, table=table)) for table in tables],
         delivery="exactly_once",
-        transaction=Transaction(max_records=20),
+        transaction=TransactionLimits(max_records=20),
         **({"dead_letters": DeadLetters("drop")} | more),
     )
 
@@ -62,9 +62,9 @@ def test_none_of_them_carries_the_commit_and_that_is_said(tmp_path: Path) -> Non
     others = pipeline(path, "a", "b")
     others.destinations.insert(0, Destination("c", sqlite.Destination(path=tmp_path / "other.db", table="c")))
 
-    assert home(shared) is home(compile_pipeline(linked)) is None
+    assert committing_destination(shared) is committing_destination(compile_pipeline(linked)) is None
     assert [each.why.split()[1] for each in guarantees(shared)] == ["stages", "stages"]
-    assert home(compile_pipeline(others)) == "c"
+    assert committing_destination(compile_pipeline(others)) == "c"
 
 
 async def test_both_tables_have_every_row_once_and_in_order(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Jobs run a few at a time and are taken in the order they began; one that has failed is not got past."""
+"""OrderedJobs run a few at a time and are taken in the order they began; one that has failed is not got past."""
 
 import gc
 import threading
@@ -8,8 +8,8 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from conduit_connectors.spark.gather import Load
-from conduit_connectors.spark.jobs import Jobs
+from conduit_connectors.spark.buffered_destination import OrderedJobs
+from conduit_connectors.spark.row_buffer import Load
 
 from conduit_py.sdk import TransientError
 
@@ -32,7 +32,7 @@ def held(started: threading.Event, released: threading.Event, result: str) -> Ca
 
 def test_a_second_job_runs_beside_the_first_and_is_taken_after_it() -> None:
     ended = threading.Semaphore(0)
-    jobs = Jobs(2, ended.release)
+    jobs = OrderedJobs(2, ended.release)
     started, released = [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
     for place, name in enumerate(("first", "second")):
         assert not jobs.full
@@ -56,7 +56,7 @@ def test_a_job_that_failed_stays_the_oldest_so_that_nothing_after_it_counts() ->
     def failing() -> None:
         raise RuntimeError("no")
 
-    jobs = Jobs(2, nothing)
+    jobs = OrderedJobs(2, nothing)
     jobs.begin(LOAD, lambda: "before")
     jobs.begin(LOAD, failing)
     assert jobs.await_oldest() == "before"
@@ -69,7 +69,7 @@ def test_a_job_that_failed_stays_the_oldest_so_that_nothing_after_it_counts() ->
 
 
 def test_a_job_that_begins_too_late_fails_so_that_nobody_waits_for_it() -> None:
-    jobs = Jobs(2, nothing)
+    jobs = OrderedJobs(2, nothing)
     jobs.begin(LOAD, nothing)
     jobs.await_oldest()
     jobs.close()
@@ -84,7 +84,7 @@ def test_a_thread_that_waits_keeps_nothing_of_its_last_job() -> None:
         """Something one can see the end of."""
 
     ended = threading.Event()
-    jobs, large = Jobs(1, ended.set), Large()
+    jobs, large = OrderedJobs(1, ended.set), Large()
     kept = weakref.ref(large)
     jobs.begin(LOAD, partial(id, large))
     jobs.await_oldest()
@@ -98,7 +98,7 @@ def test_a_thread_that_waits_keeps_nothing_of_its_last_job() -> None:
 
 def test_threads_end_when_they_are_not_needed_any_more() -> None:
     threads: set[threading.Thread] = set()
-    jobs = Jobs(2, nothing)
+    jobs = OrderedJobs(2, nothing)
     for _ in range(6):
         jobs.begin(LOAD, lambda: threads.add(threading.current_thread()))
         jobs.await_oldest()

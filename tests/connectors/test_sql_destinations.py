@@ -340,7 +340,7 @@ def row(number: int) -> Record:
 TestSqliteDestination = destination_acceptance(appended, sample=row, refused=Record.of(b"raw"))
 
 
-def appended_in_postgres(postgres: str) -> Iterator[tuple[sdk.Destination[Any], Callable[[], list[Any]]]]:
+def appended_in_postgres(postgres: str) -> Iterator[tuple[sdk.DestinationConnector[Any], Callable[[], list[Any]]]]:
     def stored() -> list[Any]:
         with psycopg.connect(postgres) as connection:
             found = connection.execute("SELECT to_regclass('t')").fetchone()
@@ -349,7 +349,7 @@ def appended_in_postgres(postgres: str) -> Iterator[tuple[sdk.Destination[Any], 
             return [{"n": n} for (n,) in connection.execute("SELECT n FROM t ORDER BY ctid")]
 
     destination = registry.find("destination", "postgres")(url=postgres, table="t")
-    assert isinstance(destination, sdk.Destination)
+    assert isinstance(destination, sdk.DestinationConnector)
     yield destination, stored
 
 

@@ -13,7 +13,7 @@ from conduit_connectors import stdio
 
 from conduit_py.record import Record
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Reading
-from conduit_py.testing.driver import batch_of
+from conduit_py.testing.connector_driver import batch_of
 
 ReadAll = Callable[..., list[Record]]
 
@@ -185,7 +185,7 @@ def test_a_slow_reader_of_a_nonblocking_pipe_gets_everything(pipe: tuple[int, in
 SCRIPT = """
 from conduit_connectors import stdio
 from conduit_py.sdk import EndOfSource
-from conduit_py.testing.driver import batch_of
+from conduit_py.testing.connector_driver import batch_of
 
 source, destination = stdio.Source(format="json"), stdio.Destination(format="json")
 source.open(None)

@@ -15,7 +15,7 @@ from conduit_connectors import file, generator
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Recovery, Source, processor
 from conduit_py.errors import FatalError
 from conduit_py.lifecycle.fleet import Fleet
-from conduit_py.sdk import Lag, Tally
+from conduit_py.sdk import Lag, QueueCounts
 from conduit_py.store.memory import MemoryStore
 from conduit_py.telemetry.alerts import ALERTS
 from conduit_py.telemetry.export import BOARDS, export
@@ -41,7 +41,7 @@ def pick(record: Record) -> Record | None:
 class Behind(ScriptedSource):
     """Says in every unit how far it is behind."""
 
-    tally = Tally(held=1, extended=2, lost=3, taken_over=4, duplicates=5, unreadable=6, failed=7)
+    tally = QueueCounts(held=1, extended=2, lost=3, taken_over=4, duplicates=5, unreadable=6, failed=7)
 
     async def lag(self) -> Lag:
         return Lag(records=7, bytes=700, seconds=0.5)

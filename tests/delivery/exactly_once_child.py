@@ -11,11 +11,11 @@ from pathlib import Path
 import trio
 from conduit_connectors import journal, memory, sqlite
 
-from conduit_py import Destination, Pipeline, Record, Source, State, Transaction, processor
+from conduit_py import Destination, Pipeline, Record, Source, State, TransactionLimits, processor
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import Store
 
 TRY_AGAIN = 3
@@ -48,7 +48,7 @@ def running(folder: Path) -> Pipeline:
             Destination("out", journal.Destination(path=folder / "out")),
         ],
         delivery="exactly_once",
-        transaction=Transaction(max_records=500),
+        transaction=TransactionLimits(max_records=500),
     )
 
 

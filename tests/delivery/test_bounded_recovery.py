@@ -12,16 +12,16 @@ from typing import TypeVar
 
 from trio.testing import MockClock
 
-from conduit_py import Batch, Destination, Pipeline, Record, Source, State, Transaction, processor
+from conduit_py import Batch, Destination, Pipeline, Record, Source, State, TransactionLimits, processor
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.store.sqlite import SqliteStore
-from conduit_py.store.sqlite_tables import SqliteTables
+from conduit_py.store.sqlite.store import SqliteStore
+from conduit_py.store.sqlite.tables import SqliteTables
 from conduit_py.store.store import Kind, Store
 from conduit_py.store.tables import Tables
 from conduit_py.testing import run_to_end
+from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage
 from conduit_py.testing.transaction_world import Numbers
-from conduit_py.testing.vault import StagedVault, Vault
 
 T = TypeVar("T")
 
@@ -35,14 +35,14 @@ async def busy(batch: Batch, state: State) -> list[Record]:
     return list(batch)
 
 
-def pipeline(vault: Vault, transactions: int) -> Pipeline:
+def pipeline(storage: FakeStorage, transactions: int) -> Pipeline:
     return Pipeline(
         "p",
         sources=[Source("s", Numbers(first=0, count=transactions, acked=lambda name, numbers: None, name="s"))],
         processors=[busy],
-        destinations=[Destination("d", StagedVault(vault=vault))],
+        destinations=[Destination("d", FakeStagedDestination(storage=storage))],
         delivery="exactly_once",
-        transaction=Transaction(max_records=1),
+        transaction=TransactionLimits(max_records=1),
     )
 
 
@@ -78,11 +78,11 @@ async def test_gz_t10_a_start_reads_as_many_bytes_after_a_thousand_transactions_
 ) -> None:
     read: dict[int, int] = {}
     for transactions in (10, 1000):
-        store, vault = CountingStore(), Vault()
-        await run_to_end(pipeline(vault, transactions), store)
+        store, storage = CountingStore(), FakeStorage()
+        await run_to_end(pipeline(storage, transactions), store)
         assert await committed(store) == transactions
         store.bytes = 0
-        again = await run_to_end(pipeline(vault, transactions), store)
+        again = await run_to_end(pipeline(storage, transactions), store)
         read[transactions] = store.bytes
         assert (again.status, again.progress.read) == (Status.COMPLETED, 0)
 
@@ -96,18 +96,18 @@ async def test_gz_t10_sqlite_works_as_little_at_a_start_after_a_thousand_transac
     after_end: dict[int, int] = {}
     after_kill: dict[int, int] = {}
     for transactions in (10, 1000):
-        vault, directory = Vault(), tmp_path / str(transactions)
+        storage, directory = FakeStorage(), tmp_path / str(transactions)
         async with await SqliteStore.open(directory) as store:
             # What is shown here does not depend on it, and a thousand times it takes long.
             await store.look(lambda tables: connection(tables).execute("PRAGMA synchronous=OFF"))
-            await run_to_end(pipeline(vault, transactions), store)
+            await run_to_end(pipeline(storage, transactions), store)
             assert await committed(store) == transactions
         async with await SqliteStore.open(directory) as store:
-            after_end[transactions] = await counted(store, pipeline(vault, transactions))
+            after_end[transactions] = await counted(store, pipeline(storage, transactions))
             # As if the process had died before it could show what it committed last.
-            vault.applied, vault.staged = (0, 0), {(1, transactions): [vault.visible.pop()]}
-            after_kill[transactions] = await counted(store, pipeline(vault, transactions))
-        assert vault.visible == list(range(transactions))
+            storage.applied, storage.staged = (0, 0), {(1, transactions): [storage.visible.pop()]}
+            after_kill[transactions] = await counted(store, pipeline(storage, transactions))
+        assert storage.visible == list(range(transactions))
 
     assert 0 < after_end[1000] <= 1.1 * after_end[10]
     assert 0 < after_kill[1000] <= 1.1 * after_kill[10]

@@ -7,7 +7,7 @@ import pytest
 import trio
 from conduit_connectors import file, journal, memory
 
-from conduit_py import Destination, Pipeline, Source, Transaction
+from conduit_py import Destination, Pipeline, Source, TransactionLimits
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
@@ -21,7 +21,7 @@ def first(folder: Path, items: list[Any], *, bounded: bool, min_seconds: float =
         sources=[Source("list", memory.Source(records=items, bounded=bounded))],
         destinations=[Destination("queue", journal.Destination(path=folder / "queue"))],
         delivery="exactly_once",
-        transaction=Transaction(min_seconds=min_seconds, max_seconds=60),
+        transaction=TransactionLimits(min_seconds=min_seconds, max_seconds=60),
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from conduit_py.exactly_once.checkpoint import Checkpoint
-from conduit_py.exactly_once.commit_together import CommitTogether, Sealed
+from conduit_py.exactly_once.commit_together import CommitTogether
+from conduit_py.exactly_once.gate import Sealed
 from conduit_py.exactly_once.participants import Participants
 from conduit_py.graph.node import Graph
 from conduit_py.store.claim import Changes, Claim
@@ -101,8 +102,8 @@ class TestTheHarnessItself:
         def unfenced() -> TransactionWorld:
             made = world()
             made.store = UnfencedStore()
-            for vault in made.vaults.values():
-                vault.checks_fences = False
+            for storage in made.storages.values():
+                storage.checks_fences = False
             return made
 
         assert Enumeration(unfenced, only_one=True).haunted().broken

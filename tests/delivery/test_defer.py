@@ -26,21 +26,26 @@ from conduit_py import (
     Retry,
     Source,
     State,
-    Transaction,
+    TransactionLimits,
     processor,
     sdk,
 )
 from conduit_py.errors import RecordRefused
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
-from conduit_py.lifecycle.difference import Difference, difference
+from conduit_py.lifecycle.definition_diff import DefinitionDiff, diff_definitions
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
-from conduit_py.store.letter_filter import LetterFilter
 from conduit_py.store.memory import MemoryStore
+from conduit_py.store.stored_letter import LetterFilter
 from conduit_py.testing import run_to_end
+from conduit_py.testing.fake_destinations import (
+    FakeKeyedDestination,
+    FakeStagedDestination,
+    FakeStorage,
+    FakeTransactionalDestination,
+)
 from conduit_py.testing.simulation import simulated
-from conduit_py.testing.vault import HomeVault, KeyedVault, StagedVault, Vault
 from tests.delivery.upstream import Upstream, VirtualSource, committed, offset
 
 
@@ -59,7 +64,9 @@ def by_tens(record: Record, state: State) -> Record:
     return record
 
 
-def pipeline(*destinations: sdk.Destination[Any], sources: Any = None, processors: Any = (), **more: Any) -> Pipeline:
+def pipeline(
+    *destinations: sdk.DestinationConnector[Any], sources: Any = None, processors: Any = (), **more: Any
+) -> Pipeline:
     return Pipeline(
         "p",
         sources=[Source("s", memory.Source(records=numbers(35)))] if sources is None else sources,
@@ -84,10 +91,10 @@ class TestWhatItMeans:
         self, tmp_path: Path, autojump_clock: MockClock
     ) -> None:
         """The vector itself, on a journal: what is committed between lies before the ACK of the run."""
-        upstream, vault, store = Upstream(tmp_path), Vault(), MemoryStore()
+        upstream, storage, store = Upstream(tmp_path), FakeStorage(), MemoryStore()
         offsets: list[int] = []
 
-        class Watching(StagedVault):
+        class Watching(FakeStagedDestination):
             async def apply(self, intent: bytes) -> None:
                 await super().apply(intent)
                 offsets.append(await offset(store))
@@ -95,22 +102,22 @@ class TestWhatItMeans:
         upstream.provisional(9, 10)
         end = upstream.acknowledge()
         source = Source("s", VirtualSource(path=tmp_path, until="end"))
-        outcome = await run_to_end(pipeline(Watching(vault=vault), sources=[source]), store)
+        outcome = await run_to_end(pipeline(Watching(storage=storage), sources=[source]), store)
 
-        assert (outcome.status, vault.history, vault.visible) == (Status.COMPLETED, [1, 2], [9, 10])
+        assert (outcome.status, storage.history, storage.visible) == (Status.COMPLETED, [1, 2], [9, 10])
         assert await committed(store) == 2
         assert offsets[0] < end == offsets[1]
 
-    @pytest.mark.parametrize("kind", [HomeVault, StagedVault])
+    @pytest.mark.parametrize("kind", [FakeTransactionalDestination, FakeStagedDestination])
     async def test_gz_t8_everything_before_a_deferred_record_commits_and_it_is_the_first_of_the_next(
         self, kind: Any, autojump_clock: MockClock
     ) -> None:
-        vault, keyed, store = Vault(), Vault(), MemoryStore()
-        outcome = await run_to_end(pipeline(kind(vault=vault), KeyedVault(vault=keyed)), store)
+        storage, keyed, store = FakeStorage(), FakeStorage(), MemoryStore()
+        outcome = await run_to_end(pipeline(kind(storage=storage), FakeKeyedDestination(storage=keyed)), store)
 
         assert outcome.status is Status.COMPLETED
-        assert vault.history == [10, 20, 30, 35]
-        assert vault.visible == list(range(35))
+        assert storage.history == [10, 20, 30, 35]
+        assert storage.visible == list(range(35))
         assert list(keyed.by_key.values()) == list(range(35))
         # A try that was deferred has left nothing, neither in the state nor in its record.
         assert await kept(store) == {"seen": list(range(35)), "tried": 35}
@@ -118,12 +125,12 @@ class TestWhatItMeans:
     async def test_a_deferred_record_comes_again_as_it_came(self, autojump_clock: MockClock) -> None:
         records: list[Record] = []
 
-        class Keeping(StagedVault):
+        class Keeping(FakeStagedDestination):
             async def write(self, batch: Batch) -> sdk.destination.Refusals | None:
                 records.extend(batch)
                 return await super().write(batch)
 
-        await run_to_end(pipeline(Keeping(vault=Vault())))
+        await run_to_end(pipeline(Keeping(storage=FakeStorage())))
 
         assert [record.metadata["tries"] for record in records] == ["x"] * 35
 
@@ -132,14 +139,16 @@ class TestWhatItMeans:
     async def test_batches_and_limits_make_no_difference(
         self, batch_size: int, max_records: int, autojump_clock: MockClock
     ) -> None:
-        vault, store = Vault(), MemoryStore()
+        storage, store = FakeStorage(), MemoryStore()
         source = Source("s", memory.Source(records=numbers(35)), batch_size=batch_size)
-        limits = Transaction(max_records=max_records)
-        outcome = await run_to_end(pipeline(StagedVault(vault=vault), sources=[source], transaction=limits), store)
+        limits = TransactionLimits(max_records=max_records)
+        outcome = await run_to_end(
+            pipeline(FakeStagedDestination(storage=storage), sources=[source], transaction=limits), store
+        )
 
         assert outcome.status is Status.COMPLETED
-        assert vault.visible == list(range(35))
-        assert {10, 20, 30} <= set(vault.history)
+        assert storage.visible == list(range(35))
+        assert {10, 20, 30} <= set(storage.history)
         assert (await kept(store))["seen"] == list(range(35))
 
     async def test_every_record_may_be_deferred(self, autojump_clock: MockClock) -> None:
@@ -149,20 +158,22 @@ class TestWhatItMeans:
                 raise Defer
             return record
 
-        vault = Vault()
-        outcome = await run_to_end(pipeline(StagedVault(vault=vault), processors=[alone]))
+        storage = FakeStorage()
+        outcome = await run_to_end(pipeline(FakeStagedDestination(storage=storage), processors=[alone]))
 
         assert outcome.status is Status.COMPLETED
-        assert vault.history == list(range(1, 36))
+        assert storage.history == list(range(1, 36))
 
     @pytest.mark.parametrize("way", ["async", "batch", "class", "returned", "generated", "raised for the batch"])
     async def test_every_way_to_write_it(self, way: str, autojump_clock: MockClock) -> None:
-        vault, store = Vault(), MemoryStore()
-        outcome = await run_to_end(pipeline(StagedVault(vault=vault), processors=[Processor("p", WAYS[way])]), store)
+        storage, store = FakeStorage(), MemoryStore()
+        outcome = await run_to_end(
+            pipeline(FakeStagedDestination(storage=storage), processors=[Processor("p", WAYS[way])]), store
+        )
 
         assert outcome.status is Status.COMPLETED
-        assert vault.visible == list(range(35))
-        assert {10, 20, 30} <= set(vault.history)
+        assert storage.visible == list(range(35))
+        assert {10, 20, 30} <= set(storage.history)
         assert (await kept(store, "p"))["sum"] == sum(range(35))
 
     async def test_filtered_split_and_refused_records_around_it(self, autojump_clock: MockClock) -> None:
@@ -189,15 +200,17 @@ class TestWhatItMeans:
                 raise Defer
             return record
 
-        vault, store = Vault(), MemoryStore()
+        storage, store = FakeStorage(), MemoryStore()
         declared = pipeline(
-            StagedVault(vault=vault), processors=[picky, between, doubled], dead_letters=DeadLetters("journal")
+            FakeStagedDestination(storage=storage),
+            processors=[picky, between, doubled],
+            dead_letters=DeadLetters("journal"),
         )
         outcome = await run_to_end(declared, store)
 
         passed = [n for n in range(35) if n not in (8, 9, 10, 21, 22)]
         assert outcome.status is Status.COMPLETED
-        assert vault.visible == [m for n in passed for m in ([n, n] if n % 3 == 0 else [] if n % 3 == 1 else [n])]
+        assert storage.visible == [m for n in passed for m in ([n, n] if n % 3 == 0 else [] if n % 3 == 1 else [n])]
         assert (await kept(store, "doubled"))["count"] == len(passed)
         assert outcome.progress.dead_letters == 2
 
@@ -277,41 +290,43 @@ class TestSeveralSources:
             state.put(f"seen{source}", [*state.get(f"seen{source}", []), record.payload["n"]])
             return record
 
-        vault, store = Vault(), MemoryStore()
+        storage, store = FakeStorage(), MemoryStore()
         sources = [
             Source(f"s{at}", memory.Source(records=numbers(30, 1000 * at)), batch_size=4 + at, processors=[passing])
             for at in range(3)
         ]
-        kind = HomeVault if home else StagedVault
-        declared = pipeline(kind(vault=vault), sources=sources, processors=[taking_turns])
+        kind = FakeTransactionalDestination if home else FakeStagedDestination
+        declared = pipeline(kind(storage=storage), sources=sources, processors=[taking_turns])
         outcome = await run_to_end(declared, store)
 
         assert outcome.status is Status.COMPLETED
         for at in range(3):
-            mine = [n for n in vault.visible if n // 1000 == at]
+            mine = [n for n in storage.visible if n // 1000 == at]
             assert mine == list(range(1000 * at, 1000 * at + 30))
             assert (await kept(store, "taking_turns"))[f"seen{at}"] == mine
-        ends = [0, *vault.history]
-        shown = [vault.visible[start:stop] for start, stop in itertools.pairwise(ends)]
+        ends = [0, *storage.history]
+        shown = [storage.visible[start:stop] for start, stop in itertools.pairwise(ends)]
         assert all(len({n // 1000 for n in each}) == 1 for each in shown)
 
     async def test_a_processor_of_their_own_that_defers(self, autojump_clock: MockClock) -> None:
-        vault, store = Vault(), MemoryStore()
+        storage, store = FakeStorage(), MemoryStore()
         sources = [
             Source(f"s{at}", memory.Source(records=numbers(35, 1000 * at)), batch_size=3 + at, processors=[by_tens])
             for at in range(3)
         ]
-        outcome = await run_to_end(pipeline(StagedVault(vault=vault), sources=sources, processors=[summed]), store)
+        outcome = await run_to_end(
+            pipeline(FakeStagedDestination(storage=storage), sources=sources, processors=[summed]), store
+        )
 
         assert outcome.status is Status.COMPLETED
         for at in range(3):
             mine = list(range(1000 * at, 1000 * at + 35))
-            assert [n for n in vault.visible if n // 1000 == at] == mine
+            assert [n for n in storage.visible if n // 1000 == at] == mine
             assert (await kept(store, f"s{at}:by_tens"))["seen"] == mine
-        assert (await kept(store, "summed"))["sum"] == sum(vault.visible)
+        assert (await kept(store, "summed"))["sum"] == sum(storage.visible)
 
     async def test_a_source_that_does_not_come_past_it_is_not_held_up(self, autojump_clock: MockClock) -> None:
-        one, other, store = Vault(), Vault(), MemoryStore()
+        one, other, store = FakeStorage(), FakeStorage(), MemoryStore()
         declared = Pipeline(
             "p",
             sources=[
@@ -323,8 +338,8 @@ class TestSeveralSources:
                 Processor("summed", summed, after="t"),
             ],
             destinations=[
-                Destination("d", HomeVault(vault=one), after="by_tens"),
-                Destination("e", StagedVault(vault=other), after="summed"),
+                Destination("d", FakeTransactionalDestination(storage=one), after="by_tens"),
+                Destination("e", FakeStagedDestination(storage=other), after="summed"),
             ],
             delivery="exactly_once",
         )
@@ -347,7 +362,7 @@ def summed(record: Record, state: State) -> Record:
     return record
 
 
-class SlowVault(StagedVault):
+class SlowVault(FakeStagedDestination):
     """Takes 2 s to stage, and so does a transaction."""
 
     async def stage(self) -> bytes | None:
@@ -359,32 +374,32 @@ class TestHowItEnds:
     async def test_a_graceful_stop_while_a_record_is_deferred_commits_all_that_was_read(
         self, autojump_clock: MockClock
     ) -> None:
-        vault, store = Vault(), MemoryStore()
-        supervisor = Supervisor(pipeline(SlowVault(vault=vault)), store)
+        storage, store = FakeStorage(), MemoryStore()
+        supervisor = Supervisor(pipeline(SlowVault(storage=storage)), store)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(1)
-            assert vault.visible == []
+            assert storage.visible == []
             supervisor.stop()
 
         assert supervisor.state.status in (Status.STOPPED, Status.COMPLETED)
-        assert vault.history == [10, 20, 30, 35]
+        assert storage.history == [10, 20, 30, 35]
         assert (await kept(store))["seen"] == list(range(35))
 
     @pytest.mark.parametrize("seconds", [1, 2.5, 4.5, 6.5])
     async def test_a_forceful_stop_while_a_record_is_deferred_leaves_it_to_the_next_run(
         self, seconds: float, autojump_clock: MockClock
     ) -> None:
-        vault, store = Vault(), MemoryStore()
-        supervisor = Supervisor(pipeline(SlowVault(vault=vault)), store)
+        storage, store = FakeStorage(), MemoryStore()
+        supervisor = Supervisor(pipeline(SlowVault(storage=storage)), store)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(seconds)
             supervisor.force()
-        assert vault.visible == list(range(10 * int(seconds / 2)))
-        await run_to_end(pipeline(StagedVault(vault=vault)), store)
+        assert storage.visible == list(range(10 * int(seconds / 2)))
+        await run_to_end(pipeline(FakeStagedDestination(storage=storage)), store)
 
-        assert vault.visible == list(range(35))
+        assert storage.visible == list(range(35))
         assert (await kept(store))["seen"] == list(range(35))
 
     async def test_a_transaction_that_fails_to_commit_takes_the_deferred_record_with_it(
@@ -392,29 +407,29 @@ class TestHowItEnds:
     ) -> None:
         failures = [2]
 
-        class Failing(StagedVault):
+        class Failing(FakeStagedDestination):
             async def stage(self) -> bytes | None:
-                if len(self.vault.visible) == 10 and failures[0]:
+                if len(self.storage.visible) == 10 and failures[0]:
                     failures[0] -= 1
                     raise sdk.TransientError("the disk is away")
                 return await super().stage()
 
-        vault, store = Vault(), MemoryStore()
-        ended = [(await run_to_end(pipeline(Failing(vault=vault)), store)).status for _ in range(3)]
+        storage, store = FakeStorage(), MemoryStore()
+        ended = [(await run_to_end(pipeline(Failing(storage=storage)), store)).status for _ in range(3)]
 
         assert ended == [Status.DEGRADED, Status.DEGRADED, Status.COMPLETED]
-        assert vault.history == [10, 20, 30, 35]
+        assert storage.history == [10, 20, 30, 35]
         assert (await kept(store))["seen"] == list(range(35))
 
     async def test_a_poison_record_behind_a_deferred_one_is_found_alone(self, autojump_clock: MockClock) -> None:
-        vault, store = Vault(), MemoryStore()
-        outcome = await run_to_end(pipeline(StagedVault(vault=vault, breaks={23})), store)
+        storage, store = FakeStorage(), MemoryStore()
+        outcome = await run_to_end(pipeline(FakeStagedDestination(storage=storage, breaks={23})), store)
 
         assert outcome.status is Status.DEGRADED
         assert outcome.error is not None
         assert "ValueError: the vault breaks at 23" in outcome.error.message
-        assert vault.visible == list(range(23))
-        await run_to_end(pipeline(StagedVault(vault=vault)), store)
+        assert storage.visible == list(range(23))
+        await run_to_end(pipeline(FakeStagedDestination(storage=storage)), store)
         assert (await kept(store))["seen"] == list(range(35))
 
     async def test_a_dead_letter_that_is_sent_again_through_it(self, autojump_clock: MockClock) -> None:
@@ -433,10 +448,13 @@ class TestHowItEnds:
         def made(count: int) -> Pipeline:
             source = Source("s", memory.Source(records=numbers(count)), batch_size=3)
             return pipeline(
-                StagedVault(vault=vault), sources=[source], processors=[choosy], dead_letters=DeadLetters("journal")
+                FakeStagedDestination(storage=storage),
+                sources=[source],
+                processors=[choosy],
+                dead_letters=DeadLetters("journal"),
             )
 
-        vault, store = Vault(), MemoryStore()
+        storage, store = FakeStorage(), MemoryStore()
         await run_to_end(made(35), store)
         letters = (await store.letters.page(LetterFilter())).letters
         await store.letters.queue("p", {letter.id: ["choosy"] for letter in letters})
@@ -445,9 +463,9 @@ class TestHowItEnds:
         outcome = await run_to_end(made(50), store)
 
         assert outcome.status is Status.COMPLETED
-        assert sorted(vault.visible) == list(range(50))
+        assert sorted(storage.visible) == list(range(50))
         assert sorted((await kept(store, "choosy"))["seen"]) == list(range(50))
-        assert [n for n in vault.visible if n >= 35] == list(range(35, 50))
+        assert [n for n in storage.visible if n >= 35] == list(range(35, 50))
         assert (await store.letters.page(LetterFilter())).letters == []
 
 
@@ -474,8 +492,8 @@ async def test_any_schedule_of_any_sources_and_limits_cut_short_now_and_then(see
 
     def made() -> Pipeline:
         return pipeline(
-            HomeVault(vault=home),
-            SlowVault(vault=staged),
+            FakeTransactionalDestination(storage=home),
+            SlowVault(storage=staged),
             sources=[
                 Source(
                     name,
@@ -486,10 +504,10 @@ async def test_any_schedule_of_any_sources_and_limits_cut_short_now_and_then(see
                 for name, count in sources.items()
             ],
             processors=[upstream, sometimes, summed],
-            transaction=Transaction(max_records=limit),
+            transaction=TransactionLimits(max_records=limit),
         )
 
-    home, staged, store = Vault(), Vault(), MemoryStore()
+    home, staged, store = FakeStorage(), FakeStorage(), MemoryStore()
     for _ in range(rng.randint(0, 3)):
         supervisor = Supervisor(made(), store)
         async with trio.open_nursery() as nursery:
@@ -518,15 +536,15 @@ class TestWhereItIsRefused:
                 raise Defer
             return record
 
-        vault, store = Vault(), MemoryStore()
-        outcome = await run_to_end(pipeline(StagedVault(vault=vault), processors=[for_ever]), store)
+        storage, store = FakeStorage(), MemoryStore()
+        outcome = await run_to_end(pipeline(FakeStagedDestination(storage=storage), processors=[for_ever]), store)
 
         assert (outcome.status, outcome.error and outcome.error.node) == (Status.DEGRADED, "for_ever")
         assert outcome.error is not None
         assert "the first record of a transaction was deferred" in outcome.error.message
         assert outcome.error.suggestion == "raise Defer only if state.first is false"
         # It is looked for as any record is that fails its transaction: what comes before it is committed.
-        assert vault.visible == list(range(10))
+        assert storage.visible == list(range(10))
 
     @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
     async def test_a_processor_that_is_not_declared_to(self, delivery: Any, autojump_clock: MockClock) -> None:
@@ -538,7 +556,7 @@ class TestWhereItIsRefused:
             "p",
             sources=[Source("s", memory.Source(records=numbers(3)))],
             processors=[undeclared],
-            destinations=[Destination("d", StagedVault(vault=Vault()))],
+            destinations=[Destination("d", FakeStagedDestination(storage=FakeStorage()))],
             dead_letters=DeadLetters("drop"),
             delivery=delivery,
         )
@@ -560,7 +578,9 @@ class TestWhereItIsRefused:
                 raise Defer
             return record
 
-        outcome = await run_to_end(pipeline(StagedVault(vault=Vault()), processors=[twice, at_pieces]))
+        outcome = await run_to_end(
+            pipeline(FakeStagedDestination(storage=FakeStorage()), processors=[twice, at_pieces])
+        )
 
         assert outcome.error is not None
         assert outcome.error.message.startswith("at_pieces cannot defer: it deferred a piece of a record")
@@ -570,7 +590,7 @@ class TestWhereItIsRefused:
         def holes(batch: Batch, state: State) -> list[Record | Defer]:
             return [Defer() if record.payload["n"] == 3 else record for record in batch]
 
-        outcome = await run_to_end(pipeline(StagedVault(vault=Vault()), processors=[holes]))
+        outcome = await run_to_end(pipeline(FakeStagedDestination(storage=FakeStorage()), processors=[holes]))
 
         assert outcome.error is not None
         assert "a record was deferred, but not all behind it" in outcome.error.message
@@ -580,7 +600,9 @@ class TestWhereItIsRefused:
             raise Defer
 
         outcome = await run_to_end(
-            pipeline(StagedVault(vault=Vault()), processors=[Processor("by_tens", by_tens, when=undecided)])
+            pipeline(
+                FakeStagedDestination(storage=FakeStorage()), processors=[Processor("by_tens", by_tens, when=undecided)]
+            )
         )
 
         assert outcome.error is not None
@@ -594,7 +616,7 @@ class TestWhereItIsRefused:
             return results[: len(batch) - missing]
 
         source = Source("s", memory.Source(records=numbers(35)), batch_size=35)
-        declared = pipeline(StagedVault(vault=Vault()), sources=[source], processors=[careless])
+        declared = pipeline(FakeStagedDestination(storage=FakeStorage()), sources=[source], processors=[careless])
         outcome = await run_to_end(declared)
 
         assert outcome.error is not None
@@ -620,18 +642,18 @@ class TestWhereItIsRefused:
             def same(record: Record, state: State) -> Record:
                 return record
 
-            return compile_pipeline(pipeline(StagedVault(vault=vault), processors=[same]))
+            return compile_pipeline(pipeline(FakeStagedDestination(storage=storage), processors=[same]))
 
-        vault = Vault()
-        assert difference(graph(defers=False), graph(defers=True)) == Difference(rest="whether p defers")
+        storage = FakeStorage()
+        assert diff_definitions(graph(defers=False), graph(defers=True)) == DefinitionDiff(rest="whether p defers")
 
     def test_behind_a_fan_out(self) -> None:
         declared = Pipeline(
             "p",
             sources=[Source("s", memory.Source(records=[]))],
             destinations=[
-                Destination("d", StagedVault(vault=Vault()), processors=[by_tens]),
-                Destination("e", StagedVault(vault=Vault())),
+                Destination("d", FakeStagedDestination(storage=FakeStorage()), processors=[by_tens]),
+                Destination("e", FakeStagedDestination(storage=FakeStorage())),
             ],
             delivery="exactly_once",
         )
@@ -647,7 +669,7 @@ def _problems(**changed: Any) -> dict[str, str | None]:
     declared = Pipeline(
         "p",
         sources=[Source("s", memory.Source(records=[]))],
-        destinations=[Destination("d", StagedVault(vault=Vault()))],
+        destinations=[Destination("d", FakeStagedDestination(storage=FakeStorage()))],
         **given,
     )
     with pytest.raises(PipelineInvalid) as invalid:

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from conduit_py.exactly_once.checkpoint import Checkpoint
-from conduit_py.exactly_once.commit_together import CommitTogether, Sealed
+from conduit_py.exactly_once.commit_together import CommitTogether
+from conduit_py.exactly_once.gate import Sealed
 from conduit_py.store.claim import Changes
 from conduit_py.testing.enumeration import Enumeration
 from conduit_py.testing.replay_world import ReplayWorld

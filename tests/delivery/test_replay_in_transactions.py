@@ -7,24 +7,30 @@ import trio
 from conduit_connectors import memory
 from trio.testing import MockClock
 
-from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, State, Transaction, processor, sdk
+from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, State, TransactionLimits, processor, sdk
 from conduit_py.errors import RecordRefused
 from conduit_py.exactly_once.checkpoint import decode_settled, encode_settled
+from conduit_py.lifecycle.dead_letter_service import DeadLetterService
 from conduit_py.lifecycle.fleet import Fleet
-from conduit_py.lifecycle.letter_desk import LetterDesk
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
-from conduit_py.store.letter import Letter, LetterState
-from conduit_py.store.letter_filter import LetterFilter
-from conduit_py.store.letter_table import Settled
+from conduit_py.store.letter_table import SettledLetter
 from conduit_py.store.memory import MemoryStore
+from conduit_py.store.stored_letter import LetterFilter, LetterState, StoredLetter
 from conduit_py.testing import run_to_end
-from conduit_py.testing.vault import HomeVault, KeyedVault, StagedVault, Vault
+from conduit_py.testing.fake_destinations import (
+    FakeKeyedDestination,
+    FakeStagedDestination,
+    FakeStorage,
+    FakeTransactionalDestination,
+)
 
 EVERYTHING = LetterFilter()
 
 
-def made(*destinations: sdk.Destination[Any], records: int = 6, endless: bool = False, **more: Any) -> Pipeline:
+def made(
+    *destinations: sdk.DestinationConnector[Any], records: int = 6, endless: bool = False, **more: Any
+) -> Pipeline:
     source = Endless() if endless else memory.Source(records=[{"n": n} for n in range(records)])
     return Pipeline(
         "p",
@@ -36,7 +42,7 @@ def made(*destinations: sdk.Destination[Any], records: int = 6, endless: bool = 
     )
 
 
-class Endless(sdk.Source[sdk.Options]):
+class Endless(sdk.SourceConnector[sdk.Options]):
     """Has nothing to say, and does not end."""
 
     async def open(self, position: bytes | None) -> None:
@@ -47,7 +53,7 @@ class Endless(sdk.Source[sdk.Options]):
         raise AssertionError
 
 
-async def letters_of(store: MemoryStore) -> list[Letter]:
+async def letters_of(store: MemoryStore) -> list[StoredLetter]:
     page = await store.letters.page(EVERYTHING)
     return [await store.letters.letter(summary.id) for summary in reversed(page.letters)]
 
@@ -57,9 +63,11 @@ async def queue(store: MemoryStore) -> None:
 
 
 async def test_only_those_who_refused_it_get_it_in_one_transaction_each_or_together(autojump_clock: MockClock) -> None:
-    store, home, staged, keyed, refuses = MemoryStore(), Vault(), Vault(), Vault(), {2, 4}
+    store, home, staged, keyed, refuses = MemoryStore(), FakeStorage(), FakeStorage(), FakeStorage(), {2, 4}
     pipeline = made(
-        HomeVault(vault=home), StagedVault(vault=staged, refuses=refuses), KeyedVault(vault=keyed, refuses=refuses)
+        FakeTransactionalDestination(storage=home),
+        FakeStagedDestination(storage=staged, refuses=refuses),
+        FakeKeyedDestination(storage=keyed, refuses=refuses),
     )
     await run_to_end(pipeline, store)
     refused = [letter.records.keys() for letter in await letters_of(store)]
@@ -76,8 +84,8 @@ async def test_only_those_who_refused_it_get_it_in_one_transaction_each_or_toget
 
 
 async def test_refused_again_it_is_the_same_letter_with_one_more_attempt(autojump_clock: MockClock) -> None:
-    store, vault = MemoryStore(), Vault()
-    pipeline = made(StagedVault(vault=vault, refuses={2}))
+    store, storage = MemoryStore(), FakeStorage()
+    pipeline = made(FakeStagedDestination(storage=storage, refuses={2}))
     for _ in range(3):
         outcome = await run_to_end(pipeline, store)
         await queue(store)
@@ -86,7 +94,7 @@ async def test_refused_again_it_is_the_same_letter_with_one_more_attempt(autojum
     assert outcome.status is Status.COMPLETED, outcome.error
     assert letter.attempts == 3
     assert [refusal.attempt for refusal in letter.history] == [1, 2, 3]
-    assert vault.visible == [0, 1, 3, 4, 5]
+    assert storage.visible == [0, 1, 3, 4, 5]
 
 
 @processor(state=True)
@@ -98,8 +106,8 @@ def counted(record: Record, state: State) -> Record:
 
 
 async def test_i6_the_state_of_processors_counts_it_with_its_delivery(autojump_clock: MockClock) -> None:
-    store, vault = MemoryStore(), Vault()
-    pipeline = made(StagedVault(vault=vault), processors=[counted])
+    store, storage = MemoryStore(), FakeStorage()
+    pipeline = made(FakeStagedDestination(storage=storage), processors=[counted])
     await run_to_end(pipeline, store)
     before = dict(await (await store.claim("p")).scan())
     await queue(store)
@@ -107,20 +115,20 @@ async def test_i6_the_state_of_processors_counts_it_with_its_delivery(autojump_c
 
     assert before == {b"counted\0count": b"\x05"}
     assert dict(await (await store.claim("p")).scan()) == {b"counted\0count": b"\x06"}
-    assert vault.visible == [0, 1, 2, 4, 5, 3]
+    assert storage.visible == [0, 1, 2, 4, 5, 3]
 
 
 async def test_a_pipeline_that_runs_sends_it_at_once(autojump_clock: MockClock) -> None:
-    store, vault, refuses = MemoryStore(), Vault(), {2}
-    await run_to_end(made(StagedVault(vault=vault, refuses=refuses)), store)
+    store, storage, refuses = MemoryStore(), FakeStorage(), {2}
+    await run_to_end(made(FakeStagedDestination(storage=storage, refuses=refuses)), store)
     refuses.clear()
-    supervisor = Supervisor(made(StagedVault(vault=vault), endless=True), store)
+    supervisor = Supervisor(made(FakeStagedDestination(storage=storage), endless=True), store)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
         await trio.sleep(1)
         await queue(store)
         await trio.sleep(0.1)
-        assert vault.visible == [0, 1, 3, 4, 5, 2]
+        assert storage.visible == [0, 1, 3, 4, 5, 2]
         supervisor.stop()
 
     assert supervisor.state.status is Status.STOPPED
@@ -128,9 +136,11 @@ async def test_a_pipeline_that_runs_sends_it_at_once(autojump_clock: MockClock) 
 
 
 async def test_more_letters_than_a_transaction_takes(autojump_clock: MockClock) -> None:
-    store, vault, refuses = MemoryStore(), Vault(), set(range(40))
+    store, storage, refuses = MemoryStore(), FakeStorage(), set(range(40))
     pipeline = made(
-        StagedVault(vault=vault, refuses=refuses), records=40, transaction=Transaction(max_records=7, min_seconds=0.1)
+        FakeStagedDestination(storage=storage, refuses=refuses),
+        records=40,
+        transaction=TransactionLimits(max_records=7, min_seconds=0.1),
     )
     await run_to_end(pipeline, store)
     refuses.clear()
@@ -138,15 +148,15 @@ async def test_more_letters_than_a_transaction_takes(autojump_clock: MockClock) 
     outcome = await run_to_end(pipeline, store)
 
     assert outcome.status is Status.COMPLETED, outcome.error
-    assert vault.visible == list(range(40))
-    assert _steps(vault.history) == [7, 7, 7, 7, 7, 5]
+    assert storage.visible == list(range(40))
+    assert _steps(storage.history) == [7, 7, 7, 7, 7, 5]
 
 
 async def test_a_letter_that_breaks_its_destination_is_named_and_those_before_it_are_delivered(
     autojump_clock: MockClock,
 ) -> None:
-    store, vault, refuses, breaks = MemoryStore(), Vault(), {1, 2, 3, 4}, set[int]()
-    pipeline = made(StagedVault(vault=vault, refuses=refuses, breaks=breaks))
+    store, storage, refuses, breaks = MemoryStore(), FakeStorage(), {1, 2, 3, 4}, set[int]()
+    pipeline = made(FakeStagedDestination(storage=storage, refuses=refuses, breaks=breaks))
     await run_to_end(pipeline, store)
     refuses.clear()
     breaks.add(3)
@@ -157,31 +167,31 @@ async def test_a_letter_that_breaks_its_destination_is_named_and_those_before_it
     assert outcome.status is Status.DEGRADED
     assert outcome.error is not None
     assert f"s (dead letter {culprit.id}) at 'memory:1:3'" in str(outcome.error.suggestion)
-    assert vault.visible == [0, 5, 1, 2]
+    assert storage.visible == [0, 5, 1, 2]
     assert culprit.state is last.state is LetterState.QUEUED
 
 
 async def test_the_desk_queues_it(autojump_clock: MockClock) -> None:
-    store, vault, refuses = MemoryStore(), Vault(), {2}
+    store, storage, refuses = MemoryStore(), FakeStorage(), {2}
     async with trio.open_nursery() as nursery:
         fleet = Fleet(store, nursery)
-        await fleet.add(made(StagedVault(vault=vault, refuses=refuses)))
+        await fleet.add(made(FakeStagedDestination(storage=storage, refuses=refuses)))
         fleet.start("p")
         await fleet["p"].ended.wait()
         refuses.clear()
-        desk = LetterDesk(store.letters, lambda: {"p": fleet["p"]})
+        desk = DeadLetterService(store.letters, lambda: {"p": fleet["p"]})
         report = await desk.replay(EVERYTHING)
         fleet.start("p")
         await fleet["p"].ended.wait()
 
     assert (report.queued, report.impossible) == (1, 0)
-    assert vault.visible == [0, 1, 3, 4, 5, 2]
+    assert storage.visible == [0, 1, 3, 4, 5, 2]
 
 
 async def test_outcomes_come_out_of_a_checkpoint_as_they_went_in(autojump_clock: MockClock) -> None:
     store = MemoryStore()
-    await run_to_end(made(StagedVault(vault=Vault(), refuses={2})), store)
-    outcomes = [Settled("gone", 7, 1, []), Settled("left", 8, 2, await letters_of(store))]
+    await run_to_end(made(FakeStagedDestination(storage=FakeStorage(), refuses={2})), store)
+    outcomes = [SettledLetter("gone", 7, 1, []), SettledLetter("left", 8, 2, await letters_of(store))]
 
     assert decode_settled(encode_settled(outcomes)) == outcomes
 

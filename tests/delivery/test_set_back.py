@@ -10,14 +10,19 @@ import trio
 from conduit_connectors import memory
 from trio.testing import MockClock
 
-from conduit_py import Destination, Pipeline, Record, Source, State, Transaction, processor, sdk
+from conduit_py import Destination, Pipeline, Record, Source, State, TransactionLimits, processor, sdk
 from conduit_py.errors import PipelineBusy, PositionBound
 from conduit_py.exactly_once.checkpoint import Checkpoint
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.store.claim import Changes
 from conduit_py.store.memory import MemoryStore
+from conduit_py.testing.fake_destinations import (
+    FakeKeyedDestination,
+    FakeStagedDestination,
+    FakeStorage,
+    FakeTransactionalDestination,
+)
 from conduit_py.testing.transaction_world import Numbers
-from conduit_py.testing.vault import HomeVault, KeyedVault, StagedVault, Vault
 
 
 @processor(state=True)
@@ -26,7 +31,7 @@ def counted(record: Record, state: State) -> Record:
     return record
 
 
-def made(*destinations: sdk.Destination[Any], **more: Any) -> Pipeline:
+def made(*destinations: sdk.DestinationConnector[Any], **more: Any) -> Pipeline:
     return Pipeline(
         "p",
         sources=[Source("s", memory.Source(records=[{"n": n} for n in range(5)]))],
@@ -59,8 +64,10 @@ async def count_of(store: MemoryStore) -> int:
 
 class TestWithoutState:
     async def test_a_source_is_set_back_to_where_it_was(self, autojump_clock: MockClock) -> None:
-        store, staged, keyed, began = MemoryStore(), Vault(), Vault(), time.time()
-        async with fleet_with(made(StagedVault(vault=staged), KeyedVault(vault=keyed)), store) as fleet:
+        store, staged, keyed, began = MemoryStore(), FakeStorage(), FakeStorage(), time.time()
+        async with fleet_with(
+            made(FakeStagedDestination(storage=staged), FakeKeyedDestination(storage=keyed)), store
+        ) as fleet:
             await completed(fleet)
             trail = await fleet.trail("p", "s")
             point = await fleet.replay("p", "s", trail.points[0].at)
@@ -74,8 +81,8 @@ class TestWithoutState:
         assert sorted(keyed.by_key.values()) == [0, 1, 2, 3, 4]
 
     async def test_the_home_keeps_the_trail_for_a_store_that_did_not_get_to_it(self, autojump_clock: MockClock) -> None:
-        store, home = MemoryStore(), Vault()
-        async with fleet_with(made(HomeVault(vault=home)), store) as fleet:
+        store, home = MemoryStore(), FakeStorage()
+        async with fleet_with(made(FakeTransactionalDestination(storage=home)), store) as fleet:
             await completed(fleet)
             trail = await store.trail("p", "s")
         assert home.changes is not None
@@ -85,8 +92,8 @@ class TestWithoutState:
 
 class TestWithState:
     async def test_a_position_is_bound_to_the_state(self, autojump_clock: MockClock) -> None:
-        store, vault = MemoryStore(), Vault()
-        async with fleet_with(made(StagedVault(vault=vault), processors=[counted]), store) as fleet:
+        store, storage = MemoryStore(), FakeStorage()
+        async with fleet_with(made(FakeStagedDestination(storage=storage), processors=[counted]), store) as fleet:
             await fleet.set_position("p", "s", b"memory:1:0")
             await completed(fleet)
             with pytest.raises(PositionBound, match="counted of pipeline 'p' keeps state") as refused:
@@ -100,12 +107,12 @@ class TestWithState:
         assert "positions reset p --all" in str(refused.value.suggestion)
         assert "--keep-state" in str(refused.value.suggestion)
         assert positions == {"s": b"memory:1:4"}
-        assert vault.visible == [1, 2, 3, 4]
+        assert storage.visible == [1, 2, 3, 4]
         assert await count_of(store) == 4
 
     async def test_it_may_be_left_as_it_is_if_that_is_said(self, autojump_clock: MockClock) -> None:
-        store, vault = MemoryStore(), Vault()
-        async with fleet_with(made(StagedVault(vault=vault), processors=[counted]), store) as fleet:
+        store, storage = MemoryStore(), FakeStorage()
+        async with fleet_with(made(FakeStagedDestination(storage=storage), processors=[counted]), store) as fleet:
             await completed(fleet)
             await fleet.set_position("p", "s", b"memory:1:2", keep_state=True)
             await completed(fleet)
@@ -113,25 +120,27 @@ class TestWithState:
             await fleet.replay("p", "s", began, keep_state=True)
             await completed(fleet)
 
-        assert vault.visible == [0, 1, 2, 3, 4, 3, 4, 0, 1, 2, 3, 4]
+        assert storage.visible == [0, 1, 2, 3, 4, 3, 4, 0, 1, 2, 3, 4]
         assert await count_of(store) == 12
 
-    @pytest.mark.parametrize("kind", [StagedVault, HomeVault])
-    async def test_to_start_over_is_to_count_anew(self, autojump_clock: MockClock, kind: type[StagedVault]) -> None:
-        store, vault = MemoryStore(), Vault()
-        async with fleet_with(made(kind(vault=vault), processors=[counted]), store) as fleet:
+    @pytest.mark.parametrize("kind", [FakeStagedDestination, FakeTransactionalDestination])
+    async def test_to_start_over_is_to_count_anew(
+        self, autojump_clock: MockClock, kind: type[FakeStagedDestination]
+    ) -> None:
+        store, storage = MemoryStore(), FakeStorage()
+        async with fleet_with(made(kind(storage=storage), processors=[counted]), store) as fleet:
             await completed(fleet)
             await fleet.start_over("p")
             before = await fleet.positions("p")
             await completed(fleet)
 
         assert before == {}
-        assert vault.visible == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+        assert storage.visible == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
         assert await count_of(store) == 5
 
     async def test_only_while_stopped(self, autojump_clock: MockClock) -> None:
         store = MemoryStore()
-        async with fleet_with(made(StagedVault(vault=Vault()), processors=[counted]), store) as fleet:
+        async with fleet_with(made(FakeStagedDestination(storage=FakeStorage()), processors=[counted]), store) as fleet:
             fleet.start("p")
             with pytest.raises(PipelineBusy):
                 await fleet.start_over("p")
@@ -140,7 +149,7 @@ class TestWithState:
 class TestAfterACrashOfTheStoreBehindItsHome:
     """The home has committed a transaction that the store does not have yet when somebody sets a position."""
 
-    async def crashed(self, store: MemoryStore, home: Vault) -> None:
+    async def crashed(self, store: MemoryStore, home: FakeStorage) -> None:
         claim = await store.claim("p")
         await claim.commit(Changes(1, Checkpoint("d0").encode(), positions={"s": b"memory:1:1"}))
         home.visible = [0, 1, 2, 3]
@@ -149,9 +158,9 @@ class TestAfterACrashOfTheStoreBehindItsHome:
         home.changes = Changes(2, ahead.encode(), puts, positions={"s": b"memory:1:3"}).encode()
 
     async def test_without_that_it_goes_on_after_its_home(self, autojump_clock: MockClock) -> None:
-        store, home = MemoryStore(), Vault()
+        store, home = MemoryStore(), FakeStorage()
         await self.crashed(store, home)
-        async with fleet_with(made(HomeVault(vault=home)), store) as fleet:
+        async with fleet_with(made(FakeTransactionalDestination(storage=home)), store) as fleet:
             await completed(fleet)
 
         assert home.visible == [0, 1, 2, 3, 4]
@@ -160,17 +169,17 @@ class TestAfterACrashOfTheStoreBehindItsHome:
     async def test_what_was_set_stays_set(
         self, autojump_clock: MockClock, position: bytes | None, again: list[int]
     ) -> None:
-        store, home = MemoryStore(), Vault()
+        store, home = MemoryStore(), FakeStorage()
         await self.crashed(store, home)
-        async with fleet_with(made(HomeVault(vault=home)), store) as fleet:
+        async with fleet_with(made(FakeTransactionalDestination(storage=home)), store) as fleet:
             await fleet.set_position("p", "s", position)
             await completed(fleet)
 
         assert home.visible == [0, 1, 2, 3, *again]
 
     async def test_a_source_that_was_exchanged_is_where_it_begins(self, autojump_clock: MockClock) -> None:
-        store, home = MemoryStore(), Vault()
-        async with fleet_with(made(HomeVault(vault=home)), store) as fleet:
+        store, home = MemoryStore(), FakeStorage()
+        async with fleet_with(made(FakeTransactionalDestination(storage=home)), store) as fleet:
             await completed(fleet)
             first = Checkpoint.decode("p", Changes.decode(home.changes or b"").checkpoint).before
             other = Numbers(first=7, count=2, acked=lambda name, numbers: None, name="s")
@@ -178,9 +187,9 @@ class TestAfterACrashOfTheStoreBehindItsHome:
                 Pipeline(
                     "p",
                     sources=[Source("s", other)],
-                    destinations=[Destination("d0", HomeVault(vault=home))],
+                    destinations=[Destination("d0", FakeTransactionalDestination(storage=home))],
                     delivery="exactly_once",
-                    transaction=Transaction(min_seconds=1, max_seconds=1),
+                    transaction=TransactionLimits(min_seconds=1, max_seconds=1),
                 )
             )
             await completed(fleet)
@@ -191,9 +200,9 @@ class TestAfterACrashOfTheStoreBehindItsHome:
         assert home.visible == [0, 1, 2, 3, 4, 7, 8]
 
     async def test_to_start_over_brings_nothing_of_it_back(self, autojump_clock: MockClock) -> None:
-        store, home = MemoryStore(), Vault()
+        store, home = MemoryStore(), FakeStorage()
         await self.crashed(store, home)
-        async with fleet_with(made(HomeVault(vault=home), processors=[counted]), store) as fleet:
+        async with fleet_with(made(FakeTransactionalDestination(storage=home), processors=[counted]), store) as fleet:
             await fleet.start_over("p")
             await completed(fleet)
 

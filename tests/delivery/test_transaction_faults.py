@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 from conduit_connectors import journal
-from conduit_connectors.journal.position import Position
+from conduit_connectors.journal.position import JournalPosition
 from trio.testing import MockClock
 
 from conduit_py import Record, processor, sdk
@@ -16,16 +16,16 @@ from conduit_py.backoff import Recovery
 from conduit_py.batch import Batch
 from conduit_py.exactly_once.checkpoint import Checkpoint
 from conduit_py.journal import sequencer
-from conduit_py.journal.layout import HEADER_SIZE, SUFFIX
+from conduit_py.journal.frame import HEADER_SIZE, SUFFIX
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
-from conduit_py.store.claim import Changes, Claimed
+from conduit_py.store.claim import Changes, ClaimState
 from conduit_py.store.memory import MemoryStore
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import Store
 from conduit_py.testing import run_to_end
-from conduit_py.testing.driver import batch_of
-from conduit_py.testing.vault import StagedVault, Vault
+from conduit_py.testing.connector_driver import batch_of
+from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage
 from tests.delivery.upstream import (
     LOOK,
     Upstream,
@@ -87,19 +87,19 @@ def _batch(*numbers: int) -> Batch:
     return batch_of([Record.of({"n": number}, position=b"%d" % number) for number in numbers])
 
 
-class FragileVault(Vault):
+class FragileVault(FakeStorage):
     """A vault whose destination fails for good in the call named here."""
 
     failing: str | None = None
     torn_down = 0
 
 
-class FragileDestination(StagedVault):
+class FragileDestination(FakeStagedDestination):
     """Fails where its vault says so."""
 
     def _reached(self, call: str) -> None:
-        assert isinstance(self.vault, FragileVault)
-        if call == self.vault.failing:
+        assert isinstance(self.storage, FragileVault)
+        if call == self.storage.failing:
             raise sdk.FatalError(f"the vault fails to {call}")
 
     async def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
@@ -119,9 +119,9 @@ class FragileDestination(StagedVault):
         await super().apply(intent)
 
     async def teardown(self) -> None:
-        assert isinstance(self.vault, FragileVault)
+        assert isinstance(self.storage, FragileVault)
         await trio.lowlevel.checkpoint()
-        self.vault.torn_down += 1
+        self.storage.torn_down += 1
 
 
 class TestGzT11:
@@ -130,28 +130,28 @@ class TestGzT11:
         self, tmp_path: Path, autojump_clock: MockClock, failing: str, kept: int
     ) -> None:
         """Ours is torn down also when it could not begin: what `open` took is given back in any case."""
-        upstream, vault, store = Upstream(tmp_path), FragileVault(), MemoryStore()
+        upstream, storage, store = Upstream(tmp_path), FragileVault(), MemoryStore()
         upstream.provisional(0)
         upstream.acknowledge()
-        declared = pipeline(VirtualSource(path=tmp_path, until="end"), FragileDestination(vault=vault))
-        vault.failing = failing
+        declared = pipeline(VirtualSource(path=tmp_path, until="end"), FragileDestination(storage=storage))
+        storage.failing = failing
         outcome = await run_to_end(declared, store)
 
         assert outcome.error is not None
         assert (outcome.status, outcome.error.node) == (Status.DEGRADED, "d0")
         assert f"the vault fails to {failing}" in outcome.error.message
-        assert (vault.visible, await committed(store), vault.torn_down) == ([], kept, 1)
+        assert (storage.visible, await committed(store), storage.torn_down) == ([], kept, 1)
 
-        vault.failing = None
+        storage.failing = None
         outcome = await run_to_end(declared, store)
 
         assert (outcome.status, outcome.progress.read) == (Status.COMPLETED, 1 - kept)
-        assert (vault.visible, await committed(store), vault.torn_down) == ([0], 1, 2)
+        assert (storage.visible, await committed(store), storage.torn_down) == ([0], 1, 2)
 
     async def test_gz_t11_an_error_of_a_processor_ends_the_run_by_name_and_nothing_of_its_transaction_stays(
         self, tmp_path: Path, autojump_clock: MockClock
     ) -> None:
-        upstream, vault, store = Upstream(tmp_path), FragileVault(), MemoryStore()
+        upstream, storage, store = Upstream(tmp_path), FragileVault(), MemoryStore()
 
         @processor
         def consume(record: Record) -> Record:
@@ -160,12 +160,12 @@ class TestGzT11:
         upstream.provisional(0)
         upstream.acknowledge()
         source = VirtualSource(path=tmp_path, until="end")
-        outcome = await run_to_end(pipeline(source, FragileDestination(vault=vault), processors=[consume]), store)
+        outcome = await run_to_end(pipeline(source, FragileDestination(storage=storage), processors=[consume]), store)
 
         assert outcome.error is not None
         assert (outcome.status, outcome.error.node) == (Status.DEGRADED, "consume")
         assert "it cannot be consumed" in outcome.error.message
-        assert (vault.visible, await committed(store), vault.torn_down) == ([], 0, 1)
+        assert (storage.visible, await committed(store), storage.torn_down) == ([], 0, 1)
         assert outcome.positions == {}
 
 
@@ -184,8 +184,8 @@ async def in_sqlite(path: Path) -> AsyncIterator[Store]:
 async def test_gz_t12_a_transaction_that_is_half_written_upstream_during_a_fail_over_is_committed_once(
     tmp_path: Path, opened: Callable[[Path], AbstractAsyncContextManager[Store]]
 ) -> None:
-    upstream, other, vault = Upstream(tmp_path / "in"), Upstream(tmp_path / "in"), Vault()
-    declared = pipeline(journal.Source(path=upstream.path), StagedVault(vault=vault))
+    upstream, other, storage = Upstream(tmp_path / "in"), Upstream(tmp_path / "in"), FakeStorage()
+    declared = pipeline(journal.Source(path=upstream.path), FakeStagedDestination(storage=storage))
     with trio.fail_after(300):
         async with opened(tmp_path) as store, trio.open_nursery() as nursery:
             other.provisional(1, 2)
@@ -193,32 +193,32 @@ async def test_gz_t12_a_transaction_that_is_half_written_upstream_during_a_fail_
             upstream.acknowledge()
             first = Supervisor(declared, store)
             nursery.start_soon(first.run)
-            await _shown(vault, 1)
+            await _shown(storage, 1)
             first.force()
             begun = [each.begin for each in (await position(store)).checkpoint.producers]
             second = Supervisor(declared, store)
             nursery.start_soon(second.run)
             other.provisional(3)
             other.acknowledge()
-            await _shown(vault, 4)
+            await _shown(storage, 4)
             second.stop()
 
     # What the other has begun is part of the checkpoint with which the second goes on.
     assert sorted(begun)[0] == sequencer.NONE < sorted(begun)[1]
-    assert vault.history == [1, 4]
-    assert vault.visible == [0, 1, 2, 3]
+    assert storage.history == [1, 4]
+    assert storage.visible == [0, 1, 2, 3]
 
 
-async def _shown(vault: Vault, count: int) -> None:
-    while len(vault.visible) < count:  # noqa: ASYNC110
+async def _shown(storage: FakeStorage, count: int) -> None:
+    while len(storage.visible) < count:  # noqa: ASYNC110
         await trio.sleep(0.01)
 
 
 async def test_gz_t13_a_start_goes_on_behind_the_offset_of_the_checkpoint_or_one_that_was_set(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    upstream, vault, store = Upstream(tmp_path), Vault(), MemoryStore()
-    declared = pipeline(VirtualSource(path=tmp_path, until="end"), StagedVault(vault=vault))
+    upstream, storage, store = Upstream(tmp_path), FakeStorage(), MemoryStore()
+    declared = pipeline(VirtualSource(path=tmp_path, until="end"), FakeStagedDestination(storage=storage))
     upstream.provisional(0, 1)
     first = upstream.acknowledge()
     outcome = await run_to_end(declared, store)
@@ -227,12 +227,12 @@ async def test_gz_t13_a_start_goes_on_behind_the_offset_of_the_checkpoint_or_one
     second = upstream.acknowledge()
     upstream.provisional(4)
     third = upstream.acknowledge()
-    id = Position.decode(outcome.positions["s"]).id
-    await store.save_positions("p", {"s": Position(id, sequencer.Checkpoint(second)).encode()})
+    id = JournalPosition.decode(outcome.positions["s"]).id
+    await store.save_positions("p", {"s": JournalPosition(id, sequencer.Checkpoint(second)).encode()})
     outcome = await run_to_end(declared, store)
 
     assert (outcome.status, outcome.progress.read) == (Status.COMPLETED, 1)
-    assert (vault.visible, await offset(store)) == ([0, 1, 4], third)
+    assert (storage.visible, await offset(store)) == ([0, 1, 4], third)
     assert (await run_to_end(declared, store)).progress.read == 0
 
 
@@ -246,8 +246,8 @@ def _damage(path: Path, at: int) -> None:
 
 class TestGzT14:
     async def test_gz_t14_a_journal_that_is_not_there(self, tmp_path: Path, autojump_clock: MockClock) -> None:
-        vault, store = Vault(), MemoryStore()
-        declared = pipeline(VirtualSource(path=tmp_path / "none", until="end"), StagedVault(vault=vault))
+        storage, store = FakeStorage(), MemoryStore()
+        declared = pipeline(VirtualSource(path=tmp_path / "none", until="end"), FakeStagedDestination(storage=storage))
         outcome = await run_to_end(declared, store)
 
         assert outcome.error is not None
@@ -255,25 +255,27 @@ class TestGzT14:
         assert f"there is no journal in {tmp_path / 'none'}" in outcome.error.message
 
     async def test_gz_t14_a_frame_that_is_damaged(self, tmp_path: Path, autojump_clock: MockClock) -> None:
-        upstream, vault, store = Upstream(tmp_path), Vault(), MemoryStore()
+        upstream, storage, store = Upstream(tmp_path), FakeStorage(), MemoryStore()
         upstream.provisional(0)
         end = upstream.acknowledge()
-        await run_to_end(pipeline(VirtualSource(path=tmp_path, until="end"), StagedVault(vault=vault)), store)
+        await run_to_end(
+            pipeline(VirtualSource(path=tmp_path, until="end"), FakeStagedDestination(storage=storage)), store
+        )
         for number in (1, 2):
             upstream.provisional(number)
             upstream.acknowledge()
         _damage(tmp_path, end + HEADER_SIZE)
-        declared = pipeline(VirtualSource(path=tmp_path), StagedVault(vault=vault))
+        declared = pipeline(VirtualSource(path=tmp_path), FakeStagedDestination(storage=storage))
         state = await Supervisor(declared, store, recovery=Recovery(retries=0)).run()
 
         assert state.error is not None
         assert (state.status, state.error.node) == (Status.DEGRADED, "s")
         assert f"a frame whose checksum does not fit at offsets {end} to " in state.error.message
-        assert (vault.visible, await offset(store)) == ([0], end)
+        assert (storage.visible, await offset(store)) == ([0], end)
 
     async def test_gz_t14_a_store_that_fails(self, tmp_path: Path, autojump_clock: MockClock) -> None:
-        upstream, vault, store = Upstream(tmp_path), Vault(), MemoryStore()
-        declared = pipeline(VirtualSource(path=tmp_path), StagedVault(vault=vault))
+        upstream, storage, store = Upstream(tmp_path), FakeStorage(), MemoryStore()
+        declared = pipeline(VirtualSource(path=tmp_path), FakeStagedDestination(storage=storage))
         supervisor = Supervisor(declared, store, recovery=Recovery(retries=0))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
@@ -286,5 +288,5 @@ class TestGzT14:
         assert supervisor.state.error is not None
         assert supervisor.state.status is Status.DEGRADED
         assert "told to fail" in supervisor.state.error.message
-        assert await store.claimed("p") == Claimed(1)
-        assert vault.visible == []
+        assert await store.claimed("p") == ClaimState(1)
+        assert storage.visible == []

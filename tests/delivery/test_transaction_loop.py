@@ -9,7 +9,7 @@ from conduit_connectors import memory
 from pydantic import Field, InstanceOf
 from trio.testing import MockClock
 
-from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, State, Transaction, processor, sdk
+from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, State, TransactionLimits, processor, sdk
 from conduit_py.backoff import Recovery
 from conduit_py.batch import MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
@@ -20,14 +20,19 @@ from conduit_py.status import Status
 from conduit_py.store.claim import Changes
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import run_to_end
-from conduit_py.testing.vault import HomeVault, KeyedVault, StagedVault, Vault
+from conduit_py.testing.fake_destinations import (
+    FakeKeyedDestination,
+    FakeStagedDestination,
+    FakeStorage,
+    FakeTransactionalDestination,
+)
 
 
 def numbers(count: int, first: int = 0) -> list[dict[str, int]]:
     return [{"n": n} for n in range(first, first + count)]
 
 
-def pipeline(source: sdk.Source[Any], *connectors: sdk.Destination[Any], **more: Any) -> Pipeline:
+def pipeline(source: sdk.SourceConnector[Any], *connectors: sdk.DestinationConnector[Any], **more: Any) -> Pipeline:
     return Pipeline(
         "p",
         sources=[Source("s", source)],
@@ -44,7 +49,7 @@ class ClockedOptions(sdk.Options):
     endless: bool = False
 
 
-class Clocked(sdk.Source[ClockedOptions]):
+class Clocked(sdk.SourceConnector[ClockedOptions]):
     """Numbers that come at set times."""
 
     async def open(self, position: bytes | None) -> None:
@@ -61,7 +66,7 @@ class Clocked(sdk.Source[ClockedOptions]):
         return [Record.of({"n": self._next - 1}, position=b"%d" % (self._next - 1))]
 
 
-class SlowVault(StagedVault):
+class SlowVault(FakeStagedDestination):
     """Takes 2 s to stage."""
 
     async def stage(self) -> bytes | None:
@@ -71,95 +76,101 @@ class SlowVault(StagedVault):
 
 class TestWhenItCommits:
     async def test_gz_t1_a_stall_after_the_minimum_commits(self, autojump_clock: MockClock) -> None:
-        vault = Vault()
-        limits = Transaction(min_seconds=1, max_seconds=10)
-        await run_to_end(pipeline(Clocked(at=[0, 0.3, 0.9, 5]), StagedVault(vault=vault), transaction=limits))
+        storage = FakeStorage()
+        limits = TransactionLimits(min_seconds=1, max_seconds=10)
+        await run_to_end(
+            pipeline(Clocked(at=[0, 0.3, 0.9, 5]), FakeStagedDestination(storage=storage), transaction=limits)
+        )
 
-        assert vault.history == [3, 4]
+        assert storage.history == [3, 4]
 
     async def test_a_lone_record_is_committed_at_once(self, autojump_clock: MockClock) -> None:
-        vault = Vault()
-        supervisor = Supervisor(pipeline(Clocked(at=[0.0], endless=True), StagedVault(vault=vault)), MemoryStore())
+        storage = FakeStorage()
+        supervisor = Supervisor(
+            pipeline(Clocked(at=[0.0], endless=True), FakeStagedDestination(storage=storage)), MemoryStore()
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(0.001)
-            assert vault.visible == [0]
+            assert storage.visible == [0]
             supervisor.stop()
 
     async def test_gz_t2_t3_a_full_transaction_waits_for_the_one_before(self, autojump_clock: MockClock) -> None:
         """While the first is being staged the second is read, up to its limits, and not written."""
-        vault = Vault()
-        limits = Transaction(max_seconds=1, max_records=100)
+        storage = FakeStorage()
+        limits = TransactionLimits(max_seconds=1, max_records=100)
         times = [0.0, *(0.5 + n / 10 for n in range(12)), 3.0]
-        await run_to_end(pipeline(Clocked(at=times), SlowVault(vault=vault), transaction=limits))
+        await run_to_end(pipeline(Clocked(at=times), SlowVault(storage=storage), transaction=limits))
 
         # The second begins at 0.5 and is not staged before the first is committed at 2: it has what came meanwhile.
-        assert vault.history[0] == 1
-        assert vault.history[1] >= 4
-        assert vault.visible == list(range(14))
+        assert storage.history[0] == 1
+        assert storage.history[1] >= 4
+        assert storage.visible == list(range(14))
 
     async def test_gz_t5_the_end_of_the_input_commits_what_there_is(self, autojump_clock: MockClock) -> None:
-        vault = Vault()
-        limits = Transaction(min_seconds=50, max_seconds=100)
-        await run_to_end(pipeline(Clocked(at=[0, 1]), StagedVault(vault=vault), transaction=limits))
+        storage = FakeStorage()
+        limits = TransactionLimits(min_seconds=50, max_seconds=100)
+        await run_to_end(pipeline(Clocked(at=[0, 1]), FakeStagedDestination(storage=storage), transaction=limits))
 
-        assert vault.history == [2]
+        assert storage.history == [2]
         assert trio.current_time() == 1
 
     async def test_no_more_than_so_many_records(self, autojump_clock: MockClock) -> None:
-        vault = Vault()
+        storage = FakeStorage()
         source = memory.Source(records=numbers(10))
-        await run_to_end(pipeline(source, StagedVault(vault=vault), transaction=Transaction(max_records=4)))
+        await run_to_end(
+            pipeline(source, FakeStagedDestination(storage=storage), transaction=TransactionLimits(max_records=4))
+        )
 
-        assert max(b - a for a, b in zip([0, *vault.history], vault.history, strict=False)) <= 4
+        assert max(b - a for a, b in zip([0, *storage.history], storage.history, strict=False)) <= 4
 
     async def test_no_more_than_about_so_many_bytes(self, autojump_clock: MockClock) -> None:
-        vault = Vault()
+        storage = FakeStorage()
         records = [{"n": n, "text": "x" * 1000} for n in range(10)]
         source = Source("s", memory.Source(records=records), batch_size=1)
-        limits = Transaction(max_bytes=3000, min_seconds=0.5)
+        limits = TransactionLimits(max_bytes=3000, min_seconds=0.5)
         await run_to_end(
-            Pipeline("p", sources=[source], destinations=[Destination("d", StagedVault(vault=vault))],
+            Pipeline("p", sources=[source], destinations=[Destination("d", FakeStagedDestination(storage=storage))],
                      delivery="exactly_once", transaction=limits)
         )  # fmt: skip
 
-        assert vault.history == [2, 4, 6, 8, 10]
+        assert storage.history == [2, 4, 6, 8, 10]
 
     async def test_a_small_window_makes_small_transactions_and_no_pauses(self, autojump_clock: MockClock) -> None:
-        vault = Vault()
+        storage = FakeStorage()
         source = Source("s", memory.Source(records=numbers(1000)), window=10)
         await run_to_end(
             Pipeline(
                 "p",
                 sources=[source],
-                destinations=[Destination("d", StagedVault(vault=vault))],
+                destinations=[Destination("d", FakeStagedDestination(storage=storage))],
                 delivery="exactly_once",
             )
         )
 
-        assert vault.visible == list(range(1000))
+        assert storage.visible == list(range(1000))
         assert trio.current_time() < 0.1
 
     async def test_gz_t13_a_second_run_goes_on_after_the_first(self, autojump_clock: MockClock) -> None:
-        vault, store, items = Vault(), MemoryStore(), numbers(3)
-        await run_to_end(pipeline(memory.Source(records=items), StagedVault(vault=vault)), store)
+        storage, store, items = FakeStorage(), MemoryStore(), numbers(3)
+        await run_to_end(pipeline(memory.Source(records=items), FakeStagedDestination(storage=storage)), store)
         items += numbers(2, first=3)
-        await run_to_end(pipeline(memory.Source(records=items), StagedVault(vault=vault)), store)
+        await run_to_end(pipeline(memory.Source(records=items), FakeStagedDestination(storage=storage)), store)
 
-        assert vault.visible == [0, 1, 2, 3, 4]
+        assert storage.visible == [0, 1, 2, 3, 4]
 
     async def test_from_at_least_once_it_goes_on_too(self, autojump_clock: MockClock) -> None:
-        vault, store, items = Vault(), MemoryStore(), numbers(3)
+        storage, store, items = FakeStorage(), MemoryStore(), numbers(3)
         before = pipeline(memory.Source(records=items), memory.Destination(into=[]))
         before = Pipeline("p", sources=before.sources, destinations=before.destinations)
         await run_to_end(before, store)
         items += numbers(2, first=3)
-        await run_to_end(pipeline(memory.Source(records=items), StagedVault(vault=vault)), store)
+        await run_to_end(pipeline(memory.Source(records=items), FakeStagedDestination(storage=storage)), store)
 
-        assert vault.visible == [3, 4]
+        assert storage.visible == [3, 4]
 
 
-class Watched(StagedVault):
+class Watched(FakeStagedDestination):
     """Notes the order in which it is called, and is slow to stage and to apply."""
 
     calls: ClassVar[list[str]] = []
@@ -182,48 +193,50 @@ class Watched(StagedVault):
 async def test_i5_nothing_of_the_next_transaction_is_written_before_the_last_is_shown(
     autojump_clock: MockClock,
 ) -> None:
-    vault, limits = Vault(), Transaction(max_records=3)
-    await run_to_end(pipeline(Clocked(at=[n / 4 for n in range(30)]), Watched(vault=vault), transaction=limits))
+    storage, limits = FakeStorage(), TransactionLimits(max_records=3)
+    await run_to_end(pipeline(Clocked(at=[n / 4 for n in range(30)]), Watched(storage=storage), transaction=limits))
     calls = "".join(call[0] for call in Watched.calls)
 
     assert re.fullmatch("(w+sa)+", calls)
     assert calls.count("s") > 5
-    assert vault.visible == list(range(30))
+    assert storage.visible == list(range(30))
 
 
 class TestHowItEnds:
     async def test_a_graceful_stop_commits_the_open_transaction(self, autojump_clock: MockClock) -> None:
-        vault = Vault()
-        limits = Transaction(min_seconds=60, max_seconds=100)
+        storage = FakeStorage()
+        limits = TransactionLimits(min_seconds=60, max_seconds=100)
         source = Clocked(at=[0.0, 1.0], endless=True)
-        supervisor = Supervisor(pipeline(source, StagedVault(vault=vault), transaction=limits), MemoryStore())
+        supervisor = Supervisor(
+            pipeline(source, FakeStagedDestination(storage=storage), transaction=limits), MemoryStore()
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(2)
-            assert vault.visible == []
+            assert storage.visible == []
             supervisor.stop()
 
-        assert vault.visible == [0, 1]
+        assert storage.visible == [0, 1]
         assert supervisor.state.status is Status.STOPPED
 
     async def test_a_forceful_stop_leaves_nothing_to_clean_up(self, autojump_clock: MockClock) -> None:
-        vault, store = Vault(), MemoryStore()
-        limits = Transaction(min_seconds=60, max_seconds=100)
+        storage, store = FakeStorage(), MemoryStore()
+        limits = TransactionLimits(min_seconds=60, max_seconds=100)
         source = Clocked(at=[0.0, 1.0], endless=True)
-        supervisor = Supervisor(pipeline(source, StagedVault(vault=vault), transaction=limits), store)
+        supervisor = Supervisor(pipeline(source, FakeStagedDestination(storage=storage), transaction=limits), store)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(2)
             supervisor.force()
-        await run_to_end(pipeline(Clocked(at=[0.0, 1.0]), StagedVault(vault=vault)), store)
+        await run_to_end(pipeline(Clocked(at=[0.0, 1.0]), FakeStagedDestination(storage=storage)), store)
 
-        assert vault.visible == [0, 1]
+        assert storage.visible == [0, 1]
 
     async def test_i7_a_newer_run_ends_this_one_for_good(self, autojump_clock: MockClock) -> None:
-        vault, store = Vault(), MemoryStore()
+        storage, store = FakeStorage(), MemoryStore()
         source = Clocked(at=[0.0, 10.0], endless=True)
         recovery = Recovery(delay_seconds=1)
-        supervisor = Supervisor(pipeline(source, StagedVault(vault=vault)), store, recovery=recovery)
+        supervisor = Supervisor(pipeline(source, FakeStagedDestination(storage=storage)), store, recovery=recovery)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(5)
@@ -234,35 +247,39 @@ class TestHowItEnds:
         assert error is not None
         assert error.code == "run.fenced"
         assert "another process runs pipeline 'p'" in error.message
-        assert vault.visible == [0]
+        assert storage.visible == [0]
 
 
 class TestHome:
     async def test_gz_t9_intents_for_a_destination_that_is_gone_are_let_go(
         self, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
     ) -> None:
-        store, vault = MemoryStore(), Vault()
+        store, storage = MemoryStore(), FakeStorage()
         claim = await store.claim("p")
         await claim.commit(Changes(1, Checkpoint(intents={"gone": b"intent"}).encode()))
-        outcome = await run_to_end(pipeline(memory.Source(records=numbers(2)), StagedVault(vault=vault)), store)
+        outcome = await run_to_end(
+            pipeline(memory.Source(records=numbers(2)), FakeStagedDestination(storage=storage)), store
+        )
 
         assert outcome.status is Status.COMPLETED
         assert "gone" in caplog.text
-        assert vault.visible == [0, 1]
+        assert storage.visible == [0, 1]
 
     async def test_the_store_follows_a_home_that_is_one_ahead(self, autojump_clock: MockClock) -> None:
-        store, home = MemoryStore(), Vault()
+        store, home = MemoryStore(), FakeStorage()
         home.changes = Changes(1, Checkpoint("d0").encode(), positions={"s": b"memory:1:2"}).encode()
         home.visible = [0, 1, 2]
-        await run_to_end(pipeline(memory.Source(records=numbers(5)), HomeVault(vault=home)), store)
+        await run_to_end(pipeline(memory.Source(records=numbers(5)), FakeTransactionalDestination(storage=home)), store)
 
         assert home.visible == [0, 1, 2, 3, 4]
 
     @pytest.mark.parametrize("number", [2, 7])
     async def test_a_home_further_ahead_is_of_another_history(self, autojump_clock: MockClock, number: int) -> None:
-        home = Vault()
+        home = FakeStorage()
         home.changes = Changes(number, b"").encode()
-        outcome = await run_to_end(pipeline(memory.Source(records=numbers(5)), HomeVault(vault=home)))
+        outcome = await run_to_end(
+            pipeline(memory.Source(records=numbers(5)), FakeTransactionalDestination(storage=home))
+        )
 
         assert outcome.error is not None
         assert f"transaction {number}" in outcome.error.message
@@ -270,17 +287,22 @@ class TestHome:
         assert home.visible == []
 
     async def test_a_home_that_was_set_back_is_not_believed(self, autojump_clock: MockClock) -> None:
-        store, home = MemoryStore(), Vault()
-        await run_to_end(pipeline(memory.Source(records=numbers(5)), HomeVault(vault=home)), store)
+        store, home = MemoryStore(), FakeStorage()
+        await run_to_end(pipeline(memory.Source(records=numbers(5)), FakeTransactionalDestination(storage=home)), store)
         home.changes, home.visible = None, []
-        outcome = await run_to_end(pipeline(memory.Source(records=numbers(9)), HomeVault(vault=home)), store)
+        outcome = await run_to_end(
+            pipeline(memory.Source(records=numbers(9)), FakeTransactionalDestination(storage=home)), store
+        )
 
         assert outcome.status is Status.DEGRADED
         assert home.visible == []
 
     async def test_the_order_of_destinations_may_change(self, autojump_clock: MockClock) -> None:
-        store, one, two, items = MemoryStore(), Vault(), Vault(), numbers(3)
-        destinations = [Destination("one", HomeVault(vault=one)), Destination("two", HomeVault(vault=two))]
+        store, one, two, items = MemoryStore(), FakeStorage(), FakeStorage(), numbers(3)
+        destinations = [
+            Destination("one", FakeTransactionalDestination(storage=one)),
+            Destination("two", FakeTransactionalDestination(storage=two)),
+        ]
         for _ in range(2):
             await run_to_end(
                 Pipeline("p", sources=[Source("s", memory.Source(records=items))], destinations=destinations,
@@ -305,11 +327,11 @@ class TestState:
     async def test_i6_state_goes_on_where_it_was_and_a_refused_record_leaves_no_trace(
         self, autojump_clock: MockClock
     ) -> None:
-        store, vault, items = MemoryStore(), Vault(), numbers(4)
+        store, storage, items = MemoryStore(), FakeStorage(), numbers(4)
         for _ in range(2):
             outcome = await run_to_end(
                 pipeline(
-                    memory.Source(records=items), StagedVault(vault=vault), processors=[counted],
+                    memory.Source(records=items), FakeStagedDestination(storage=storage), processors=[counted],
                     dead_letters=DeadLetters("drop"),
                 ),
                 store,
@@ -318,7 +340,7 @@ class TestState:
             items += numbers(3, first=4)
         state = dict(await (await store.claim("p")).scan())
 
-        assert vault.visible == [0, 1, 3, 4, 5, 6]
+        assert storage.visible == [0, 1, 3, 4, 5, 6]
         assert state == {b"counted\0count": b"\x06"}
 
     def test_a_state_by_itself_is_enough_to_test_a_processor(self) -> None:
@@ -346,16 +368,16 @@ class TestState:
 
 class TestDeadLetters:
     async def test_i11_a_letter_and_no_output(self, autojump_clock: MockClock) -> None:
-        vault, letters = Vault(), Vault()
+        storage, letters = FakeStorage(), FakeStorage()
         outcome = await run_to_end(
             pipeline(
-                memory.Source(records=numbers(5)), KeyedVault(vault=vault, refuses={3}),
-                dead_letters=DeadLetters(Letters(vault=letters)),
+                memory.Source(records=numbers(5)), FakeKeyedDestination(storage=storage, refuses={3}),
+                dead_letters=DeadLetters(Letters(storage=letters)),
             )
         )  # fmt: skip
 
         assert outcome.status is Status.COMPLETED, outcome.error
-        assert sorted(vault.by_key.values()) == [0, 1, 2, 4]
+        assert sorted(storage.by_key.values()) == [0, 1, 2, 4]
         assert letters.visible == [3]
 
     def test_letters_come_out_of_a_checkpoint_as_they_went_in(self) -> None:
@@ -367,7 +389,7 @@ class TestDeadLetters:
         assert decode_letters(encode_letters([letter])) == [letter]
 
 
-class Letters(StagedVault):
+class Letters(FakeStagedDestination):
     """Keeps the numbers of refused records."""
 
     def accepted(self, batch: Any) -> tuple[dict[int, int], dict[int, str]]:
@@ -379,12 +401,12 @@ class TestIsolation:
     async def test_everything_before_a_poison_record_is_committed_and_the_error_names_it(
         self, autojump_clock: MockClock, poison: int
     ) -> None:
-        vault = Vault()
+        storage = FakeStorage()
         source = memory.Source(records=numbers(10))
-        outcome = await run_to_end(pipeline(source, StagedVault(vault=vault, breaks={poison})))
+        outcome = await run_to_end(pipeline(source, FakeStagedDestination(storage=storage, breaks={poison})))
 
         assert outcome.status is Status.DEGRADED
-        assert vault.visible == list(range(poison))
+        assert storage.visible == list(range(poison))
         assert outcome.error is not None
         assert f"the vault breaks at {poison}" in outcome.error.message
         assert f"'memory:1:{poison}'" in str(outcome.error.suggestion)
@@ -392,7 +414,7 @@ class TestIsolation:
     async def test_a_commit_that_is_under_way_is_not_lost_to_the_record_after_it(
         self, autojump_clock: MockClock
     ) -> None:
-        vault = Vault()
+        storage = FakeStorage()
 
         @processor
         def fatal(record: Record) -> Record:
@@ -401,63 +423,65 @@ class TestIsolation:
             return record
 
         source = memory.Source(records=numbers(10))
-        outcome = await run_to_end(pipeline(source, SlowVault(vault=vault), processors=[fatal]))
+        outcome = await run_to_end(pipeline(source, SlowVault(storage=storage), processors=[fatal]))
 
         assert outcome.status is Status.DEGRADED
-        assert vault.visible == [0, 1, 2, 3, 4, 5, 6]
+        assert storage.visible == [0, 1, 2, 3, 4, 5, 6]
 
     async def test_a_large_transaction_is_searched_in_few_steps(self, autojump_clock: MockClock) -> None:
-        vault = Vault()
+        storage = FakeStorage()
         source = Source("s", memory.Source(records=numbers(2000)), batch_size=2000)
         outcome = await run_to_end(
             Pipeline(
                 "p",
                 sources=[source],
-                destinations=[Destination("d", StagedVault(vault=vault, breaks={1234}))],
+                destinations=[Destination("d", FakeStagedDestination(storage=storage, breaks={1234}))],
                 delivery="exactly_once",
             )
         )
 
         assert outcome.progress.recoveries <= 4
-        assert vault.visible == list(range(1234))
-        assert len(vault.history) < 60
+        assert storage.visible == list(range(1234))
+        assert len(storage.history) < 60
 
     async def test_a_refused_record_stops_the_pipeline_with_all_before_it_committed(
         self, autojump_clock: MockClock
     ) -> None:
-        vault = Vault()
+        storage = FakeStorage()
         source = memory.Source(records=numbers(10))
-        outcome = await run_to_end(pipeline(source, StagedVault(vault=vault, refuses={6})))
+        outcome = await run_to_end(pipeline(source, FakeStagedDestination(storage=storage, refuses={6})))
 
         assert outcome.status is Status.DEGRADED
         assert outcome.error is not None
         assert outcome.error.code == "dead_letter.not_allowed"
         assert "'memory:1:6'" in str(outcome.error.suggestion)
-        assert vault.visible == [0, 1, 2, 3, 4, 5]
+        assert storage.visible == [0, 1, 2, 3, 4, 5]
 
     async def test_past_the_poison_transactions_are_large_again(self, autojump_clock: MockClock) -> None:
-        vault, broken, store = Vault(), {5}, MemoryStore()
+        storage, broken, store = FakeStorage(), {5}, MemoryStore()
         source = memory.Source(records=numbers(1000))
         supervisor = Supervisor(
-            pipeline(source, StagedVault(vault=vault, breaks=broken)), store, recovery=Recovery(delay_seconds=1)
+            pipeline(source, FakeStagedDestination(storage=storage, breaks=broken)),
+            store,
+            recovery=Recovery(delay_seconds=1),
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(0.4)
-            assert vault.visible == [0, 1, 2, 3, 4]
+            assert storage.visible == [0, 1, 2, 3, 4]
             broken.clear()
 
         assert supervisor.state.status is Status.COMPLETED
-        assert vault.visible == list(range(1000))
-        assert len(vault.history) < 900
+        assert storage.visible == list(range(1000))
+        assert len(storage.history) < 900
 
     async def test_too_many_refusals_are_counted_once(self, autojump_clock: MockClock) -> None:
-        vault = Vault()
+        storage = FakeStorage()
         letters = DeadLetters("drop", window_size=10, window_nack_threshold=2)
         source = memory.Source(records=numbers(20))
         outcome = await run_to_end(
-            pipeline(source, StagedVault(vault=vault, refuses={4, 5, 6}), dead_letters=letters)
+            pipeline(source, FakeStagedDestination(storage=storage, refuses={4, 5, 6}), dead_letters=letters)
         )  # fmt: skip
 
         assert outcome.status is Status.DEGRADED
-        assert vault.visible == []
+        assert storage.visible == []

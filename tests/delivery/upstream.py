@@ -7,12 +7,12 @@ from typing import Any
 
 import trio
 from conduit_connectors import journal
-from conduit_connectors.journal.position import Position
+from conduit_connectors.journal.position import JournalPosition
 
 from conduit_py import Destination, Pipeline, Record, Source, sdk
-from conduit_py.journal.body import encode_record
+from conduit_py.journal.body import encode_body
 from conduit_py.journal.file_log import FileLog
-from conduit_py.journal.message_id import MessageId
+from conduit_py.journal.message_id import MessageUuid
 from conduit_py.journal.publisher import Publisher
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.store.store import Store
@@ -28,14 +28,14 @@ class Upstream:
         self.path = path
         self._publisher = Publisher()
 
-    def provisional(self, *numbers: int) -> tuple[MessageId, list[bytes]]:
+    def provisional(self, *numbers: int) -> tuple[MessageUuid, list[bytes]]:
         """Append the numbers as CONTINUEs of the open transaction, in one frame."""
         id = self._publisher.uncommitted("the journal", len(numbers))
-        bodies = [encode_record(Record.of({"n": number})) for number in numbers]
+        bodies = [encode_body(Record.of({"n": number})) for number in numbers]
         self._append(id, bodies)
         return id, bodies
 
-    def again(self, written: tuple[MessageId, list[bytes]]) -> None:
+    def again(self, written: tuple[MessageUuid, list[bytes]]) -> None:
         """Append once more what was appended before, as after an answer that was lost."""
         self._append(*written)
 
@@ -44,7 +44,7 @@ class Upstream:
         (intent,) = self._publisher.ack_intents()
         return self._append(intent.id, [b""])
 
-    def _append(self, id: MessageId, bodies: list[bytes]) -> int:
+    def _append(self, id: MessageUuid, bodies: list[bytes]) -> int:
         with FileLog(self.path) as log:
             return log.append(bodies, id=id).end
 
@@ -62,7 +62,7 @@ class VirtualDestination(journal.Destination):
 
 
 def pipeline(
-    source: sdk.Source[Any], *destinations: sdk.Destination[Any], batch_size: int = 1000, **more: Any
+    source: sdk.SourceConnector[Any], *destinations: sdk.DestinationConnector[Any], batch_size: int = 1000, **more: Any
 ) -> Pipeline:
     return Pipeline(
         "p",
@@ -91,9 +91,9 @@ async def committed(store: Store) -> int:
     return claimed.committed
 
 
-async def position(store: Store) -> Position:
+async def position(store: Store) -> JournalPosition:
     """Where the source goes on, by what is durable of it."""
-    return Position.decode((await store.positions("p"))["s"])
+    return JournalPosition.decode((await store.positions("p"))["s"])
 
 
 async def offset(store: Store) -> int:

@@ -14,20 +14,20 @@ from conduit_py.graph.draw import draw
 from conduit_py.graph.draw_mermaid import draw_mermaid
 from conduit_py.graph.draw_svg import draw_svg
 from conduit_py.graph.draw_text import draw_text
+from conduit_py.graph.layout import Box, Diagram, printable
 from conduit_py.graph.node import Kind
-from conduit_py.graph.picture import Box, Picture, printable
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-class Numbers(sdk.Source[sdk.Options]):
+class Numbers(sdk.SourceConnector[sdk.Options]):
     """A source that is only drawn."""
 
     def read(self, n: int) -> list[sdk.Record]:
         raise sdk.EndOfSource
 
 
-class Shelf(sdk.Destination[sdk.Options]):
+class Shelf(sdk.DestinationConnector[sdk.Options]):
     """A destination that is only drawn."""
 
     def write(self, batch: sdk.Batch) -> None: ...
@@ -41,7 +41,7 @@ def boxes(*rows: tuple[str, Kind, str, str]) -> tuple[Box, ...]:
     return tuple(Box(id, kind, label, tuple(inputs.split())) for id, kind, label, inputs in rows)
 
 
-CHAIN = Picture(
+CHAIN = Diagram(
     "orders",
     boxes(
         ("web", "source", "file", ""), ("cents", "processor", "cents", "web"), ("lake", "destination", "file", "cents")
@@ -49,7 +49,7 @@ CHAIN = Picture(
     "dead letters: stop",
 )
 
-DIAMONDS = Picture(
+DIAMONDS = Diagram(
     "shops",
     boxes(
         ("a", "source", "file", ""),
@@ -169,18 +169,18 @@ plain = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, 
 
 
 @st.composite
-def pictures(draw: st.DrawFn, names: st.SearchStrategy[str]) -> Picture:
+def pictures(draw: st.DrawFn, names: st.SearchStrategy[str]) -> Diagram:
     ids = draw(st.lists(names, min_size=1, max_size=9, unique_by=printable))
     drawn: list[Box] = []
     for id in ids:
         inputs = draw(st.lists(st.sampled_from([box.id for box in drawn]), max_size=3, unique=True)) if drawn else []
         kind: Kind = draw(st.sampled_from(("source", "processor", "destination")))
         drawn.append(Box(id, kind, draw(names), tuple(inputs)))
-    return Picture(draw(names), tuple(drawn), f"dead letters: {draw(names)}")
+    return Diagram(draw(names), tuple(drawn), f"dead letters: {draw(names)}")
 
 
 @given(pictures(odd))
-def test_svg_is_well_formed_and_names_every_node_once(picture: Picture) -> None:
+def test_svg_is_well_formed_and_names_every_node_once(picture: Diagram) -> None:
     root = ElementTree.fromstring(draw_svg(picture))
     ids = [text.text for text in root.iterfind(f"{SVG}g/{SVG}text[@class='id']")]
 
@@ -189,7 +189,7 @@ def test_svg_is_well_formed_and_names_every_node_once(picture: Picture) -> None:
 
 
 @given(pictures(odd))
-def test_boxes_of_an_svg_never_overlap_and_stay_on_the_page(picture: Picture) -> None:
+def test_boxes_of_an_svg_never_overlap_and_stay_on_the_page(picture: Diagram) -> None:
     root = ElementTree.fromstring(draw_svg(picture))
     rects = [
         tuple(int(rect.attrib[name]) for name in ("x", "y", "width", "height"))
@@ -206,7 +206,7 @@ def test_boxes_of_an_svg_never_overlap_and_stay_on_the_page(picture: Picture) ->
 
 
 @given(pictures(odd))
-def test_mermaid_keeps_its_syntax_and_names_every_node_once(picture: Picture) -> None:
+def test_mermaid_keeps_its_syntax_and_names_every_node_once(picture: Diagram) -> None:
     first, *lines = draw_mermaid(picture).splitlines()
     statement = re.compile(
         r'    (?:(n\d+)(?:\(\["|\["|\[\(")([^"<>`|{}\[\]()]*)<br/>[^"<>`|{}\[\]()]*(?:"\]\)|"\]|"\)\])'
@@ -225,7 +225,7 @@ def unescaped(text: str) -> str:
 
 
 @given(pictures(odd))
-def test_text_has_a_box_for_every_node_and_its_id_in_one(picture: Picture) -> None:
+def test_text_has_a_box_for_every_node_and_its_id_in_one(picture: Diagram) -> None:
     text = draw_text(picture)
 
     assert text.count("│ destination") + text.count("│ processor") + text.count("│ source") >= len(picture.boxes)
@@ -234,7 +234,7 @@ def test_text_has_a_box_for_every_node_and_its_id_in_one(picture: Picture) -> No
 
 
 @given(pictures(plain))
-def test_following_the_lines_of_the_text_gives_back_the_graph(picture: Picture) -> None:
+def test_following_the_lines_of_the_text_gives_back_the_graph(picture: Diagram) -> None:
     names, arrows = read_back(draw_text(picture))
 
     assert Counter(names) == Counter(box.id for box in picture.boxes)

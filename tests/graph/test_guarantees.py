@@ -15,12 +15,12 @@ from conduit_py import (
     Retry,
     Source,
     State,
-    Transaction,
+    TransactionLimits,
     processor,
 )
 from conduit_py.graph.compile import compile_pipeline
-from conduit_py.graph.guarantees import Guarantee, guarantees, home
-from conduit_py.testing.vault import KeyedVault, StagedVault, Vault
+from conduit_py.graph.guarantees import Guarantee, committing_destination, guarantees
+from conduit_py.testing.fake_destinations import FakeKeyedDestination, FakeStagedDestination, FakeStorage
 
 
 @processor(state=True)
@@ -51,7 +51,7 @@ class TestPromises:
     def test_every_level_has_its_reason(self) -> None:
         declared = pipeline(
             destinations=[
-                Destination("keyed", KeyedVault(vault=Vault())),
+                Destination("keyed", FakeKeyedDestination(storage=FakeStorage())),
                 Destination("rows", sqlite.Destination(path="a.db")),
                 Destination("more", sqlite.Destination(path="b.db")),
                 Destination("lines", file.Destination(path="out")),
@@ -60,7 +60,7 @@ class TestPromises:
         )
         graph = compile_pipeline(declared)
 
-        assert home(graph) == "rows"
+        assert committing_destination(graph) == "rows"
         assert guarantees(graph)[1] == Guarantee(
             "in", "rows", "exactly once", "rows commits records and progress in one transaction of its own"
         )
@@ -68,7 +68,10 @@ class TestPromises:
         assert [each.why.split()[1] for each in guarantees(graph)] == ["knows", "commits", "stages", "stages"]
 
     def test_other_deliveries_promise_less(self) -> None:
-        keyed = [Destination("keyed", KeyedVault(vault=Vault())), Destination("log", log.Destination())]
+        keyed = [
+            Destination("keyed", FakeKeyedDestination(storage=FakeStorage())),
+            Destination("log", log.Destination()),
+        ]
 
         assert promised(pipeline(destinations=keyed)) == [
             ("in", "keyed", "effectively once"),
@@ -118,7 +121,7 @@ class TestRefusals:
 
         assert list(mistakes(declared)) == ["dead_letters.handler"]
 
-    @pytest.mark.parametrize("handler", ["stop", "drop", "journal", StagedVault(vault=Vault())])
+    @pytest.mark.parametrize("handler", ["stop", "drop", "journal", FakeStagedDestination(storage=FakeStorage())])
     def test_letters_that_are_kept_once(self, handler: Any) -> None:
         assert promised(pipeline(dead_letters=DeadLetters(handler), delivery="exactly_once"))
 
@@ -135,13 +138,13 @@ class TestRefusals:
         assert mistakes(declared) == {"processors.sum.workers": "keeps state, which 4 workers would change in no order"}
 
     def test_the_size_of_transactions_that_there_are_not(self) -> None:
-        assert mistakes(pipeline(transaction=Transaction(max_records=5))) == {
+        assert mistakes(pipeline(transaction=TransactionLimits(max_records=5))) == {
             "transaction": "has a meaning only in an exactly-once pipeline"
         }
 
     def test_a_minimum_above_the_maximum(self) -> None:
         with pytest.raises(ValueError, match="min_seconds must not be above max_seconds"):
-            Transaction(min_seconds=2)
+            TransactionLimits(min_seconds=2)
 
     def test_a_function_with_state_takes_two_arguments(self) -> None:
         @processor(state=True)

@@ -14,7 +14,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.testing import Fail, Log, Refuse, ScriptedDestination, ScriptedSource
+from conduit_py.testing import EventLog, Fail, Refuse, ScriptedDestination, ScriptedSource
 
 
 @processor
@@ -37,7 +37,9 @@ def records(count: int, **more: Any) -> list[Record]:
     return [Record.of({"n": n, "tags": [], **more}, position=b"%d" % n) for n in range(count)]
 
 
-def made(log: Log, count: int = 6, *processors: Any, source: Any = None, to: Any = None, when: Any = None) -> Pipeline:
+def made(
+    log: EventLog, count: int = 6, *processors: Any, source: Any = None, to: Any = None, when: Any = None
+) -> Pipeline:
     read = ScriptedSource(records=records(count), log=log, **(source or {}))
     return Pipeline(
         "p",
@@ -72,7 +74,7 @@ def before_of(sample: Sample) -> Any:
 
 
 async def test_a_processor_is_shown_before_and_after_with_the_outcome(autojump_clock: MockClock) -> None:
-    status, samples = await tapped(made(Log(), 6, answer), "answer")
+    status, samples = await tapped(made(EventLog(), 6, answer), "answer")
 
     assert status is Status.COMPLETED
     assert [(sample.message.sequence, sample.position, sample.outcome) for sample in samples] == [
@@ -100,7 +102,7 @@ async def test_a_processor_is_shown_before_and_after_with_the_outcome(autojump_c
 
 async def test_a_source_is_shown_as_read_and_as_refused(autojump_clock: MockClock) -> None:
     script = {1: Refuse("not JSON")}
-    status, samples = await tapped(made(Log(), 3, answer, source={"script": script}), "source")
+    status, samples = await tapped(made(EventLog(), 3, answer, source={"script": script}), "source")
 
     assert status is Status.COMPLETED
     assert [(sample.outcome, sample.error) for sample in samples] == [
@@ -118,7 +120,7 @@ async def test_a_destination_is_shown_what_it_was_given_and_what_it_said(autojum
         return bool(1 // (record.payload["n"] - 4)) or record.payload["n"] < 2
 
     script = {1: Refuse("no such customer")}
-    pipeline = made(Log(), 6, to={"script": script}, when=wanted)
+    pipeline = made(EventLog(), 6, to={"script": script}, when=wanted)
     _, samples = await tapped(pipeline, "to")
 
     assert [(sample.message.sequence, sample.outcome, sample.error) for sample in samples] == [
@@ -136,14 +138,14 @@ async def test_a_destination_is_shown_what_it_was_given_and_what_it_said(autojum
 async def test_records_that_the_condition_of_a_destination_sends_elsewhere_are_filtered(
     autojump_clock: MockClock,
 ) -> None:
-    _, samples = await tapped(made(Log(), 4, when=lambda record: record.payload["n"] % 2), "to")
+    _, samples = await tapped(made(EventLog(), 4, when=lambda record: record.payload["n"] % 2), "to")
 
     assert [sample.outcome for sample in samples] == ["filtered", "written", "filtered", "written"]
 
 
 async def test_a_refusal_that_comes_later_is_shown_when_it_comes(autojump_clock: MockClock) -> None:
     to = {"acks": AckMode.LATER, "script": {1: Refuse("the disk is full")}}
-    _, samples = await tapped(made(Log(), 3, to=to), "to")
+    _, samples = await tapped(made(EventLog(), 3, to=to), "to")
 
     assert [(sample.message.sequence, sample.outcome, sample.error) for sample in samples] == [
         (0, "written", None),
@@ -158,9 +160,9 @@ async def test_what_ends_a_run_is_shown_too(autojump_clock: MockClock) -> None:
     def fatal(record: Record) -> Record:
         raise FatalError("the licence has expired")
 
-    stopped, of_processor = await tapped(made(Log(), 2, fatal), "fatal")
+    stopped, of_processor = await tapped(made(EventLog(), 2, fatal), "fatal")
     script = {0: Fail("down", error=FatalError)}
-    failed, of_destination = await tapped(made(Log(), 2, to={"script": script}), "to")
+    failed, of_destination = await tapped(made(EventLog(), 2, to={"script": script}), "to")
 
     assert (stopped, failed) == (Status.DEGRADED, Status.DEGRADED)
     assert [(sample.outcome, sample.error) for sample in of_processor] == [("failed", "the licence has expired")] * 2
@@ -168,14 +170,14 @@ async def test_what_ends_a_run_is_shown_too(autojump_clock: MockClock) -> None:
 
 
 async def test_pieces_are_told_apart_downstream(autojump_clock: MockClock) -> None:
-    _, samples = await tapped(made(Log(), 3, answer), "to")
+    _, samples = await tapped(made(EventLog(), 3, answer), "to")
 
     assert [(sample.message.sequence, sample.message.piece) for sample in samples] == [(0, ()), (2, (0,)), (2, (1,))]
 
 
 async def test_no_more_than_the_rate_is_taken_and_the_rest_counted(autojump_clock: MockClock) -> None:
     slow = processor(name="slow")(_pause)
-    pipeline = made(Log(), 200, slow, source={"chunks": [1]})
+    pipeline = made(EventLog(), 200, slow, source={"chunks": [1]})
     taps, tap = Taps(), Tap(rate=4)
     seen: list[tuple[float, Sample]] = []
 
@@ -205,7 +207,7 @@ async def _pause(record: Record) -> Record:
 
 
 async def test_a_tap_that_nobody_reads_keeps_few_and_counts_the_rest(autojump_clock: MockClock) -> None:
-    taps, tap, log = Taps(), Tap(rate=1000), Log()
+    taps, tap, log = Taps(), Tap(rate=1000), EventLog()
     with taps.attached("to", tap):
         state = await Supervisor(made(log, 600), MemoryStore(), taps=taps).run()
 
@@ -216,13 +218,13 @@ async def test_a_tap_that_nobody_reads_keeps_few_and_counts_the_rest(autojump_cl
 
 
 async def test_a_tap_takes_no_more_than_its_limit(autojump_clock: MockClock) -> None:
-    _, samples = await tapped(made(Log(), 60), "to", rate=1000, limit=7)
+    _, samples = await tapped(made(EventLog(), 60), "to", rate=1000, limit=7)
 
     assert [sample.message.sequence for sample in samples] == list(range(7))
 
 
 async def test_a_tap_outlives_runs_and_is_attached_before_the_first(autojump_clock: MockClock) -> None:
-    log, tap = Log(), Tap(rate=100)
+    log, tap = EventLog(), Tap(rate=100)
     script = {3: Fail("link down")}
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery, recovery=Recovery(delay_seconds=1, delay_max_seconds=1))
@@ -242,7 +244,7 @@ async def test_one_that_left_sees_nothing_more(autojump_clock: MockClock) -> Non
     with taps.attached("to", stays):
         with taps.attached("to", left):
             pass
-        await Supervisor(made(Log(), 3), MemoryStore(), taps=taps).run()
+        await Supervisor(made(EventLog(), 3), MemoryStore(), taps=taps).run()
 
     assert (len(kept(left)), len(kept(stays))) == (0, 3)
     assert taps.point("to").taps == []
@@ -259,7 +261,7 @@ async def test_a_value_that_cannot_be_shown_is_no_concern_of_the_pipeline(autoju
         record.payload["odd"] = Unprintable()
         return record
 
-    status, samples = await tapped(made(Log(), 2, odd), "odd")
+    status, samples = await tapped(made(EventLog(), 2, odd), "odd")
 
     assert status is Status.COMPLETED
     assert [after_of(sample) for sample in samples] == [

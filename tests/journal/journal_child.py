@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from conduit_py import killpoint
+from conduit_py import crash_point
 from conduit_py.errors import ConduitError, Fenced
 from conduit_py.journal.disk import Disk
 from conduit_py.journal.file_log import FileLog
@@ -39,11 +39,11 @@ class HastyDisk(Disk):
     """Passes the points of a sync without one: the system keeps what a killed process wrote, so kills need none."""
 
     def sync(self, descriptor: int) -> None:
-        killpoint.reach("journal.before_sync")
-        killpoint.reach("journal.after_sync")
+        crash_point.reach("journal.before_sync")
+        crash_point.reach("journal.after_sync")
 
     def sync_directory(self, directory: Path) -> None:
-        killpoint.reach("journal.after_directory_sync")
+        crash_point.reach("journal.after_directory_sync")
 
 
 def work(directory: Path, acknowledged: int) -> None:
@@ -92,7 +92,7 @@ def killed_at(place: str, folder: Path) -> bool:
     child = os.fork()
     if child == 0:
         os.environ["CONDUIT_KILL_AT"] = place
-        importlib.reload(killpoint)
+        importlib.reload(crash_point)
         descriptor = os.open(folder / "acknowledged", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         work(folder, descriptor)
         os._exit(0)

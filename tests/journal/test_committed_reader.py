@@ -1,9 +1,8 @@
 """Reading what is committed: publishers, replays, restarts, on either log (GZ-S10, GZ-S11)."""
 
-from conduit_py.journal.clock import Clock
-from conduit_py.journal.committed import CommittedReader, read_uncommitted
+from conduit_py.journal.committed_reader import CommittedReader, read_uncommitted
 from conduit_py.journal.log import Log
-from conduit_py.journal.message_id import Flag, MessageId, ProducerId
+from conduit_py.journal.message_id import Clock, Flag, MessageUuid, ProducerId
 from conduit_py.journal.publisher import Publisher
 
 A, B = ProducerId(b"\x01prodA"), ProducerId(b"\x01prodB")
@@ -21,7 +20,7 @@ def test_gz_s11_uncommitted_readers_see_all_and_committed_ones_what_was_acknowle
         ("B2", B, 640, Flag.CONTINUE),
         ("Bk", B, 800, Flag.ACK),
     ]:
-        log.append([name.encode()], id=MessageId(producer, clock, flag))
+        log.append([name.encode()], id=MessageUuid(producer, clock, flag))
 
     assert [found.frame.bodies for found in read_uncommitted(log)] == [[b"A1"], [b"B1"], [b"A2"], [b"B2"], [b"Bk"]]
     assert texts(CommittedReader(log, window=1)) == ["B1", "B2"]

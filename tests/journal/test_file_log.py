@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conduit_py.errors import ConduitError
-from conduit_py.journal.fault import JournalBusy, JournalDamaged, JournalFailed, JournalFull, JournalGap, JournalUnfit
+from conduit_py.journal.disk import AppendLock
+from conduit_py.journal.errors import JournalBusy, JournalDamaged, JournalFailed, JournalFull, JournalGap, JournalUnfit
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.file_reader import FileReader
-from conduit_py.journal.lock import AppendLock
 from conduit_py.journal.segment import bases
 from tests.journal.faulty_disk import EIO, ENOSPC, FaultyDisk
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from conduit_py.journal.fault import JournalDamaged, JournalFailed, RegisterMismatch
+from conduit_py.journal.errors import JournalDamaged, JournalFailed, RegisterMismatch
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.journal import Journal
 from conduit_py.journal.log import HEAD

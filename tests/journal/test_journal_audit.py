@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from conduit_py.journal.audit import audit
-from conduit_py.journal.claim import Claim, release
-from conduit_py.journal.fault import JournalUnfit
+from conduit_py.journal.audit import audit, repair
+from conduit_py.journal.errors import JournalUnfit
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.file_reader import FileReader
-from conduit_py.journal.publisher import Publisher
-from conduit_py.journal.repair import repair
+from conduit_py.journal.publisher import Publisher, WriterClaim, release_writer
 from conduit_py.journal.segment import bases
 
 
@@ -192,11 +190,11 @@ def test_a_later_format_is_not_repaired(directory: Path) -> None:
 
 def test_a_released_owner_may_begin_with_any_fence_and_its_writer_is_fenced(tmp_path: Path) -> None:
     with FileLog(tmp_path) as log:
-        assert not release(log, "orders")
-        old = Claim(log, "orders", 57, Publisher())
-        assert release(log, "orders")
+        assert not release_writer(log, "orders")
+        old = WriterClaim(log, "orders", 57, Publisher())
+        assert release_writer(log, "orders")
 
-        new = Claim(log, "orders", 1, Publisher())
+        new = WriterClaim(log, "orders", 1, Publisher())
         new.discard_former()
         assert log.append([b"x"], check=new.check)
         from conduit_py.errors import Fenced

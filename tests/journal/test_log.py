@@ -5,10 +5,10 @@ from itertools import pairwise
 import pytest
 
 from conduit_py.errors import Fenced
-from conduit_py.journal.fault import JournalGap, RegisterMismatch, WrongOffset
+from conduit_py.journal.errors import JournalGap, RegisterMismatch, WrongOffset
 from conduit_py.journal.log import HEAD, Append, Commit, Log
-from conduit_py.journal.message_id import NO_ID, Flag, MessageId, ProducerId
-from conduit_py.journal.registers import Registers, Selector, changed, holds
+from conduit_py.journal.message_id import NO_ID, Flag, MessageUuid, ProducerId
+from conduit_py.journal.registers import Registers, Selector, apply_changes, holds
 
 PRODUCER = ProducerId(b"\x01\x02\x03\x04\x05\x06")
 
@@ -29,7 +29,7 @@ def test_frames_come_back_whole_and_in_order(log: Log) -> None:
 
 
 def test_a_frame_has_the_id_of_its_first_message(log: Log) -> None:
-    id = MessageId(PRODUCER, 1600, Flag.CONTINUE)
+    id = MessageUuid(PRODUCER, 1600, Flag.CONTINUE)
     log.append([b"one", b"two"], id=id)
 
     (frame,) = log.reader()
@@ -128,7 +128,7 @@ def test_gz_r5_union_replaces_and_subtract_removes_only_exact_values() -> None:
         "ggg": ("1",),
     }
 
-    after = changed(
+    after = apply_changes(
         before, {"bbb": ["5", "4", "4"]}, {"aaa": ["2", "1"], "ccc": "1", "ddd": "", "ggg": "1", "none": "1"}
     )
 

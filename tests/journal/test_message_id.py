@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_py.journal.clock import TICK, Clock, clock_at, unix_seconds
-from conduit_py.journal.message_id import FLAGS_MAX, NO_ID, Flag, MessageId, ProducerId
+from conduit_py.journal.message_id import (
+    FLAGS_MAX,
+    NO_ID,
+    TICK,
+    Clock,
+    Flag,
+    MessageUuid,
+    ProducerId,
+    clock_at,
+    unix_seconds,
+)
 from conduit_py.journal.publisher import AckIntent, Publisher
 
 PRODUCER = ProducerId(b"\x01\x02\x03\x04\x05\x06")
@@ -27,28 +36,28 @@ SECOND = 1_000_000_000
     ],
 )
 def test_ids_are_uuids_of_version_1(clock: int, flags: int, text: str) -> None:
-    id = MessageId(PRODUCER, clock, flags)
+    id = MessageUuid(PRODUCER, clock, flags)
 
     assert str(id) == text
-    assert MessageId.from_bytes(uuid.UUID(text).bytes) == id
+    assert MessageUuid.from_bytes(uuid.UUID(text).bytes) == id
     assert uuid.UUID(text).version == 1
 
 
 @given(st.binary(min_size=6, max_size=6), st.integers(0, 2**64 - 1), st.integers(0, FLAGS_MAX))
 def test_every_id_survives_its_sixteen_bytes(producer: bytes, clock: int, flags: int) -> None:
-    id = MessageId(ProducerId(producer), clock, flags)
+    id = MessageUuid(ProducerId(producer), clock, flags)
 
-    assert MessageId.from_bytes(id.to_bytes()) == id
+    assert MessageUuid.from_bytes(id.to_bytes()) == id
 
 
 def test_the_id_of_those_who_opted_out_is_sixteen_zeros() -> None:
     assert NO_ID.to_bytes() == bytes(16)
-    assert MessageId.from_bytes(bytes(16)) is NO_ID
+    assert MessageUuid.from_bytes(bytes(16)) is NO_ID
     assert NO_ID.later(3) is NO_ID
 
 
 def test_unknown_flags_are_read_as_outside() -> None:
-    assert [MessageId(PRODUCER, 1, flags).flag for flags in (0, 1, 2, 3, 0x100)] == [
+    assert [MessageUuid(PRODUCER, 1, flags).flag for flags in (0, 1, 2, 3, 0x100)] == [
         Flag.OUTSIDE,
         Flag.CONTINUE,
         Flag.ACK,
@@ -59,7 +68,7 @@ def test_unknown_flags_are_read_as_outside() -> None:
 
 def test_more_than_ten_bits_of_flags_are_a_mistake_of_the_program() -> None:
     with pytest.raises(AssertionError, match="1024"):
-        MessageId(PRODUCER, 1, 1024).to_bytes()
+        MessageUuid(PRODUCER, 1, 1024).to_bytes()
 
 
 def test_the_clock_counts_hundreds_of_nanoseconds_and_never_goes_back() -> None:
@@ -94,8 +103,8 @@ def test_ack_intents_are_one_per_journal_in_the_order_of_first_use() -> None:
 
     assert [publisher.uncommitted("j1").clock, publisher.uncommitted("j2").clock] == [160, 320]
     assert publisher.ack_intents() == [
-        AckIntent("j1", MessageId(PRODUCER, 480, Flag.ACK)),
-        AckIntent("j2", MessageId(PRODUCER, 640, Flag.ACK)),
+        AckIntent("j1", MessageUuid(PRODUCER, 480, Flag.ACK)),
+        AckIntent("j2", MessageUuid(PRODUCER, 640, Flag.ACK)),
     ]
     assert [publisher.uncommitted("j3").clock, publisher.uncommitted("j1").clock] == [800, 960]
     assert [(intent.journal, intent.id.clock) for intent in publisher.ack_intents()] == [("j3", 1120), ("j1", 1280)]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from conduit_py.journal.frame import Frame, pack_bodies
-from conduit_py.journal.message_id import Flag, MessageId, ProducerId
+from conduit_py.journal.message_id import Flag, MessageUuid, ProducerId
 from conduit_py.journal.sequencer import NONE, Checkpoint, ReplayInvalid, Sequencer
-from tests.journal.vector_log import JOURNAL, Outcome, VectorLog, committed, drain, states, steps
+from tests.journal.vector_log import JOURNAL, FrameOutcome, VectorLog, committed, drain, states, steps
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "gazette_sequencer.json").read_text())["vectors"]
 NAMES = {
@@ -43,7 +43,7 @@ class Play:
 
     def check(self, sequencer: Sequencer, step: dict[str, Any]) -> None:
         if "queue" in step:
-            assert sequencer.queue(self.log.add(step["queue"])) is Outcome(step["outcome"]), step
+            assert sequencer.queue(self.log.add(step["queue"])) is FrameOutcome(step["outcome"]), step
         if "replay_faults" in step:
             assert sequencer.replay_range == self.range(step)
         if "drain" in step:
@@ -114,11 +114,11 @@ def test_gz_s6_duplicates_that_straddle_a_checkpoint_are_delivered_once() -> Non
     again = ["a1d=A:1C", "a2d=A:2C", "a3d=A:3C", "a4=A:4A"]
 
     seen = [original.queue(log.add(token)) for token in again]
-    assert seen == [Outcome.CONTINUE_DUPLICATE] * 3 + [Outcome.ACK_COMMIT_WINDOW]
+    assert seen == [FrameOutcome.CONTINUE_DUPLICATE] * 3 + [FrameOutcome.ACK_COMMIT_WINDOW]
     assert drain(original, log) == ["a1", "a2", "a3", "a4"]
 
     seen = [restored.queue(log.add(token)) for token in again]
-    assert seen == [Outcome.CONTINUE_EXTEND] * 3 + [Outcome.ACK_COMMIT_REPLAY]
+    assert seen == [FrameOutcome.CONTINUE_EXTEND] * 3 + [FrameOutcome.ACK_COMMIT_REPLAY]
     assert restored.replay_range == (log.frames["a1"].begin, log.frames["a1d"].begin)
     assert drain(restored, log) == ["a1", "a2", "a3", "a4"]
 
@@ -179,15 +179,15 @@ def tokens_of(producer: str, tokens: list[str]) -> list[str]:
 
 def batch(begin: int, clock: int, count: int, flag: Flag) -> Frame:
     bodies = [b"%d" % (clock + 160 * i) for i in range(count)]
-    id = MessageId(ProducerId(b"\x01prod."), clock, flag)
+    id = MessageUuid(ProducerId(b"\x01prod."), clock, flag)
     return Frame(JOURNAL, begin, begin + 100, id, count, pack_bodies(bodies))
 
 
 def test_a_frame_of_many_messages_is_cut_where_an_ack_or_a_repetition_cuts_it() -> None:
     sequencer = Sequencer(JOURNAL)
-    assert sequencer.queue(batch(0, 160, 4, Flag.CONTINUE)) is Outcome.CONTINUE_BEGIN
-    assert sequencer.queue(batch(100, 480, 4, Flag.CONTINUE)) is Outcome.CONTINUE_EXTEND
-    assert sequencer.queue(batch(200, 800, 1, Flag.ACK)) is Outcome.ACK_COMMIT_WINDOW
+    assert sequencer.queue(batch(0, 160, 4, Flag.CONTINUE)) is FrameOutcome.CONTINUE_BEGIN
+    assert sequencer.queue(batch(100, 480, 4, Flag.CONTINUE)) is FrameOutcome.CONTINUE_EXTEND
+    assert sequencer.queue(batch(200, 800, 1, Flag.ACK)) is FrameOutcome.ACK_COMMIT_WINDOW
 
     # Of the second frame 480 and 640 are repeated, 960 is beyond the ACK.
     assert list(steps(sequencer)) == ["160", "320", "480", "640", "800"]
@@ -199,7 +199,7 @@ def test_the_window_is_bounded_in_bytes_too() -> None:
     sequencer = Sequencer(JOURNAL, window_bytes=30)
     for number in range(10):
         sequencer.queue(batch(100 * number, 160 * (number + 1), 1, Flag.CONTINUE))
-    assert sequencer.queue(batch(1000, 1760, 1, Flag.ACK)) is Outcome.ACK_COMMIT_REPLAY
+    assert sequencer.queue(batch(1000, 1760, 1, Flag.ACK)) is FrameOutcome.ACK_COMMIT_REPLAY
     assert sequencer.replay_range is not None
     assert sequencer.replay_range[0] == 0
 

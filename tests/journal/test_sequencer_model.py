@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conduit_py.journal.clock import TICK
 from conduit_py.journal.frame import Frame, pack_bodies
-from conduit_py.journal.message_id import Flag, MessageId, ProducerId
+from conduit_py.journal.message_id import TICK, Flag, MessageUuid, ProducerId
 from conduit_py.journal.sequencer import Sequencer
 
 JOURNAL = "model"
@@ -38,7 +37,7 @@ class Log:
 
     def append(self, producer: ProducerId, first: int, count: int, flag: Flag) -> None:
         begin = 100 * len(self.frames)
-        self.frames.append(Frame(JOURNAL, begin, begin + 100, MessageId(producer, first, flag), count, bodies(count)))
+        self.frames.append(Frame(JOURNAL, begin, begin + 100, MessageUuid(producer, first, flag), count, bodies(count)))
 
     def commit(self, producer: bytes, first: int, count: int) -> None:
         self.committed += [(producer, first + TICK * i) for i in range(count)]

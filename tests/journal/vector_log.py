@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from conduit_py.journal.frame import Frame, pack_bodies
-from conduit_py.journal.message_id import NO_ID, MessageId, ProducerId
-from conduit_py.journal.sequencer import NONE, Outcome, Sequencer
+from conduit_py.journal.message_id import NO_ID, MessageUuid, ProducerId
+from conduit_py.journal.sequencer import NONE, FrameOutcome, Sequencer
 
 JOURNAL = "vectors"
 TOKEN = re.compile(r"(\w+)=(\w):(\d+)(C|A|O|x[0-9a-f]+)")
@@ -26,7 +26,7 @@ class VectorLog:
         if name not in self.frames:
             begin = 102 * len(self.frames)
             flags = FLAGS[flag] if flag in FLAGS else int(flag[1:], 16)
-            id = NO_ID if producer == "0" else MessageId(producer_id(producer), int(clock), flags)
+            id = NO_ID if producer == "0" else MessageUuid(producer_id(producer), int(clock), flags)
             self.frames[name] = Frame(JOURNAL, begin, begin + 100, id, 1, pack_bodies([name.encode()]))
         return self.frames[name]
 
@@ -71,4 +71,4 @@ def states(sequencer: Sequencer, log: VectorLog) -> dict[str, tuple[int, str | N
     }
 
 
-__all__ = ["JOURNAL", "Outcome", "VectorLog", "committed", "drain", "producer_id", "states", "steps"]
+__all__ = ["JOURNAL", "FrameOutcome", "VectorLog", "committed", "drain", "producer_id", "states", "steps"]

@@ -10,10 +10,10 @@ from conduit_py.config.python_file import load_pipelines
 from conduit_py.config.yaml_file import load_yaml
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
-from conduit_py.lifecycle.difference import Difference, difference
-from conduit_py.sdk.destination import Level
+from conduit_py.lifecycle.definition_diff import DefinitionDiff, diff_definitions
+from conduit_py.sdk.destination import WriteGuarantee
 from conduit_py.sdk.processor import FunctionProcessor
-from conduit_py.testing import Log, ScriptedDestination, ScriptedSource
+from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource
 
 FILE = '''
 import functools
@@ -29,7 +29,7 @@ PATTERN = re.compile("a+")
 TABLE = {"one": [1, 2], "two": {3}}
 
 
-class Level(Enum):
+class WriteGuarantee(Enum):
     LOW = 1
     HIGH = 2
 
@@ -37,10 +37,10 @@ class Level(Enum):
 @dataclass
 class Rule:
     name: str
-    level: Level
+    level: WriteGuarantee
 
 
-RULES = (Rule("first", Level.LOW), Rule("second", Level.HIGH))
+RULES = (Rule("first", WriteGuarantee.LOW), Rule("second", WriteGuarantee.HIGH))
 
 
 def above(limit):
@@ -93,7 +93,7 @@ class Counting(sdk.Processor[Options]):
         return record
 
 
-class Own(sdk.Destination[sdk.Options]):
+class Own(sdk.DestinationConnector[sdk.Options]):
     def write(self, batch):
         return None
 
@@ -132,13 +132,13 @@ pipelines:
 """
 
 
-def compared(tmp_path: Path, change: Callable[[str], str]) -> Difference:
+def compared(tmp_path: Path, change: Callable[[str], str]) -> DefinitionDiff:
     file = tmp_path / "file.py"
     graphs = []
     for text in (FILE, change(FILE)):
         file.write_text(text)
         graphs.append(compile_pipeline(load_pipelines(file)[0]))
-    return difference(*graphs)
+    return diff_definitions(*graphs)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_an_edit_of_a_processor_is_noticed_there_and_nowhere_else(
 ) -> None:
     assert old in FILE
 
-    assert compared(tmp_path, lambda text: text.replace(old, new, 1)) == Difference(frozenset(nodes))
+    assert compared(tmp_path, lambda text: text.replace(old, new, 1)) == DefinitionDiff(frozenset(nodes))
 
 
 @pytest.mark.parametrize(
@@ -206,11 +206,11 @@ def test_an_edit_of_a_processor_is_noticed_there_and_nowhere_else(
 def test_an_edit_of_the_rest_is_named(tmp_path: Path, old: str, new: str, rest: str) -> None:
     assert old in FILE
 
-    assert compared(tmp_path, lambda text: text.replace(old, new, 1)) == Difference(rest=rest)
+    assert compared(tmp_path, lambda text: text.replace(old, new, 1)) == DefinitionDiff(rest=rest)
 
 
 def test_a_new_description_is_only_words(tmp_path: Path) -> None:
-    assert compared(tmp_path, lambda text: text.replace("made up", "made anew")) == Difference(words=True)
+    assert compared(tmp_path, lambda text: text.replace("made up", "made anew")) == DefinitionDiff(words=True)
 
 
 def test_what_cannot_be_compared_counts_as_changed(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_what_cannot_be_compared_counts_as_changed(tmp_path: Path) -> None:
     file.write_text(change(FILE))
     first, second = (compile_pipeline(load_pipelines(file)[0]) for _ in range(2))
 
-    assert difference(first, second) == Difference(frozenset({"made:with_globals"}))
+    assert diff_definitions(first, second) == DefinitionDiff(frozenset({"made:with_globals"}))
 
 
 def test_yaml_is_compared_by_its_values(tmp_path: Path) -> None:
@@ -233,10 +233,12 @@ def test_yaml_is_compared_by_its_values(tmp_path: Path) -> None:
         file.write_text(text)
         return compile_pipeline(load_yaml(file).pipelines[0].pipeline)
 
-    assert not difference(graph(YAML), graph("# new\n" + YAML))
-    assert difference(graph(YAML), graph(YAML.replace('value: "1"', 'value: "2"'))).processors == {"set"}
-    assert difference(graph(YAML), graph(YAML.replace('"create"', '"update"'))).processors == {"set"}
-    assert difference(graph(YAML), graph(YAML.replace("recordCount: 3", "recordCount: 4"))).rest == "the source made"
+    assert not diff_definitions(graph(YAML), graph("# new\n" + YAML))
+    assert diff_definitions(graph(YAML), graph(YAML.replace('value: "1"', 'value: "2"'))).processors == {"set"}
+    assert diff_definitions(graph(YAML), graph(YAML.replace('"create"', '"update"'))).processors == {"set"}
+    assert (
+        diff_definitions(graph(YAML), graph(YAML.replace("recordCount: 3", "recordCount: 4"))).rest == "the source made"
+    )
 
 
 def test_a_processor_that_begins_to_remember_needs_a_new_run() -> None:
@@ -252,8 +254,8 @@ def test_a_processor_that_begins_to_remember_needs_a_new_run() -> None:
             )
         )
 
-    log = Log()
+    log = EventLog()
     destination = ScriptedDestination(log=log)
-    destination.level = Level.D1  # type: ignore[misc]
+    destination.guarantee = WriteGuarantee.IDEMPOTENT  # type: ignore[misc]
 
-    assert difference(graph(state=False), graph(state=True)).rest == "whether count has a state"
+    assert diff_definitions(graph(state=False), graph(state=True)).rest == "whether count has a state"

@@ -10,10 +10,10 @@ from conduit_py.errors import PipelineBusy, PipelineIdle, PipelineInvalid, Pipel
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.status import PipelineState, Status, Stopper
 from conduit_py.store.memory import MemoryStore
-from conduit_py.testing import Block, Delay, Fail, Log, ScriptedDestination, ScriptedSource, simulate, simulated
+from conduit_py.testing import Block, Delay, EventLog, Fail, ScriptedDestination, ScriptedSource, simulate, simulated
 
 
-def pipeline(id: str, log: Log, *, records: int = 10, stop_seconds: float = 30, **ends: Any) -> Pipeline:
+def pipeline(id: str, log: EventLog, *, records: int = 10, stop_seconds: float = 30, **ends: Any) -> Pipeline:
     source = {"bounded": False, **ends.get("source", {})}
     return Pipeline(
         id,
@@ -25,7 +25,7 @@ def pipeline(id: str, log: Log, *, records: int = 10, stop_seconds: float = 30, 
 
 @simulated(seeds=range(10))
 async def test_pipelines_run_side_by_side_and_a_stuck_one_holds_up_nobody() -> None:
-    log = Log()
+    log = EventLog()
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery)
         await fleet.add(pipeline("stuck", log, destination={"script": {3: Block()}}))
@@ -64,7 +64,7 @@ def test_a_boot_starts_what_the_system_stopped_and_nothing_else(left_as: Status 
     }
 
     async def main() -> None:
-        log, store = Log(), MemoryStore()
+        log, store = EventLog(), MemoryStore()
         await store.save_state(
             "p", states[left_as] if isinstance(left_as, str) and left_as in states else PipelineState(Status(left_as))
         )
@@ -82,7 +82,7 @@ def test_a_boot_starts_what_the_system_stopped_and_nothing_else(left_as: Status 
 
 @simulated(seeds=range(5))
 async def test_a_user_stops_starts_and_restarts_and_nothing_is_lost() -> None:
-    log, store = Log(), MemoryStore()
+    log, store = EventLog(), MemoryStore()
     async with trio.open_nursery() as nursery:
         fleet = Fleet(store, nursery)
         await fleet.add(pipeline("p", log, records=20, destination={"script": {n: Delay(1) for n in range(20)}}))
@@ -107,7 +107,7 @@ async def test_a_user_stops_starts_and_restarts_and_nothing_is_lost() -> None:
 
 @simulated(seeds=range(5))
 async def test_transient_errors_recover_for_ever_by_default_and_fatal_ones_do_not() -> None:
-    log = Log()
+    log = EventLog()
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery, recovery=Recovery(delay_seconds=1, delay_max_seconds=1))
         await fleet.add(pipeline("flaky", log, destination={"script": {3: Fail("link down", times=30)}}))
@@ -123,7 +123,7 @@ async def test_transient_errors_recover_for_ever_by_default_and_fatal_ones_do_no
 
 @simulated(seeds=range(5))
 async def test_a_replaced_pipeline_drains_and_goes_on_with_the_new_definition() -> None:
-    log = Log()
+    log = EventLog()
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery)
         await fleet.add(pipeline("p", log, records=10))
@@ -139,7 +139,7 @@ async def test_a_replaced_pipeline_drains_and_goes_on_with_the_new_definition() 
 
 @simulated(seeds=range(2))
 async def test_positions_are_set_and_reset_only_while_the_pipeline_is_stopped() -> None:
-    log = Log()
+    log = EventLog()
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery)
         await fleet.add(pipeline("p", log))
@@ -167,7 +167,7 @@ async def test_positions_are_set_and_reset_only_while_the_pipeline_is_stopped() 
 
 @simulated(seeds=range(2))
 async def test_what_cannot_be_done_is_said_with_a_code_and_advice() -> None:
-    log = Log()
+    log = EventLog()
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery)
         await fleet.add(pipeline("p", log))

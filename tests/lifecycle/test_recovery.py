@@ -13,18 +13,18 @@ from conduit_py.errors import FatalError, TransientError
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.store.store import Row
+from conduit_py.store.store import StoredEntry
 from conduit_py.testing import (
     Delay,
+    EventLog,
     Fail,
-    Log,
     ScriptedDestination,
     ScriptedSource,
 )
 
 
 def made(
-    log: Log, *, records: int = 6, source: dict[str, Any] | None = None, stop_seconds: float = 30, **lake: Any
+    log: EventLog, *, records: int = 6, source: dict[str, Any] | None = None, stop_seconds: float = 30, **lake: Any
 ) -> Pipeline:
     return Pipeline(
         "p",
@@ -39,7 +39,7 @@ class TestRecovery:
     """A transient failure starts the pipeline again, with growing pauses, within limits."""
 
     async def test_the_pauses_grow_and_counters_are_summed_over_runs(self, autojump_clock: MockClock) -> None:
-        log, rng = Log(), random.Random(9)
+        log, rng = EventLog(), random.Random(9)
         recovery = Recovery(delay_seconds=10, delay_max_seconds=35, factor=2, window_seconds=1000)
         delays = [recovery.delay(attempt, rng) for attempt in (1, 2, 3, 4)]
         supervisor = Supervisor(
@@ -62,7 +62,7 @@ class TestRecovery:
     async def test_the_pauses_reach_their_maximum_although_it_is_longer_than_the_window(
         self, autojump_clock: MockClock
     ) -> None:
-        log = Log()
+        log = EventLog()
         supervisor = Supervisor(
             made(log, script={3: Fail("down", times=None)}), MemoryStore(), recovery=Recovery(), rng=random.Random(1)
         )
@@ -78,7 +78,7 @@ class TestRecovery:
         assert len(pauses) > 11
 
     async def test_a_run_that_lasted_lets_the_pauses_begin_anew(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         recovery = Recovery(delay_seconds=10, factor=4, window_seconds=100)
         script: Any = {1: Fail("down", times=2), 5: (Delay(200), Fail("down again"))}
         supervisor = Supervisor(made(log, script=script), MemoryStore(), recovery=recovery)
@@ -94,7 +94,7 @@ class TestRecovery:
     async def test_no_more_retries_than_allowed_within_the_window(
         self, retries: int, autojump_clock: MockClock
     ) -> None:
-        log, store = Log(), MemoryStore()
+        log, store = EventLog(), MemoryStore()
         recovery = Recovery(delay_seconds=1, retries=retries, window_seconds=1000)
         supervisor = Supervisor(made(log, script={3: Fail("down", times=None)}), store, recovery=recovery)
         state = await supervisor.run()
@@ -106,7 +106,7 @@ class TestRecovery:
         assert await store.state("p") == state
 
     async def test_retries_outside_of_the_window_do_not_count(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         recovery = Recovery(delay_seconds=1, delay_max_seconds=1, retries=2, window_seconds=50)
         # Every run lasts 30 s, so that there are never more than two failures in any 50 s.
         script: Any = {3: (Delay(30), Fail("down", times=6))}
@@ -119,7 +119,7 @@ class TestRecovery:
     async def test_all_but_fatal_errors_are_worth_another_try(
         self, error: type[Exception], opens: int, autojump_clock: MockClock
     ) -> None:
-        log = Log()
+        log = EventLog()
         recovery = Recovery(delay_seconds=1, retries=3)
         script: Any = {3: Fail("down", error=error, times=None)}
         state = await Supervisor(made(log, script=script), MemoryStore(), recovery=recovery).run()
@@ -128,7 +128,7 @@ class TestRecovery:
         assert len(log.did("open", "source")) == opens
 
     async def test_an_open_that_fails_is_worth_another_try_too(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         recovery = Recovery(delay_seconds=1, retries=3)
         pipeline = made(log, source={"at_open": Fail("not up yet", times=2)})
         state = await Supervisor(pipeline, MemoryStore(), recovery=recovery).run()
@@ -140,7 +140,7 @@ class TestRecovery:
     async def test_the_state_tells_of_the_pause_and_of_the_error_until_it_is_over(
         self, autojump_clock: MockClock
     ) -> None:
-        log, store = Log(), MemoryStore()
+        log, store = EventLog(), MemoryStore()
         script: Any = {3: Fail("down"), 5: Delay(40)}
         supervisor = Supervisor(made(log, script=script), store, recovery=Recovery(delay_seconds=60))
         async with trio.open_nursery() as nursery:
@@ -159,12 +159,12 @@ class TestRecovery:
         assert supervisor.state.error is None
 
     def test_the_pipeline_says_how_it_recovers_unless_the_caller_does(self) -> None:
-        pipeline = made(Log(), script={3: Fail("down", times=None)})
+        pipeline = made(EventLog(), script={3: Fail("down", times=None)})
         pipeline.settings = pipeline.settings.model_copy(update={"recovery": Recovery(retries=7)})
 
         assert Supervisor(pipeline, MemoryStore())._recovery.retries == 7
         assert Supervisor(pipeline, MemoryStore(), recovery=Recovery(retries=2))._recovery.retries == 2
-        assert Supervisor(made(Log()), MemoryStore())._recovery.retries == 0
+        assert Supervisor(made(EventLog()), MemoryStore())._recovery.retries == 0
 
 
 class BrokenStore(MemoryStore):
@@ -175,7 +175,7 @@ class BrokenStore(MemoryStore):
         self._statuses = [f'"{status.value}"'.encode() for status in statuses]
         self._times = times
 
-    async def _save(self, rows: list[Row]) -> None:
+    async def _save(self, rows: list[StoredEntry]) -> None:
         broken = rows[0].kind == "state" and any(status in rows[0].value for status in self._statuses)
         if broken and self._times:
             self._times -= 1
@@ -190,7 +190,7 @@ class TestAStoreThatFails:
     """A state that cannot be saved is an error of the pipeline, not of whoever runs it."""
 
     async def test_at_the_start_nothing_is_opened(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         state = await Supervisor(made(log), BrokenStore(Status.RUNNING)).run()
 
         assert state.status is Status.DEGRADED
@@ -199,7 +199,7 @@ class TestAStoreThatFails:
         assert log.events == []
 
     async def test_at_the_start_it_is_tried_again(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         state = await Supervisor(
             made(log), BrokenStore(Status.RUNNING, times=2), recovery=Recovery(delay_seconds=1)
         ).run()
@@ -208,7 +208,7 @@ class TestAStoreThatFails:
         assert len(log.did("open", "source")) == 1
 
     async def test_at_the_end_the_state_is_true_and_says_that_it_was_not_saved(self, autojump_clock: MockClock) -> None:
-        log, store = Log(), BrokenStore(Status.COMPLETED)
+        log, store = EventLog(), BrokenStore(Status.COMPLETED)
         state = await Supervisor(made(log), store).run()
 
         assert state.status is Status.COMPLETED
@@ -217,7 +217,7 @@ class TestAStoreThatFails:
         assert (await store.state("p")).status is Status.RUNNING
 
     async def test_in_recovery_and_at_the_end_the_first_error_is_kept(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         recovery = Recovery(delay_seconds=1, retries=1)
         script: Any = {3: Fail("down", times=None)}
         state = await Supervisor(

@@ -10,10 +10,10 @@ from conduit_py import Destination, Pipeline, Source
 from conduit_py.errors import PipelineBusy, PipelineUnknown, PositionUnknown
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.store.memory import MemoryStore
-from conduit_py.testing import Log, ScriptedDestination, ScriptedSource, simulated
+from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource, simulated
 
 
-def made(log: Log, records: int = 5) -> Pipeline:
+def made(log: EventLog, records: int = 5) -> Pipeline:
     return Pipeline(
         "a",
         sources=[Source("source", ScriptedSource(records=records, log=log))],
@@ -28,7 +28,7 @@ async def completed(fleet: Fleet) -> None:
 
 @simulated(seeds=range(3))
 async def test_a_source_is_set_back_to_where_it_was() -> None:
-    log, began = Log(), time.time()
+    log, began = EventLog(), time.time()
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery)
         await fleet.add(made(log))
@@ -48,7 +48,7 @@ async def test_a_source_is_set_back_to_where_it_was() -> None:
 
 @simulated(seeds=range(1))
 async def test_what_is_not_known_or_under_way_is_refused() -> None:
-    log = Log()
+    log = EventLog()
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery)
         await fleet.add(made(log))
@@ -68,7 +68,7 @@ async def test_what_is_not_known_or_under_way_is_refused() -> None:
 
 @simulated(seeds=range(1))
 async def test_another_connector_under_the_same_id_has_no_past() -> None:
-    log, store = Log(), MemoryStore()
+    log, store = EventLog(), MemoryStore()
     async with trio.open_nursery() as nursery:
         fleet = Fleet(store, nursery)
         await fleet.add(made(log))

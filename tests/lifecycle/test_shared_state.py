@@ -7,13 +7,13 @@ import trio
 from conduit_py import Destination, Pipeline, Recovery, Source
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
-from conduit_py.store.postgres import PostgresStore
-from conduit_py.testing import Log, ScriptedDestination, ScriptedSource
+from conduit_py.store.postgres.store import PostgresStore
+from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource
 
 SOON = Recovery(delay_seconds=0.05, delay_max_seconds=0.05)
 
 
-def made(log: Log, records: int, *, bounded: bool) -> Pipeline:
+def made(log: EventLog, records: int, *, bounded: bool) -> Pipeline:
     return Pipeline(
         "orders",
         sources=[Source("web", ScriptedSource(name="web", records=records, log=log, bounded=bounded))],
@@ -30,7 +30,7 @@ async def until(happened: Callable[[], bool]) -> None:
 
 
 async def test_a_second_server_waits_and_takes_over_where_the_first_one_ended(postgres: str) -> None:
-    log, taken_over = Log(), Log()
+    log, taken_over = EventLog(), EventLog()
     async with await PostgresStore.open(postgres) as one, await PostgresStore.open(postgres) as other:
         first = Supervisor(made(log, 3, bounded=False), one, recovery=SOON)
         second = Supervisor(made(taken_over, 5, bounded=True), other, recovery=SOON)

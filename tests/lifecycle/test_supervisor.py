@@ -15,8 +15,8 @@ from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import (
     Block,
     Delay,
+    EventLog,
     Fail,
-    Log,
     OnAnswer,
     Refuse,
     ScriptedDestination,
@@ -27,7 +27,7 @@ from conduit_py.testing import (
 
 
 def made(
-    log: Log, *, records: int = 6, source: dict[str, Any] | None = None, stop_seconds: float = 30, **lake: Any
+    log: EventLog, *, records: int = 6, source: dict[str, Any] | None = None, stop_seconds: float = 30, **lake: Any
 ) -> Pipeline:
     return Pipeline(
         "p",
@@ -56,7 +56,7 @@ class TestStateAndProgress:
 
     async def test_before_it_runs(self, autojump_clock: MockClock) -> None:
         await trio.sleep(50)
-        supervisor = Supervisor(made(Log()), MemoryStore())
+        supervisor = Supervisor(made(EventLog()), MemoryStore())
         progress = supervisor.progress()
 
         assert supervisor.state.status is Status.CREATED
@@ -66,7 +66,7 @@ class TestStateAndProgress:
 
     async def test_while_a_connector_opens(self, autojump_clock: MockClock) -> None:
         store = MemoryStore()
-        supervisor = Supervisor(made(Log(), at_open=Delay(10)), store)
+        supervisor = Supervisor(made(EventLog(), at_open=Delay(10)), store)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(5)
@@ -82,7 +82,7 @@ class TestStateAndProgress:
         ]
 
     async def test_while_it_runs_and_something_blocks(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         supervisor = Supervisor(made(log, records=20, script={5: Block()}), MemoryStore())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
@@ -98,7 +98,7 @@ class TestStateAndProgress:
         assert lake.waiting_on == "write"
 
     async def test_while_nothing_blocks_but_the_source_itself(self, autojump_clock: MockClock) -> None:
-        supervisor = Supervisor(made(Log(), source={"bounded": False}), MemoryStore())
+        supervisor = Supervisor(made(EventLog(), source={"bounded": False}), MemoryStore())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(5)
@@ -109,7 +109,7 @@ class TestStateAndProgress:
         assert progress.nodes[0].waiting_on == "source"
 
     async def test_while_it_stops_and_after(self, autojump_clock: MockClock) -> None:
-        log, store = Log(), MemoryStore()
+        log, store = EventLog(), MemoryStore()
         supervisor = Supervisor(
             made(log, source={"bounded": False}, acks=AckMode.LATER, script={5: OnAnswer(Delay(20))}), store
         )
@@ -132,7 +132,7 @@ class TestStateAndProgress:
         assert await store.state("p") == supervisor.state
 
     async def test_when_it_is_completed(self, autojump_clock: MockClock) -> None:
-        log, store = Log(), MemoryStore()
+        log, store = EventLog(), MemoryStore()
         supervisor = Supervisor(made(log, script={n: Delay(1) for n in range(6)} | {3: Refuse("no")}), store)
         state = await supervisor.run()
         progress = supervisor.progress()
@@ -144,7 +144,7 @@ class TestStateAndProgress:
         assert progress.elapsed_seconds == pytest.approx(5, abs=0.2)
 
     async def test_after_a_force_nothing_is_in_flight_any_more(self, autojump_clock: MockClock) -> None:
-        supervisor = Supervisor(made(Log(), script={2: Block()}), MemoryStore())
+        supervisor = Supervisor(made(EventLog(), script={2: Block()}), MemoryStore())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(5)
@@ -161,7 +161,7 @@ class TestStopsAtAnyMoment:
 
     @pytest.mark.parametrize("forced", [False, True])
     async def test_before_the_run(self, forced: bool, autojump_clock: MockClock) -> None:
-        log, store = Log(), MemoryStore()
+        log, store = EventLog(), MemoryStore()
         supervisor = Supervisor(made(log), store)
         supervisor.force() if forced else supervisor.stop()
         state = await supervisor.run()
@@ -172,7 +172,7 @@ class TestStopsAtAnyMoment:
 
     @pytest.mark.parametrize("forced", [False, True])
     async def test_while_the_first_state_is_saved(self, forced: bool, autojump_clock: MockClock) -> None:
-        log, store = Log(), SlowStore()
+        log, store = EventLog(), SlowStore()
         supervisor = Supervisor(made(log, source={"bounded": False}), store)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
@@ -185,7 +185,7 @@ class TestStopsAtAnyMoment:
         assert store.statuses == [Status.RUNNING, Status.STOPPED]
 
     async def test_while_the_last_state_is_saved(self, autojump_clock: MockClock) -> None:
-        log, store = Log(), SlowStore()
+        log, store = EventLog(), SlowStore()
         supervisor = Supervisor(made(log), store)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
@@ -198,7 +198,7 @@ class TestStopsAtAnyMoment:
 
     @pytest.mark.parametrize("script", [{}, {3: Fail("gone", error=FatalError)}])
     async def test_after_the_end(self, script: dict[int, Any], autojump_clock: MockClock) -> None:
-        supervisor = Supervisor(made(Log(), script=script), MemoryStore())
+        supervisor = Supervisor(made(EventLog(), script=script), MemoryStore())
         state = await supervisor.run()
         supervisor.stop()
         supervisor.force()
@@ -208,7 +208,7 @@ class TestStopsAtAnyMoment:
 
     @pytest.mark.parametrize("forced", [False, True])
     async def test_while_a_recovering_state_is_saved(self, forced: bool, autojump_clock: MockClock) -> None:
-        log, store = Log(), SlowStore()
+        log, store = EventLog(), SlowStore()
         supervisor = Supervisor(made(log, script={3: Fail("down")}), store, recovery=Recovery(delay_seconds=60))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
@@ -223,7 +223,7 @@ class TestStopsAtAnyMoment:
 
     @simulated(seeds=range(5))
     async def test_a_failure_while_stopping_is_shown_and_does_not_restart(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         slow_failure: Any = {5: (Delay(10), Fail("too late", times=None))}
         supervisor = Supervisor(
             made(log, source={"bounded": False}, script=slow_failure), MemoryStore(), recovery=Recovery()

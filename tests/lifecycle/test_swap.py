@@ -13,12 +13,12 @@ from conduit_py.graph.compile import compile_pipeline
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import DeadLetters
-from conduit_py.sdk.destination import Level
+from conduit_py.sdk.destination import WriteGuarantee
 from conduit_py.sdk.processor import FunctionProcessor
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.hot_swap import LOOK_SECONDS
-from conduit_py.testing import Block, Delay, Fail, Log, ScriptedDestination, ScriptedSource, simulated
+from conduit_py.testing import Block, Delay, EventLog, Fail, ScriptedDestination, ScriptedSource, simulated
 
 RECORDS = 48
 
@@ -71,7 +71,7 @@ class Bench:
     """A pipeline of two sources and two destinations with processors at every place, and its two versions."""
 
     def __init__(self, **settings: Any) -> None:
-        self.log = Log()
+        self.log = EventLog()
         self.life = Life()
         self.store = MemoryStore()
         self.settings = {"seconds": 0.1, "workers": 1, "retry": Retry(attempts=1), **settings}
@@ -120,7 +120,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await trio.sleep(0.1)
 
 
-async def finished(supervisor: Supervisor, log: Log, records: int = 4 * RECORDS) -> None:
+async def finished(supervisor: Supervisor, log: EventLog, records: int = 4 * RECORDS) -> None:
     await until(lambda: len(log.stored["x"]) + len(log.stored["y"]) >= records)
     supervisor.stop()
 
@@ -357,10 +357,10 @@ class KeptOptions(sdk.Options):
     kept: Any
 
 
-class Kept(sdk.Destination[KeptOptions]):
+class Kept(sdk.DestinationConnector[KeptOptions]):
     """Idempotent by delivery key, so an exactly-once pipeline may write to it."""
 
-    level = Level.D1
+    guarantee = WriteGuarantee.IDEMPOTENT
 
     async def write(self, batch: sdk.Batch) -> None:
         await trio.sleep(0.01)
@@ -371,7 +371,7 @@ class Kept(sdk.Destination[KeptOptions]):
 @simulated(seeds=range(10))
 async def test_what_a_processor_remembers_goes_over_to_its_successor(seed: int) -> None:
     kept: dict[bytes, Record] = {}
-    log = Log()
+    log = EventLog()
 
     def pipeline(version: str) -> Pipeline:
         def count(record: Record, state: sdk.State) -> Record:

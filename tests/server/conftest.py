@@ -15,17 +15,16 @@ from fastapi import FastAPI
 
 from conduit_py import Destination, Pipeline, Record, Source
 from conduit_py.lifecycle.fleet import Fleet
-from conduit_py.server.access import Policy
+from conduit_py.server.access import Policy, Role, Tokens
 from conduit_py.server.app import create_app
 from conduit_py.server.service import Service
-from conduit_py.server.tokens import Role, Tokens
 from conduit_py.store.memory import MemoryStore
-from conduit_py.testing import Log, ScriptedDestination, ScriptedSource
+from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource
 
 TOKENS = {Role.READ: "read-" + "r" * 20, Role.OPERATE: "operate-" + "o" * 20, Role.ADMIN: "admin-" + "a" * 20}
 
 
-def pipeline(id: str, log: Log, *, records: int | list[Record] = 10, **ends: Any) -> Pipeline:
+def pipeline(id: str, log: EventLog, *, records: int | list[Record] = 10, **ends: Any) -> Pipeline:
     """Scripted: it reads `records` records, writes them, and then waits for more."""
     source = {"bounded": False, **ends.get("source", {})}
     return Pipeline(
@@ -43,7 +42,7 @@ class Site:
     service: Service
     app: FastAPI
     client: httpx.AsyncClient
-    log: Log
+    log: EventLog
 
     async def settled(self) -> None:
         """Wait, in virtual time, until everything has happened that will."""
@@ -52,7 +51,7 @@ class Site:
 
 @asynccontextmanager
 async def open_site(*ids: str, policy: Policy | None = None, **ends: Any) -> AsyncIterator[Site]:
-    log, store = Log(), MemoryStore()
+    log, store = EventLog(), MemoryStore()
     async with trio.open_nursery() as nursery:
         fleet = Fleet(store, nursery)
         for id in ids:

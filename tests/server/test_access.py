@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from starlette.types import Message, Scope
 from trio.testing import MockClock
 
-from conduit_py.server.access import HEADERS, OPEN_PATHS, Access, Policy, host_name
-from conduit_py.server.tokens import Role, Tokens
+from conduit_py.server.access import HEADERS, OPEN_PATHS, AccessCheck, Policy, Role, Tokens, host_name
 
 if TYPE_CHECKING:
     from tests.server.conftest import OpenSite
@@ -186,7 +185,7 @@ async def test_a_websocket_without_a_token_is_closed_and_one_with_a_token_is_let
             return {}
 
         scope = {"type": "websocket", "path": "/healthz", "headers": [(b"host", b"localhost"), *headers]}
-        await Access(inner, guarded)(scope, no_more, send)
+        await AccessCheck(inner, guarded)(scope, no_more, send)
         (message,) = sent
         return str(message["type"])
 
@@ -342,12 +341,12 @@ def test_no_headers_paths_or_methods_let_anybody_in_without_the_token(
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     policy = Policy(Tokens({TOKEN: Role.ADMIN}))
-    trio.run(lambda: _reach(Access(inner, policy), method, path, headers))
+    trio.run(lambda: _reach(AccessCheck(inner, policy), method, path, headers))
 
     assert set(inside) <= OPEN_PATHS
 
 
-async def _reach(app: Access, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> None:
+async def _reach(app: AccessCheck, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> None:
     async def receive() -> Message:
         return {"type": "http.request", "body": b"", "more_body": False}
 

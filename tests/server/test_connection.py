@@ -7,12 +7,12 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from conduit_py.server.connection import LINGER_SECONDS, SEND_SECONDS, Connection, Door
+from conduit_py.server.limits import CLIENT_READ_SECONDS, LINGER_SECONDS, ConnectionLimit, LimitedConnection
 
 
-def pair() -> tuple[Connection, trio.SocketStream]:
+def pair() -> tuple[LimitedConnection, trio.SocketStream]:
     ours, theirs = trio.socket.socketpair()
-    return Connection(trio.SocketStream(ours)), trio.SocketStream(theirs)
+    return LimitedConnection(trio.SocketStream(ours)), trio.SocketStream(theirs)
 
 
 async def test_a_peer_that_reads_nothing_is_dropped_even_from_within_a_shield(autojump_clock: MockClock) -> None:
@@ -20,7 +20,7 @@ async def test_a_peer_that_reads_nothing_is_dropped_even_from_within_a_shield(au
     async with peer:
         with trio.CancelScope(shield=True), pytest.raises(trio.BrokenResourceError):
             await connection.send_all(b"x" * 50_000_000)
-        assert trio.current_time() == SEND_SECONDS
+        assert trio.current_time() == CLIENT_READ_SECONDS
         with pytest.raises(trio.ClosedResourceError):
             await connection.send_all(b"x")
 
@@ -30,7 +30,7 @@ async def test_one_connection_too_many_is_closed_until_another_has_ended(autojum
         await stream.send_all(b"hello")
         await stream.receive_some(1)
 
-    door = Door(greet, connections_max=2)
+    door = ConnectionLimit(greet, connections_max=2)
     async with trio.open_nursery() as nursery:
         peers = []
         for _ in range(3):
@@ -56,7 +56,7 @@ async def test_a_connection_that_fails_is_logged_and_nothing_else(
 
     connection, peer = pair()
     with caplog.at_level(logging.ERROR, "conduit_py.server"):
-        await Door(fail)(connection)
+        await ConnectionLimit(fail)(connection)
 
     assert await peer.receive_some(5) == b""
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
@@ -70,6 +70,6 @@ async def test_nobody_waits_for_a_protocol_that_goes_on_after_its_connection_is_
         await trio.sleep_forever()
 
     connection, _ = pair()
-    await Door(wait_for_nobody)(connection)
+    await ConnectionLimit(wait_for_nobody)(connection)
 
     assert trio.current_time() == LINGER_SECONDS

@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from conduit_py import Destination, Pipeline, Processor, Source, Spark
 from conduit_py.graph.compile import compile_pipeline
-from conduit_py.lifecycle.difference import Difference, difference
+from conduit_py.lifecycle.definition_diff import DefinitionDiff, diff_definitions
 from conduit_py.server.redaction import secrets_of
 
 if TYPE_CHECKING:
@@ -57,5 +57,7 @@ def test_only_what_is_called_a_secret_is_one() -> None:
 def test_a_processor_on_spark_is_not_exchanged_while_it_runs() -> None:
     before = compile_pipeline(on_spark())
 
-    assert difference(before, compile_pipeline(on_spark(add=0))) == Difference(rest="plus, which runs on Spark,")
-    assert difference(before, compile_pipeline(on_spark(description="new"))) == Difference(words=True)
+    assert diff_definitions(before, compile_pipeline(on_spark(add=0))) == DefinitionDiff(
+        rest="plus, which runs on Spark,"
+    )
+    assert diff_definitions(before, compile_pipeline(on_spark(description="new"))) == DefinitionDiff(words=True)

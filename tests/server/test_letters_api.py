@@ -12,9 +12,8 @@ from trio.testing import MockClock
 
 from conduit_py import DeadLetters, Destination, Pipeline, Processor, Record, Retention, Source, sdk
 from conduit_py.errors import RecordRefused
-from conduit_py.server.access import Policy
+from conduit_py.server.access import Policy, Role
 from conduit_py.server.service import RETAIN_SECONDS
-from conduit_py.server.tokens import Role
 from conduit_py.testing import ScriptedDestination, ScriptedSource
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class KeyedOptions(sdk.Options):
     key: SecretStr
 
 
-class Keyed(sdk.Destination[KeyedOptions]):
+class Keyed(sdk.DestinationConnector[KeyedOptions]):
     """Refuses everything, and is careless with its key."""
 
     async def write(self, batch: sdk.Batch) -> dict[int, str]:

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from conduit_py import Destination, FatalError, Pipeline, Record, Source, State, processor, sdk
 from conduit_py.testing import Block, Fail, ScriptedSource
-from conduit_py.testing.vault import StagedVault, Vault
+from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage
 
 if TYPE_CHECKING:
     from tests.server.conftest import OpenSite
@@ -211,7 +211,7 @@ async def test_a_position_that_is_bound_to_state_is_changed_only_on_purpose(
         "sums",
         sources=[Source("s", memory.Source(records=[{"n": 0}]))],
         processors=[counted],
-        destinations=[Destination("d", StagedVault(vault=Vault()))],
+        destinations=[Destination("d", FakeStagedDestination(storage=FakeStorage()))],
         delivery="exactly_once",
     )
     path = "/api/v1/pipelines/sums/positions/s"
@@ -254,7 +254,7 @@ class GuardedOptions(sdk.Options):
     password: SecretStr
 
 
-class Guarded(sdk.Destination[GuardedOptions]):
+class Guarded(sdk.DestinationConnector[GuardedOptions]):
     """Fails with its password in the message, as drivers do."""
 
     async def write(self, batch: sdk.Batch) -> None:

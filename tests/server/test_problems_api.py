@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from conduit_py.server.body import BYTES_MAX
+from conduit_py.server.limits import BYTES_MAX
 from conduit_py.testing import Block
 
 if TYPE_CHECKING:

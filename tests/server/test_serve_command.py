@@ -32,7 +32,7 @@ import trio
 from conduit_py import Destination, Pipeline, Source, sdk
 from conduit_connectors import generator
 
-class Stuck(sdk.Destination[sdk.Options]):
+class Stuck(sdk.DestinationConnector[sdk.Options]):
     async def write(self, batch):
         await trio.sleep_forever()
 
@@ -215,7 +215,7 @@ from conduit_connectors import generator
 class Options(sdk.Options):
     password: SecretStr
 
-class Leaky(sdk.Destination[Options]):
+class Leaky(sdk.DestinationConnector[Options]):
     async def write(self, batch):
         raise OSError("cannot log in with " + self.options.password.get_secret_value())
 

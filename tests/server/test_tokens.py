@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from conduit_py.errors import EnvironmentUnfit
+from conduit_py.server.access import Role, Tokens, load_tokens
 from conduit_py.server.serve import ServerConfig
-from conduit_py.server.tokens import Role, Tokens, load_tokens
 
 SOME = Tokens({"reader-reader-reader": Role.READ})
 

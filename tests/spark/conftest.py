@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conduit_connectors.spark.options import SparkOptions
-from conduit_connectors.spark.session import shared
 from engine_world import PART_SIZE, WAYS, Supervise, World
 
 from conduit_py import pipeline as p
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.spark.supervisor import SparkSupervisor
+from conduit_py.spark.engine.supervisor import SparkSupervisor
+from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import shared
 from conduit_py.store.store import Store
 
 if TYPE_CHECKING:

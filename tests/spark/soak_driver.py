@@ -13,10 +13,10 @@ from typing import Any
 
 import trio
 from conduit_connectors import file, postgres, spark
-from conduit_connectors.spark.options import SparkOptions
 
-from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, Transaction, processor
-from conduit_py.spark.supervisor import SparkSupervisor
+from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, TransactionLimits, processor
+from conduit_py.spark.engine.supervisor import SparkSupervisor
+from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.opening import open_store
 from conduit_py.testing.spark_cluster import QUICK_JAVA
@@ -91,7 +91,7 @@ def pipeline(folder: Path, url: str) -> Pipeline:
         ],
         dead_letters=DeadLetters(file.Destination(path=folder / "dead.jsonl", format="json")),
         delivery="exactly_once",
-        transaction=Transaction(max_seconds=0.2),
+        transaction=TransactionLimits(max_seconds=0.2),
     )
 
 

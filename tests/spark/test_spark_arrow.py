@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from conduit_connectors import file
-from conduit_connectors.spark.options import SparkOptions
 
-from conduit_py import DeadLetters, Destination, Pipeline, Rows, Source, Transaction, processor
+from conduit_py import DeadLetters, Destination, Pipeline, Rows, Source, TransactionLimits, processor
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.spark.supervisor import SparkSupervisor
+from conduit_py.spark.engine.supervisor import SparkSupervisor
+from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store
@@ -53,7 +53,7 @@ async def test_tables_are_changed_filtered_and_refused_row_by_row_exactly_once(t
         destinations=[Destination("out", file.Destination(path=tmp_path / "out.jsonl", format="json"))],
         dead_letters=DeadLetters(file.Destination(path=tmp_path / "dead.jsonl", format="json")),
         delivery="exactly_once",
-        transaction=Transaction(max_records=200),
+        transaction=TransactionLimits(max_records=200),
     )
 
     state = await engine(pipeline, MemoryStore()).run()

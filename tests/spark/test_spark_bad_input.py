@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 from conduit_connectors import spark as spark_connector
-from conduit_connectors.spark.options import SparkOptions
 from engine_world import Supervise, World
 
 from conduit_py import pipeline as p
 from conduit_py.config.python_file import load_pipelines
 from conduit_py.record import Record
-from conduit_py.spark.supervisor import SparkSupervisor
+from conduit_py.spark.engine.supervisor import SparkSupervisor
+from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import LastError, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.opening import open_store

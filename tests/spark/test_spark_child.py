@@ -1,6 +1,6 @@
 """A pipeline in a process of its own, as servers run those on Spark; here without Java, which makes no difference.
 
-Invariants C1 to C4 of `conduit_py/spark/child_supervisor.py`.
+Invariants C1 to C4 of `conduit_py/spark/child/supervisor.py`.
 """
 
 import json
@@ -21,10 +21,10 @@ from conduit_connectors import file, generator
 
 from conduit_py import Destination, Pipeline, Recovery, Source, processor, sdk
 from conduit_py.errors import StateFailed
-from conduit_py.spark.child_supervisor import ChildSupervisor
+from conduit_py.spark.child.supervisor import ChildSupervisor
 from conduit_py.status import Status, Stopper
 from conduit_py.store.memory import MemoryStore
-from conduit_py.store.store import Row
+from conduit_py.store.store import StoredEntry
 from conduit_py.stream.meter import Progress
 
 SOON = Recovery(delay_seconds=0.05, delay_max_seconds=0.1)
@@ -150,7 +150,7 @@ async def test_nobody_who_waits_for_a_child_is_held_up_by_one_that_is_frozen(tmp
     assert not alive(number)
 
 
-class Stuck(sdk.Destination[sdk.Options]):
+class Stuck(sdk.DestinationConnector[sdk.Options]):
     """A destination that never answers."""
 
     async def write(self, batch: Any) -> None:
@@ -190,7 +190,7 @@ class FailingStore(MemoryStore):
 
     failing = False
 
-    async def _save(self, rows: list[Row]) -> None:
+    async def _save(self, rows: list[StoredEntry]) -> None:
         if self.failing and rows[0].kind == "position":
             raise StateFailed("the disk is full")
         await super()._save(rows)
@@ -267,8 +267,8 @@ from pathlib import Path
 import trio
 from conduit_connectors import file, generator
 from conduit_py import Destination, Pipeline, Source
-from conduit_py.spark.child_supervisor import ChildSupervisor
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.spark.child.supervisor import ChildSupervisor
+from conduit_py.store.sqlite.store import SqliteStore
 
 async def main():
     made = Pipeline(

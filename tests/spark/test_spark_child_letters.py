@@ -11,12 +11,11 @@ from conduit_connectors import file, generator
 
 from conduit_py import DeadLetters, Destination, Pipeline, Retention, Source, processor
 from conduit_py.pipeline import Delivery
-from conduit_py.spark.child_supervisor import ChildSupervisor
+from conduit_py.spark.child.supervisor import ChildSupervisor
 from conduit_py.status import Status
-from conduit_py.store.letter import Letter
-from conduit_py.store.letter_filter import LetterFilter
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store
+from conduit_py.store.stored_letter import LetterFilter, StoredLetter
 
 
 def pipeline(folder: Path, *, delivery: Delivery = "exactly_once", retention: Retention | None = None) -> Pipeline:
@@ -40,7 +39,7 @@ def pipeline(folder: Path, *, delivery: Delivery = "exactly_once", retention: Re
     )
 
 
-async def letters(store: Store) -> list[Letter]:
+async def letters(store: Store) -> list[StoredLetter]:
     found = (await store.letters.page(LetterFilter())).letters
     return [await store.letters.letter(each.id) for each in reversed(found)]
 
@@ -51,7 +50,7 @@ async def until(wanted: Callable[[], Awaitable[bool]]) -> None:
             await trio.sleep(0.02)
 
 
-async def all_refused(store: Store, count: int = 5) -> list[Letter]:
+async def all_refused(store: Store, count: int = 5) -> list[StoredLetter]:
     async def enough() -> bool:
         return len(await letters(store)) == count
 

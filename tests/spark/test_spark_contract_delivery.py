@@ -14,13 +14,13 @@ from conduit_py.backoff import Recovery
 from conduit_py.batch import Batch
 from conduit_py.errors import TransientError
 from conduit_py.pipeline import Delivery
+from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.transaction import Transaction
 
 QUICK = Recovery(delay_seconds=0.01, delay_max_seconds=0.01, retries=3)
-SMALL = Transaction(max_records=100)
+SMALL = TransactionLimits(max_records=100)
 
 
 class Pruning(memory.Source):

@@ -11,12 +11,12 @@ from conduit_py import pipeline as p
 from conduit_py.batch import Batch
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import RecordRefused
+from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.transaction import Transaction
 
-SMALL = Transaction(max_records=100)
+SMALL = TransactionLimits(max_records=100)
 
 
 def refusing(*numbers: int) -> Any:

@@ -18,7 +18,7 @@ from conduit_py.store.memory import MemoryStore
 SECONDS_MAX = 300.0
 
 
-def listed(*numbers: int, **more: Any) -> memory.Source:
+def as_list(*numbers: int, **more: Any) -> memory.Source:
     return memory.Source(records=[{"n": n} for n in numbers], **more)
 
 
@@ -27,7 +27,7 @@ async def test_sources_of_every_kind_are_read_to_their_end(world: World, kind: s
     """Split by executors, or read by the driver: a list, a source with a pace, and CSV, whose rows may span lines."""
     csv = world.folder / "in.csv"
     csv.write_text("id\n" + "".join(f"{n}\n" for n in range(200)))
-    sources: dict[str, sdk.Source[Any]] = {
+    sources: dict[str, sdk.SourceConnector[Any]] = {
         "list": memory.Source(records=[{"id": n} for n in range(200)]),
         "generated": generator.Source(count=200, seed=1),
         "paced": generator.Source(count=200, seed=1, rate=5000),
@@ -62,7 +62,7 @@ async def test_a_source_without_an_end_is_delivered_as_it_comes(world: World) ->
 async def test_a_source_that_never_ends_does_not_hold_up_another(world: World) -> None:
     """Fan-in is fair: the records of the small one arrive while the large one goes on."""
     endless = p.Source("endless", generator.Source(count=None, seed=1, rate=20_000))
-    small = p.Source("small", listed(*range(200)))
+    small = p.Source("small", as_list(*range(200)))
     supervisor = world.supervisor(world.pipeline(sources=[endless, small]))
     with trio.fail_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:
@@ -106,7 +106,7 @@ async def test_an_output_that_cannot_be_written_is_told_and_nothing_is_lost(worl
     assert world.numbers() == list(range(300))
 
 
-class Recited(sdk.Source[sdk.Options]):
+class Recited(sdk.SourceConnector[sdk.Options]):
     """Notes what it is told, and gives what it was given."""
 
     def __init__(self, records: Sequence[Record]) -> None:

@@ -9,13 +9,13 @@ from engine_world import World, kept, sorted_out
 from conduit_py.backoff import Recovery
 from conduit_py.errors import TransientError
 from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
 from conduit_py.status import Status, Stopper
 from conduit_py.store.memory import MemoryStore
-from conduit_py.transaction import Transaction
 
 SECONDS_MAX = 300.0
-SMALL = Transaction(max_records=100)
+SMALL = TransactionLimits(max_records=100)
 
 
 async def until_made(path: Path) -> None:

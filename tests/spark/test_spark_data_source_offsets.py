@@ -13,16 +13,15 @@ from conduit_py import sdk
 from conduit_py.errors import FatalError
 from conduit_py.record import Record
 from conduit_py.sdk.source import NothingYet
-from conduit_py.spark.format import splitting
-from conduit_py.spark.format.carrying import Carrying, rows_of
-from conduit_py.spark.format.feed import drawn
-from conduit_py.spark.format.offset import BEGINNING, Offset
-from conduit_py.spark.format.splitting import Splitting
+from conduit_py.spark.datasource import streams
+from conduit_py.spark.datasource.offset import BEGINNING, Offset
+from conduit_py.spark.datasource.open_source import read_all
+from conduit_py.spark.datasource.streams import DriverStream, SplitStream, decode_rows
 
 SIZE = 2**40
 
 
-class Queue(sdk.Source[sdk.Options]):
+class Queue(sdk.SourceConnector[sdk.Options]):
     """Numbers below `there`, and a note of everything that was acked and of where it was opened."""
 
     def __init__(self, there: int) -> None:
@@ -59,11 +58,11 @@ def again(offset: Offset) -> Offset:
 
 
 def numbers(part: bytes) -> list[int]:
-    return [int(row[5] or b"") for row in rows_of(part)]
+    return [int(row[5] or b"") for row in decode_rows(part)]
 
 
 def test_a_batch_has_at_most_as_many_rows_and_about_as_many_bytes_as_asked_for() -> None:
-    with closing(Carrying(memory.Source(records=[b"x" * 1000] * 10_000))) as way:
+    with closing(DriverStream(memory.Source(records=[b"x" * 1000] * 10_000))) as way:
         by_rows = way.latest(BEGINNING, 1500, SIZE, 5)
         by_size = way.latest(by_rows, 10_000, 100_000, 5)
         rest = way.latest(by_size, 10_000, SIZE, 5)
@@ -78,7 +77,7 @@ def test_a_batch_has_at_most_as_many_rows_and_about_as_many_bytes_as_asked_for()
 
 def test_asked_twice_for_what_follows_it_says_the_same_and_reads_once() -> None:
     source = Queue(100)
-    with closing(Carrying(source)) as way:
+    with closing(DriverStream(source)) as way:
         first = way.latest(BEGINNING, 30, SIZE, 5)
         source.there = 200
         same = way.latest(BEGINNING, 30, SIZE, 5)
@@ -90,11 +89,11 @@ def test_asked_twice_for_what_follows_it_says_the_same_and_reads_once() -> None:
 
 def test_a_batch_of_a_former_run_is_read_again_up_to_the_same_record() -> None:
     source = Queue(100)
-    with closing(Carrying(source)) as way:
+    with closing(DriverStream(source)) as way:
         first = way.latest(BEGINNING, 30, SIZE, 5)
         second = way.latest(first, 30, SIZE, 5)
     source.there = 1000
-    with closing(Carrying(source)) as way:
+    with closing(DriverStream(source)) as way:
         part = way.part(again(first), again(second))
         third = way.latest(again(second), 5, SIZE, 5)
 
@@ -108,11 +107,11 @@ def test_a_batch_of_a_former_run_is_read_again_up_to_the_same_record() -> None:
 @pytest.mark.parametrize("there", [0, 20, 30])
 def test_a_source_that_has_lost_records_of_a_batch_is_an_error(there: int) -> None:
     records = [b"%d" % number for number in range(100)]
-    with closing(Carrying(memory.Source(records=records))) as way:
+    with closing(DriverStream(memory.Source(records=records))) as way:
         first = way.latest(BEGINNING, 30, SIZE, 5)
         end = way.latest(first, 30, SIZE, 5)
     left = memory.Source(records=records[: 30 + there - 1])
-    with closing(Carrying(left)) as way, pytest.raises(FatalError) as lost:
+    with closing(DriverStream(left)) as way, pytest.raises(FatalError) as lost:
         way.part(first, end)
 
     assert f"there were 30 records up to {end.position!r}" in lost.value.message
@@ -121,7 +120,7 @@ def test_a_source_that_has_lost_records_of_a_batch_is_an_error(there: int) -> No
 
 def test_acks_come_in_order_once_and_only_for_what_spark_has_committed() -> None:
     source = Queue(100)
-    with closing(Carrying(source)) as way:
+    with closing(DriverStream(source)) as way:
         offsets = [BEGINNING]
         for _ in range(4):
             offsets.append(way.latest(offsets[-1], 10, SIZE, 5))
@@ -131,7 +130,7 @@ def test_acks_come_in_order_once_and_only_for_what_spark_has_committed() -> None
         way.commit(again(offsets[3]))
         way.commit(again(offsets[3]))
         assert source.acked == list(range(30))
-    with closing(Carrying(source)) as way:
+    with closing(DriverStream(source)) as way:
         way.latest(offsets[4], 10, SIZE, 5)
         # Of the former run: the source was opened after it, which says the same.
         way.commit(again(offsets[4]))
@@ -145,20 +144,20 @@ def lines(path: Path, start: int, stop: int) -> None:
         stream.writelines(f"{number}\n" for number in range(start, stop))
 
 
-def read(source: sdk.Source[Any], offset: Offset) -> list[bytes]:
-    return [each.record.payload.after for part in offset.split for each in drawn(source.fresh(), part)]  # type: ignore[misc]
+def read(source: sdk.SourceConnector[Any], offset: Offset) -> list[bytes]:
+    return [each.record.payload.after for part in offset.split for each in read_all(source.fresh(), part)]  # type: ignore[misc]
 
 
 def test_parts_of_a_batch_are_in_its_offset_and_the_next_run_goes_on_after_them(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     lines(path, 0, 1000)
     source = file.Source(path=path, format="lines")
-    with closing(Splitting(source)) as way:
+    with closing(SplitStream(source)) as way:
         first = way.latest(BEGINNING, 600)
         assert way.latest(BEGINNING, 600) == first
         second = way.latest(first, 600)
     lines(path, 1000, 1200)
-    with closing(Splitting(source)) as way:
+    with closing(SplitStream(source)) as way:
         rest = way.latest(again(second), SIZE)
         nothing = way.latest(rest, SIZE)
 
@@ -169,22 +168,22 @@ def test_parts_of_a_batch_are_in_its_offset_and_the_next_run_goes_on_after_them(
 
 def test_large_input_is_many_parts() -> None:
     source = generator.Source(count=300_000)
-    with closing(Splitting(source)) as way:
+    with closing(SplitStream(source)) as way:
         end = way.latest(BEGINNING, SIZE)
 
-    assert len(end.split) == -(-300_000 * 128 // splitting.PART_SIZE)
+    assert len(end.split) == -(-300_000 * 128 // streams.STREAM_PART_SIZE)
 
 
 def test_a_stream_goes_on_when_it_is_read_in_the_other_way(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     lines(path, 0, 1000)
     source = file.Source(path=path, format="lines")
-    with closing(Splitting(source)) as way:
+    with closing(SplitStream(source)) as way:
         first = way.latest(BEGINNING, 600)
-    with closing(Carrying(source)) as other:
+    with closing(DriverStream(source)) as other:
         second = other.latest(again(first), 100, SIZE, 5)
         part = other.part(first, second)
-    with closing(Splitting(source)) as way:
+    with closing(SplitStream(source)) as way:
         rest = way.latest(again(second), SIZE)
 
     got = [*map(int, read(source, first)), *numbers(part), *map(int, read(source, rest))]
@@ -195,7 +194,7 @@ def test_parts_without_a_record_do_not_tell_where_they_end(tmp_path: Path) -> No
     path = tmp_path / "lines"
     path.write_text("\n" * 100)
     source = file.Source(path=path, format="json")
-    with closing(Splitting(source)) as way:
+    with closing(SplitStream(source)) as way:
         blank = way.latest(BEGINNING, SIZE)
-    with closing(Splitting(source)) as way, pytest.raises(FatalError, match="no record in its parts"):
+    with closing(SplitStream(source)) as way, pytest.raises(FatalError, match="no record in its parts"):
         way.latest(again(blank), SIZE)

@@ -20,20 +20,18 @@ from conduit_py import sdk
 from conduit_py.errors import FatalError, Fenced, PipelineInvalid, RecordRefused
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk import registry
-from conduit_py.spark.format.columns import Columns
-from conduit_py.spark.format.envelope import COLUMNS, record_of, row_of
-from conduit_py.spark.format.feed import drawn
-from conduit_py.spark.format.outlet import RowRefused, opened
-from conduit_py.spark.format.parcel import Parcel, packed
-from conduit_py.spark.format.publish import publish_batch, publish_once
-from conduit_py.spark.format.settings import ReadSettings, WriteSettings, read_settings, write_settings
-from conduit_py.spark.format.writer import StreamWriter, Writer
+from conduit_py.spark.datasource.open_source import read_all
+from conduit_py.spark.datasource.publish import RowRefused, open_destination, publish_batch, publish_once
+from conduit_py.spark.datasource.rows import COLUMNS, RowDecoder, record_of, row_of
+from conduit_py.spark.datasource.settings import ReadSettings, WriteSettings, read_settings, write_settings
+from conduit_py.spark.datasource.task_output import TaskOutput, pack_output
+from conduit_py.spark.datasource.writer import BatchWriter, StreamWriter
 
 NUMBERS = types.StructType([types.StructField("n", types.LongType())])
 
 
-def parcel(*numbers: int, partition: int = 0) -> Parcel:
-    return packed([Record.of({"n": number}) for number in numbers], partition, "query", None)
+def parcel(*numbers: int, partition: int = 0) -> TaskOutput:
+    return pack_output([Record.of({"n": number}) for number in numbers], partition, "query", None)
 
 
 def place(kind: str, folder: Path) -> sdk.StagedDestination[Any]:
@@ -55,7 +53,7 @@ def shown(kind: str, folder: Path) -> list[int]:
         connection.close()
         return [n for (n,) in rows]
     source = journal.Source(path=folder / "journal")
-    return [each.record.payload["n"] for each in drawn(source, None)]
+    return [each.record.payload["n"] for each in read_all(source, None)]
 
 
 KINDS = ("file", "sqlite", "journal")
@@ -92,7 +90,7 @@ def test_a_row_that_is_refused_leaves_nothing_of_the_job(kind: str, bad: Any, tm
     records = [Record.of({"n": 2}), Record.of({"n": bad})]
 
     with pytest.raises(RowRefused, match=r"row 1 of partition 7 is refused: .*'n'"):
-        trio.run(publish_once, place(kind, tmp_path), "me", [parcel(5), packed(records, 7, "", None)])
+        trio.run(publish_once, place(kind, tmp_path), "me", [parcel(5), pack_output(records, 7, "", None)])
     assert shown(kind, tmp_path) == [1]
 
 
@@ -101,7 +99,7 @@ import sys, trio
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_spark_data_source_publish import parcel, place
-from conduit_py.spark.format.publish import publish_batch
+from conduit_py.spark.datasource.publish import publish_batch
 folder = Path({folder!r})
 trio.run(publish_batch, place({kind!r}, folder), "query", 1, str(folder / "state"), [parcel(3, 4)])
 """
@@ -130,7 +128,7 @@ def test_of_two_jobs_under_one_name_at_once_the_first_shows_nothing(postgres: st
     destination = postgres_at(postgres)
 
     async def both() -> None:
-        async with opened(destination, "me") as first:
+        async with open_destination(destination, "me") as first:
             await first.call("claim", "me", 1)
             await first.write(0, [Record.of({"n": 1})])
             await publish_once(destination, "me", [parcel(2)])
@@ -149,7 +147,7 @@ def postgres_at(address: str) -> postgres.Destination:
 
 def test_a_parcel_may_be_left_in_a_folder(tmp_path: Path) -> None:
     records = [Record.of({"n": number}) for number in range(3000)]
-    left = packed(iter(records), 3, "query", tmp_path / "stage")
+    left = pack_output(iter(records), 3, "query", tmp_path / "stage")
 
     assert [record for chunk in left.records() for record in chunk] == records
     assert (left.partition, left.rows, left.inline) == (3, 3000, b"")
@@ -163,7 +161,7 @@ def test_a_partition_that_is_too_much_for_the_driver_is_told_what_to_do() -> Non
     records = (Record.of(b"x" * 2**20) for _ in range(100))
 
     with pytest.raises(FatalError, match="too much") as full:
-        packed(records, 0, "", None)
+        pack_output(records, 0, "", None)
     assert "`stage`" in str(full.value.suggestion)
 
 
@@ -207,8 +205,8 @@ def test_columns_are_fields_and_some_of_them_the_key() -> None:
     schema = types.StructType([types.StructField(name, kind) for name, kind in fields])
     row = {"id": 1, "at": datetime(2026, 1, 1, tzinfo=UTC), "sum": Decimal("1.50")}
 
-    assert Columns(schema, ["id"]).record(row) == Record.of(row, key={"id": 1})
-    assert Columns(schema, []).record(row) == Record.of(row)
+    assert RowDecoder(schema, ["id"]).record(row) == Record.of(row, key={"id": 1})
+    assert RowDecoder(schema, []).record(row) == Record.of(row)
 
 
 def problems(made: Any, *args: Any) -> dict[str, str]:
@@ -230,8 +228,8 @@ def test_columns_that_records_cannot_carry_are_all_told() -> None:
         [types.StructField("after", types.IntegerType()), types.StructField("position", types.StringType())]
     )
 
-    assert set(problems(Columns, odd, ["k"])) == {"key_columns", "columns.v", "columns.m", "columns.s[].i"}
-    assert set(problems(Columns, record, ["k"])) == {"key_columns", "columns.after", "columns.position"}
+    assert set(problems(RowDecoder, odd, ["k"])) == {"key_columns", "columns.v", "columns.m", "columns.s[].i"}
+    assert set(problems(RowDecoder, record, ["k"])) == {"key_columns", "columns.after", "columns.position"}
 
 
 def test_wrong_options_are_all_told() -> None:
@@ -254,7 +252,7 @@ def test_overwriting_and_forgetful_streams_are_refused(tmp_path: Path) -> None:
     options = {"connector": "file", "path": str(tmp_path / "out")}
     nowhere = options | {"checkpointlocation": "hdfs://host/checkpoint"}
 
-    assert 'mode("append")' in problems(Writer, options, NUMBERS, True)["mode"]
+    assert 'mode("append")' in problems(BatchWriter, options, NUMBERS, True)["mode"]
     assert 'outputMode("append")' in problems(StreamWriter, options, NUMBERS, True)["mode"]
     assert "checkpointLocation" in problems(StreamWriter, options, NUMBERS, False)["state"]
     assert 'option("state", …)' in problems(StreamWriter, nowhere, NUMBERS, False)["state"]

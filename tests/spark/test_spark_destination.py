@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from conduit_py.batch import Batch, Span
 from conduit_py.errors import FatalError, RunError
 from conduit_py.record import Record
-from conduit_py.testing import destination_acceptance, numbered
+from conduit_py.testing import destination_acceptance, numbered_record
 
 Options = dict[str, Any]
 
@@ -382,7 +382,7 @@ def test_many_batches_become_few_jobs(tmp_path: Path, spark: SparkSession, spark
     destination = Destination(path=str(tmp_path), rows_max=50, delay_seconds=60, **spark_options).fresh()
     destination.open()
     for first in range(0, 100, 10):
-        given = [numbered(number) for number in range(first, first + 10)]
+        given = [numbered_record(number) for number in range(first, first + 10)]
         destination.write(Batch.whole(Span("p", "s", first, [record.position for record in given]), given))
         if first == 40:
             answers = answered(destination)

@@ -6,14 +6,14 @@ from typing import Any
 
 import trio
 from conduit_connectors import file
-from conduit_connectors.spark.options import SparkOptions
 from pyspark.sql import SparkSession
 
 from conduit_py import pipeline as p
 from conduit_py.record import Record
 from conduit_py.sdk import EndOfSource, NothingYet, Options, SplittableSource
 from conduit_py.sdk.processor import processor
-from conduit_py.spark.supervisor import SparkSupervisor
+from conduit_py.spark.engine.supervisor import SparkSupervisor
+from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.meter import Progress

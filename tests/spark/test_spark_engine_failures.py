@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 from conduit_connectors import file, memory
-from conduit_connectors.spark.options import SparkOptions
 from conduit_connectors.sqlite_queue import Source as QueueSource
 from pyspark.sql import SparkSession
 
@@ -21,7 +20,8 @@ from conduit_py import pipeline as p
 from conduit_py.config.python_file import load_pipelines
 from conduit_py.errors import PipelineInvalid
 from conduit_py.record import Record
-from conduit_py.spark.supervisor import SparkSupervisor
+from conduit_py.spark.engine.supervisor import SparkSupervisor
+from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.opening import open_store

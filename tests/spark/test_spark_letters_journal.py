@@ -10,9 +10,8 @@ from conduit_py import pipeline as p
 from conduit_py.batch import Batch
 from conduit_py.record import Record
 from conduit_py.status import Status
-from conduit_py.store.letter import Letter
-from conduit_py.store.letter_filter import LetterFilter
 from conduit_py.store.memory import MemoryStore
+from conduit_py.store.stored_letter import LetterFilter, StoredLetter
 
 COUNT = 300
 
@@ -57,7 +56,7 @@ def pipeline(world: World, delivery: p.Delivery) -> p.Pipeline:
     )
 
 
-async def kept_in(store: MemoryStore) -> list[Letter]:
+async def kept_in(store: MemoryStore) -> list[StoredLetter]:
     page = await store.letters.page(LetterFilter(), limit=1000)
     return [await store.letters.letter(each.id) for each in reversed(page.letters)]
 

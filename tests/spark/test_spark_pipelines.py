@@ -27,7 +27,7 @@ CAPTURED: Any = {"capture_stdout": True, "capture_stderr": True}
 DOUBLING = """
 from conduit_connectors import file, spark
 from conduit_py import DeadLetters, Destination, Pipeline, Source, processor
-from conduit_py.transaction import Transaction
+from conduit_py.pipeline_settings import Transaction
 
 FOLDER, DELIVERY, OPTIONS = {folder!r}, {delivery!r}, {options!r}
 

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from conduit_connectors import file, postgres
 from conduit_connectors import spark as spark_connector
-from conduit_connectors.spark.options import SparkOptions
 from engine_world import kept, no_good, sorted_out
 
 from conduit_py import pipeline as p
-from conduit_py.spark.supervisor import SparkSupervisor
+from conduit_py.spark.engine.supervisor import SparkSupervisor
+from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conduit_connectors.spark.options import SparkOptions
-from conduit_connectors.spark.session import SharedSession, shared
 from pyspark.sql import SparkSession
 
 from conduit_py.errors import FatalError
+from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import SharedSession, shared
 
 OPEN = """
 from conduit_connectors.spark import Sink

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conduit_connectors.spark.yarn import Submission, require_manager
 from loopback import free_port
 
 from conduit_py.errors import TransientError
+from conduit_py.spark.session.yarn import Submission, require_manager
 
 OPEN = """
 from conduit_connectors.spark import Sink

@@ -5,23 +5,23 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conduit_connectors.spark.positions import Staged, decode, encode, staged_positions
-from conduit_connectors.spark.stage import Segments, Stage
+from conduit_connectors.spark.positions import SnapshotPosition, decode, encode, staged_positions
+from conduit_connectors.spark.spool import RowSpool, Segments
 
 from conduit_py.errors import FatalError
 
 
-def a_stage(folder: Path) -> Stage:
+def a_stage(folder: Path) -> RowSpool:
     """Of five rows in files of two, none and three."""
     (folder / "data").mkdir(parents=True)
     for number, rows in enumerate(([0, 1], [], [2, 3, 4])):
         pq.write_table(pa.table({"n": pa.array(rows, pa.int64())}), folder / "data" / f"part-{number}.parquet")
-    stage = Stage(folder)
+    stage = RowSpool(folder)
     stage.keep(Segments("s", [2, 0, 3]))
     return stage
 
 
-def read(stage: Stage, n: int = 2) -> list[tuple[int, bytes]]:
+def read(stage: RowSpool, n: int = 2) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
     while (rows := stage.read(n))[0]:
         assert len(rows[0]) <= n
@@ -29,9 +29,9 @@ def read(stage: Stage, n: int = 2) -> list[tuple[int, bytes]]:
     return found
 
 
-def position(text: bytes) -> Staged:
+def position(text: bytes) -> SnapshotPosition:
     at = decode(text)
-    assert isinstance(at, Staged)
+    assert isinstance(at, SnapshotPosition)
     return at
 
 
@@ -40,7 +40,7 @@ def test_every_row_follows_the_one_before_in_every_run(tmp_path: Path) -> None:
 
     assert [n for n, _ in rows] == [0, 1, 2, 3, 4]
     for index in range(4):
-        again = Stage(tmp_path)
+        again = RowSpool(tmp_path)
         again.seek(position(rows[index][1]))
         assert read(again, 100) == rows[index + 1 :]
 
@@ -49,7 +49,7 @@ def test_every_row_follows_the_one_before_in_every_run(tmp_path: Path) -> None:
 def test_positions_of_many_rows_are_those_of_each(snapshot: str) -> None:
     numbers = [0, 9, 10, 99_999]
 
-    assert staged_positions(snapshot, 3, numbers) == [encode(Staged(snapshot, 3, row)) for row in numbers]
+    assert staged_positions(snapshot, 3, numbers) == [encode(SnapshotPosition(snapshot, 3, row)) for row in numbers]
 
 
 @pytest.mark.parametrize("crashed_before_the_ack", [True, False])
@@ -61,10 +61,10 @@ def test_the_last_ack_lets_the_files_go(tmp_path: Path, crashed_before_the_ack: 
     kept = (tmp_path / "data").exists()
     # A position that is durable is acked, even if the process was killed before it could say so.
     if crashed_before_the_ack:
-        Stage(tmp_path).seek(last)
+        RowSpool(tmp_path).seek(last)
     else:
         stage.acked(last)
-    again = Stage(tmp_path)
+    again = RowSpool(tmp_path)
     again.seek(last)
 
     assert kept
@@ -78,18 +78,18 @@ def test_a_position_that_was_set_back_behind_what_is_kept_is_told(tmp_path: Path
     stage.acked(last)
 
     with pytest.raises(FatalError, match="follow segment 0, row 0 of s were acked, and are no longer kept"):
-        Stage(tmp_path).seek(first)
+        RowSpool(tmp_path).seek(first)
 
 
 def test_a_stage_without_rows_ends_at_once(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = RowSpool(tmp_path)
     stage.keep(Segments("s", [0, 0]))
 
-    assert read(Stage(tmp_path)) == []
+    assert read(RowSpool(tmp_path)) == []
 
 
 def test_a_damaged_stage_is_told(tmp_path: Path) -> None:
     (tmp_path / "segments.json").write_text('{"snapshot": ')
 
     with pytest.raises(FatalError, match=r"segments\.json is damaged"):
-        Stage(tmp_path)
+        RowSpool(tmp_path)

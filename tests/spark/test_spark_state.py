@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conduit_connectors import file
-from conduit_connectors.spark.options import SparkOptions
 
 from conduit_py import pipeline as p
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.record import Record
 from conduit_py.sdk.processor import processor
 from conduit_py.sdk.state import State
-from conduit_py.spark.supervisor import SparkSupervisor
+from conduit_py.spark.engine.supervisor import SparkSupervisor
+from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 

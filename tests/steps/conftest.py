@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import trio
 
-from conduit_py.delivery.steps.attempts import Choice, Decided, Entry, Sent, Snapshot, Takeover, decode
-from conduit_py.delivery.steps.graph import StepGraph, open_steps
-from conduit_py.delivery.steps.queue import Tailer
-from conduit_py.delivery.steps.queues import Queues
-from conduit_py.delivery.steps.step import Message, Step
+from conduit_py.steps.attempt_log import Choice, Decided, Entry, PositionSnapshot, Sent, Takeover, decode_entry
+from conduit_py.steps.graph import StepGraph, open_steps
+from conduit_py.steps.queue import Queues, Tailer
+from conduit_py.steps.step import Message, Step
 
 
 class Bench:
@@ -46,7 +45,7 @@ class Bench:
     async def attempts(self, uid: str) -> list[str]:
         """The entries of a step's log in the letters of the reference."""
         journal = await self.queues.journal(f"attempts/{uid}")
-        entries = [decode(frame.bodies[0]) for frame in reversed(await journal.last(1000))]
+        entries = [decode_entry(frame.bodies[0]) for frame in reversed(await journal.last(1000))]
         return [_letter(entry) for entry in entries if not isinstance(entry, Takeover)]
 
     async def logged(self, uid: str, count: int) -> list[str]:
@@ -63,7 +62,7 @@ def _letter(entry: Entry) -> str:
         return f"A({entry.queue})"
     if isinstance(entry, Sent):
         return "E" if entry.error else "O"
-    return "S" if isinstance(entry, Snapshot) else "D" if isinstance(entry, Decided) else "N"
+    return "S" if isinstance(entry, PositionSnapshot) else "D" if isinstance(entry, Decided) else "N"
 
 
 @pytest.fixture

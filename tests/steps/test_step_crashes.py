@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 import trio
 
-from conduit_py.delivery.steps.graph import open_steps
-from conduit_py.delivery.steps.metadata import Keeping
-from conduit_py.delivery.steps.process import Process
-from conduit_py.delivery.steps.queue import Queue, Tailer
-from conduit_py.delivery.steps.queues import Queues
-from conduit_py.delivery.steps.step import Message, Step
 from conduit_py.journal.journal import Journal
 from conduit_py.journal.log import Commit
 from conduit_py.journal.memory_log import MemoryLog
+from conduit_py.steps.graph import open_steps
+from conduit_py.steps.queue import Queue, QueueMetadata, Queues, Tailer
+from conduit_py.steps.step import Message, Process, Step
 
 
 class Life:
@@ -290,7 +287,7 @@ async def test_the_harness_notices_when_nobody_is_fenced() -> None:
 async def test_cu_24_every_pair_goes_through_a_join_and_fork(tmp_path: Any) -> None:
     count = 200
     both = Step(id="p", handler=_paired, inputs={"a": "s1", "b": "s2"}, outputs={"l": "q1", "r": "q2"})
-    queues = Queues(tmp_path, sync="never", metadata={"q1": Keeping()})
+    queues = Queues(tmp_path, sync="never", metadata={"q1": QueueMetadata()})
     with trio.fail_after(300):
         async with open_steps("g", [Step(id="s1"), Step(id="s2"), both], queues) as graph:
             await graph.start()

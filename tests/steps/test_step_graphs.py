@@ -6,13 +6,10 @@ from typing import Any
 import pytest
 import trio
 
-from conduit_py.delivery.steps.graph import open_steps
-from conduit_py.delivery.steps.metadata import Keeping
-from conduit_py.delivery.steps.process import Process
-from conduit_py.delivery.steps.queue import Tailer
-from conduit_py.delivery.steps.queues import Queues
-from conduit_py.delivery.steps.step import Message, Step
 from conduit_py.errors import PipelineBusy, PipelineInvalid, PipelineUnknown
+from conduit_py.steps.graph import open_steps
+from conduit_py.steps.queue import QueueMetadata, Queues, Tailer
+from conduit_py.steps.step import Message, Process, Step
 
 
 async def plus_one(process: Process, messages: Mapping[str, Message]) -> Mapping[str, Message]:
@@ -34,7 +31,7 @@ async def test_cu_02_the_system_of_the_graph_reaches_its_handlers(bench: Any) ->
 
 
 async def test_cu_03_a_sink_sees_every_message_with_its_index() -> None:
-    queues = Queues(metadata={"s1": Keeping(index=True)})
+    queues = Queues(metadata={"s1": QueueMetadata(index=True)})
     seen: list[Message] = []
     done = trio.Event()
 
@@ -60,7 +57,7 @@ async def test_cu_03_a_sink_sees_every_message_with_its_index() -> None:
 
 
 async def test_cu_04_metadata_accumulates_along_a_pipe_and_the_transaction_is_carried_on() -> None:
-    queues = Queues(metadata={"s1": Keeping(index=True, transaction=True), "q1": Keeping(index=True)})
+    queues = Queues(metadata={"s1": QueueMetadata(index=True, transaction=True), "q1": QueueMetadata(index=True)})
     steps = [Step(id="s1"), Step(id="inc", handler=plus_one, inputs={"in": "s1"}, outputs={"out": "q1"})]
     with trio.fail_after(300):
         async with open_steps("g", steps, queues) as graph:
@@ -82,7 +79,7 @@ async def test_cu_04_metadata_accumulates_along_a_pipe_and_the_transaction_is_ca
 
 
 async def test_metadata_is_stripped_where_it_is_not_wanted_and_times_are_kept_where_they_are() -> None:
-    queues = Queues(metadata={"s1": Keeping(time=True), "q1": Keeping(strip=True)})
+    queues = Queues(metadata={"s1": QueueMetadata(time=True), "q1": QueueMetadata(strip=True)})
     steps = [Step(id="s1"), Step(id="inc", handler=plus_one, inputs={"in": "s1"}, outputs={"out": "q1"})]
     with trio.fail_after(300):
         async with open_steps("g", steps, queues) as graph:
@@ -152,7 +149,7 @@ async def add_up(process: Process, messages: Mapping[str, Message]) -> Mapping[s
 
 
 async def test_cu_07_a_join_takes_one_message_from_every_input() -> None:
-    queues = Queues(metadata={"s1": Keeping(index=True), "s2": Keeping(index=True)})
+    queues = Queues(metadata={"s1": QueueMetadata(index=True), "s2": QueueMetadata(index=True)})
     steps = [
         Step(id="s1"),
         Step(id="s2"),

@@ -6,14 +6,23 @@ from typing import Any
 import pytest
 import trio
 
-from conduit_py.delivery.steps.attempts import Choice, Decided, Entry, Nothing, Outset, Part, Sent, Snapshot, outset
-from conduit_py.delivery.steps.process import Process
-from conduit_py.delivery.steps.queues import Queues
-from conduit_py.delivery.steps.step import Message, Step
 from conduit_py.errors import ConduitError, EnvironmentUnfit, Fenced
-from conduit_py.journal.fault import JournalFull
+from conduit_py.journal.errors import JournalFull
 from conduit_py.journal.log import Append, Commit
 from conduit_py.journal.memory_log import MemoryLog
+from conduit_py.steps.attempt_log import (
+    Choice,
+    Decided,
+    Entry,
+    ForkMessage,
+    Nothing,
+    PositionSnapshot,
+    Sent,
+    StartPoint,
+    find_start,
+)
+from conduit_py.steps.queue import Queues
+from conduit_py.steps.step import Message, Process, Step
 
 
 async def pass_on(process: Process, messages: Mapping[str, Message]) -> Mapping[str, Message]:
@@ -310,25 +319,25 @@ async def test_a_second_start_waits_for_the_stop_and_goes_on(bench: Any) -> None
     assert await bench.all("q1") == [1, 2]
 
 
-SNAPSHOT = Snapshot({"s1": 3, "s2": 5})
+SNAPSHOT = PositionSnapshot({"s1": 3, "s2": 5})
 SENT = Sent("q1", 9, b"key", {"s1": 4, "s2": 5})
-DECIDED = Decided([Part("q1", 9, {"x": 1})], b"key", {"s1": 4, "s2": 5})
+DECIDED = Decided([ForkMessage("q1", 9, {"x": 1})], b"key", {"s1": 4, "s2": 5})
 
-OUTSETS: list[tuple[list[Entry], bool, Outset]] = [
-    ([], False, Outset({})),
-    ([SNAPSHOT], False, Outset(SNAPSHOT.indices, retrying=True)),
-    ([SNAPSHOT, Choice("s2")], False, Outset(SNAPSHOT.indices, retrying=True, choice="s2")),
-    ([SNAPSHOT, SENT], True, Outset(SENT.after)),
-    ([SNAPSHOT, SENT], False, Outset(SNAPSHOT.indices, retrying=True)),
-    ([SNAPSHOT, Choice("s1"), SENT], False, Outset(SNAPSHOT.indices, retrying=True, choice="s1")),
-    ([SNAPSHOT, Choice("s1"), SENT, SENT], True, Outset(SENT.after)),
-    ([SNAPSHOT, Nothing(b"key", {"s1": 4})], False, Outset({"s1": 4})),
-    ([SNAPSHOT, DECIDED], False, Outset(DECIDED.after, unfinished=DECIDED)),
+OUTSETS: list[tuple[list[Entry], bool, StartPoint]] = [
+    ([], False, StartPoint({})),
+    ([SNAPSHOT], False, StartPoint(SNAPSHOT.indices, retrying=True)),
+    ([SNAPSHOT, Choice("s2")], False, StartPoint(SNAPSHOT.indices, retrying=True, choice="s2")),
+    ([SNAPSHOT, SENT], True, StartPoint(SENT.after)),
+    ([SNAPSHOT, SENT], False, StartPoint(SNAPSHOT.indices, retrying=True)),
+    ([SNAPSHOT, Choice("s1"), SENT], False, StartPoint(SNAPSHOT.indices, retrying=True, choice="s1")),
+    ([SNAPSHOT, Choice("s1"), SENT, SENT], True, StartPoint(SENT.after)),
+    ([SNAPSHOT, Nothing(b"key", {"s1": 4})], False, StartPoint({"s1": 4})),
+    ([SNAPSHOT, DECIDED], False, StartPoint(DECIDED.after, unfinished=DECIDED)),
 ]
 
 
 @pytest.mark.parametrize(("log", "delivered", "expected"), OUTSETS)
-async def test_the_newest_entry_and_one_look_decide(log: list[Entry], delivered: bool, expected: Outset) -> None:
+async def test_the_newest_entry_and_one_look_decide(log: list[Entry], delivered: bool, expected: StartPoint) -> None:
     async def newest_first() -> Any:
         for entry in reversed(log):
             yield entry
@@ -336,7 +345,7 @@ async def test_the_newest_entry_and_one_look_decide(log: list[Entry], delivered:
     async def look(sent: Sent) -> bool:
         return delivered
 
-    assert await outset(newest_first(), look) == expected
+    assert await find_start(newest_first(), look) == expected
 
 
 async def test_attempts_without_a_snapshot_are_not_taken_for_a_beginning() -> None:
@@ -347,4 +356,4 @@ async def test_attempts_without_a_snapshot_are_not_taken_for_a_beginning() -> No
         return False
 
     with pytest.raises(EnvironmentUnfit, match="has attempts but no snapshot"):
-        await outset(newest_first(), look)
+        await find_start(newest_first(), look)

@@ -3,9 +3,8 @@
 import networkx as nx
 import pytest
 
-from conduit_py.delivery.steps.filters import wanted
-from conduit_py.delivery.steps.step import Kind, Message, Step, problems_of
-from conduit_py.delivery.steps.topology import inward, isomorphic, outward, shaped, topology
+from conduit_py.steps.graph import graph_of_shape, inward, isomorphic, outward, topology
+from conduit_py.steps.step import Message, Step, StepKind, filter_messages, problems_of
 
 
 def handler(process: object, messages: dict[str, Message]) -> None:
@@ -13,20 +12,20 @@ def handler(process: object, messages: dict[str, Message]) -> None:
 
 
 CU_01 = [
-    ({}, Kind.SOURCE),
-    ({"inputs": {"in": "q1"}}, Kind.SINK),
-    ({"alts": {"a": "q1", "b": "q2"}}, Kind.SINK),
-    ({"inputs": {"in": "q1"}, "outputs": {"out": "q2"}}, Kind.JOIN),
-    ({"alts": {"a": "q1", "b": "q2"}, "outputs": {"out": "q3"}}, Kind.JOIN),
-    ({"inputs": {"in": "q1"}, "outputs": {"x": "q2", "y": "q3"}}, Kind.JOIN_FORK),
-    ({"inputs": {"in": "q1"}, "tailers": {"t": "q2"}}, Kind.IMPERATIVE),
-    ({"inputs": {"in": "q1"}, "appenders": {"a": "q2"}}, Kind.IMPERATIVE),
-    ({"alts": {"a": "q1", "b": "q2"}, "outputs": {"out": "q3"}, "appenders": {"x": "q4"}}, Kind.IMPERATIVE),
+    ({}, StepKind.SOURCE),
+    ({"inputs": {"in": "q1"}}, StepKind.SINK),
+    ({"alts": {"a": "q1", "b": "q2"}}, StepKind.SINK),
+    ({"inputs": {"in": "q1"}, "outputs": {"out": "q2"}}, StepKind.JOIN),
+    ({"alts": {"a": "q1", "b": "q2"}, "outputs": {"out": "q3"}}, StepKind.JOIN),
+    ({"inputs": {"in": "q1"}, "outputs": {"x": "q2", "y": "q3"}}, StepKind.JOIN_FORK),
+    ({"inputs": {"in": "q1"}, "tailers": {"t": "q2"}}, StepKind.IMPERATIVE),
+    ({"inputs": {"in": "q1"}, "appenders": {"a": "q2"}}, StepKind.IMPERATIVE),
+    ({"alts": {"a": "q1", "b": "q2"}, "outputs": {"out": "q3"}, "appenders": {"x": "q4"}}, StepKind.IMPERATIVE),
 ]
 
 
 @pytest.mark.parametrize(("shape", "kind"), CU_01)
-def test_cu_01_the_shape_alone_decides_the_kind(shape: dict[str, dict[str, str]], kind: Kind) -> None:
+def test_cu_01_the_shape_alone_decides_the_kind(shape: dict[str, dict[str, str]], kind: StepKind) -> None:
     step = Step(id="p", handler=handler if shape else None, **shape)  # type: ignore[arg-type]
 
     assert step.kind is kind
@@ -62,7 +61,7 @@ def test_cu_11_topics_choose_among_the_messages_of_a_join(topics: list[str], nam
     step = Step(id="p", handler=handler, inputs={"q1": "q1", "q2": "q2"}, topics=topics, types=["never"])
     messages: dict[str, Message] = {"q1": {"topics": {"t2": {"x": 1}}}, "q2": {"topics": {"t1": True}}}
 
-    assert list(wanted(step, messages)) == names
+    assert list(filter_messages(step, messages)) == names
 
 
 UNWANTED: list[Message] = [
@@ -79,14 +78,14 @@ UNWANTED: list[Message] = [
 def test_cu_12_a_message_without_the_topic_is_not_seen(message: Message) -> None:
     step = Step(id="p", handler=handler, inputs={"in": "q1"}, topics=["t1"])
 
-    assert wanted(step, {"in": message}) == {}
-    assert wanted(step, {"in": message | {"topics": {"t1": 1}}}) == {"in": message | {"topics": {"t1": 1}}}
+    assert filter_messages(step, {"in": message}) == {}
+    assert filter_messages(step, {"in": message | {"topics": {"t1": 1}}}) == {"in": message | {"topics": {"t1": 1}}}
 
 
 def test_types_choose_by_the_type_of_the_message() -> None:
     step = Step(id="p", handler=handler, inputs={"in": "q1"}, types=["doc"])
 
-    assert wanted(step, {"a": {"type": "doc"}, "b": {"type": "other"}, "c": {}}) == {"a": {"type": "doc"}}
+    assert filter_messages(step, {"a": {"type": "doc"}, "b": {"type": "other"}, "c": {}}) == {"a": {"type": "doc"}}
 
 
 CU_23 = [
@@ -105,14 +104,14 @@ CU_23 = [
 def test_cu_23_lists_are_pipelines_sets_are_parallel_maps_are_edges(
     shape: object, nodes: set[str], edges: set[tuple[str, str]]
 ) -> None:
-    digraph = shaped(shape)
+    digraph = graph_of_shape(shape)
 
     assert set(digraph.nodes) == nodes
     assert set(digraph.edges) == edges
 
 
 def test_cu_23_the_nodes_that_nothing_feeds_and_that_feed_nothing() -> None:
-    digraph = shaped([{"a", "b"}, "c", {"d", "e"}])
+    digraph = graph_of_shape([{"a", "b"}, "c", {"d", "e"}])
 
     assert inward(digraph) == {"a", "b"}
     assert outward(digraph) == {"d", "e"}
@@ -126,7 +125,7 @@ def test_the_topology_leaves_the_queues_out() -> None:
     ]
     renamed = [*steps[:1], *(_renamed(step) for step in steps[1:])]
 
-    assert set(topology(steps).edges) == set(shaped(["s1", "inc", "show"]).edges)
+    assert set(topology(steps).edges) == set(graph_of_shape(["s1", "inc", "show"]).edges)
     assert isomorphic(steps, renamed)
     assert not isomorphic(steps, steps[:2])
     assert nx.is_directed_acyclic_graph(topology(steps))

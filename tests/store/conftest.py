@@ -11,12 +11,12 @@ import pytest
 import trio
 from postgres_server import PostgresServer
 
-from conduit_py.spark.child_link import TO_CHILD, TO_SERVER, Answer, Call, ChildLink
-from conduit_py.spark.child_store import ChildStore, answered
-from conduit_py.store.database import Database
+from conduit_py.spark.child.link import TO_CHILD, TO_SERVER, Answer, ChildLink, StoreCall
+from conduit_py.spark.child.store import ChildStore, answer_call
 from conduit_py.store.memory import MemoryStore
-from conduit_py.store.postgres import PostgresStore
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.postgres.store import PostgresStore
+from conduit_py.store.sqlite.database import StateDatabase
+from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import Store
 
 PassTime = Callable[[float], Awaitable[None]]
@@ -59,11 +59,11 @@ async def _forwarded(behind: Store) -> AsyncIterator[Store]:
     child = ChildLink(trio.SocketStream(there), TO_CHILD)
     store = ChildStore(child)
 
-    async def answer(call: Call) -> None:
-        await server.send(await answered(behind, call))
+    async def answer(call: StoreCall) -> None:
+        await server.send(await answer_call(behind, call))
 
     async def serve() -> None:
-        while isinstance(call := await server.receive(), Call):
+        while isinstance(call := await server.receive(), StoreCall):
             nursery.start_soon(answer, call)
 
     async def listen() -> None:
@@ -113,6 +113,6 @@ async def _opened(request: pytest.FixtureRequest, directory: Path, clock: Clock)
     if request.param == "memory":
         return MemoryStore(clock=clock)
     if request.param == "sqlite":
-        return SqliteStore(Database.open(directory / "state"), clock)
+        return SqliteStore(StateDatabase.open(directory / "state"), clock)
     request.getfixturevalue("database")
     return await PostgresStore.open(request.getfixturevalue("shared_database"))

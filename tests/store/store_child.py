@@ -23,8 +23,8 @@ from pathlib import Path
 import trio
 
 from conduit_py.errors import ConduitError
-from conduit_py.store.database import Database
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.database import StateDatabase
+from conduit_py.store.sqlite.store import SqliteStore
 
 NO_SECCOMP = 77
 """Exit code where the kernel lets no process filter its own system calls."""
@@ -97,7 +97,7 @@ async def renew(directory: Path) -> None:
 
 
 async def no_sync(directory: Path) -> None:
-    database = Database.open(directory)
+    database = StateDatabase.open(directory)
     # The first commit to a log syncs its header too; the next must sync for its own sake.
     database.connection.execute("INSERT INTO entries VALUES ('orders', 'position', 'web', x'30')")
     # Threads started from here on inherit it, and so the store's does.

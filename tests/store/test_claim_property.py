@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from conduit_py.errors import ConduitError
 from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
-from conduit_py.store.database import Database
 from conduit_py.store.memory import MemoryStore
-from conduit_py.store.postgres import PostgresStore
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.postgres.store import PostgresStore
+from conduit_py.store.sqlite.database import StateDatabase
+from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import Store
 
 TABLES = ("entries", "claims", "owned", "seen", "intents", "leases", "shards")
@@ -161,7 +161,7 @@ class Ticks:
 async def test_sqlite_does_what_the_model_does_and_still_knows_it_when_reopened(played: list[Any]) -> None:
     model = Player(MemoryStore(clock=Ticks()))
     with tempfile.TemporaryDirectory() as directory:
-        async with SqliteStore(Database.open(Path(directory)), Ticks()) as store:
+        async with SqliteStore(StateDatabase.open(Path(directory)), Ticks()) as store:
             player = Player(store)
             for step in played:
                 assert (step, await player.take(*step)) == (step, await model.take(*step))

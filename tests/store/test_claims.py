@@ -4,11 +4,11 @@ import pytest
 import trio
 
 from conduit_py.errors import Fenced, OutOfStep, Repeated, StaleToken
-from conduit_py.spark.child_store import ChildStore
-from conduit_py.store.claim import Changes, Claimed, Intent, ShardChange
+from conduit_py.spark.child.store import ChildStore
+from conduit_py.store.claim import Changes, ClaimState, Intent, ShardChange
 from conduit_py.store.memory import MemoryStore
+from conduit_py.store.position_history import HistoryPoint, PositionHistory
 from conduit_py.store.store import Store
-from conduit_py.store.trail import Point, Trail
 
 
 async def test_gz_f1_every_claim_of_an_owner_has_a_higher_fence_and_the_last_checkpoint(store: Store) -> None:
@@ -30,7 +30,7 @@ async def test_gz_f1_after_a_newer_claim_an_older_one_commits_nothing(store: Sto
         await zombie.commit(Changes(2, b"two", {b"k": b"v"}, [("ids", b"a")], [Intent("mail", b"a", b"")]))
 
     assert zombie.committed == 1
-    assert await store.claimed("orders") == Claimed(2, 1, b"one")
+    assert await store.claimed("orders") == ClaimState(2, 1, b"one")
     assert await owner.scan() == []
     assert await owner.seen("ids", [b"a"]) == set()
     assert await store.outbox.targets() == []
@@ -44,7 +44,7 @@ async def test_gz_f2_a_fence_that_was_never_given_out_cannot_be_written(store: S
         await store.transact(lambda tables: tables.run("UPDATE claims SET fence = -1"))  # type: ignore[attr-defined]
     await claim.commit(Changes(1, b"one"))
 
-    assert await store.claimed("orders") == Claimed(1, 1, b"one")
+    assert await store.claimed("orders") == ClaimState(1, 1, b"one")
 
 
 async def test_not_even_the_last_transaction_of_a_fenced_claim_is_adopted_again(store: Store) -> None:
@@ -62,8 +62,8 @@ async def test_to_look_at_a_claim_fences_nobody(store: Store) -> None:
     await claim.commit(Changes(1, b"one"))
 
     assert await store.claimed("returns") is None
-    assert before == Claimed(1)
-    assert await store.claimed("orders") == Claimed(1, 1, b"one")
+    assert before == ClaimState(1)
+    assert await store.claimed("orders") == ClaimState(1, 1, b"one")
 
 
 async def test_state_is_put_read_scanned_and_deleted_per_owner(store: Store) -> None:
@@ -89,7 +89,7 @@ async def test_a_key_is_seen_once_whoever_records_it_and_the_second_transaction_
 
     assert (repeated.value.scope, repeated.value.key) == ("ids", b"a")
     assert await returns.seen("ids", [b"a", b"b", b"c"]) == {b"a"}
-    assert await store.claimed("returns") == Claimed(1)
+    assert await store.claimed("returns") == ClaimState(1)
     assert await returns.get(b"k") is None
 
 
@@ -159,7 +159,7 @@ async def test_a_reset_owner_starts_again_with_nobody_able_to_commit(store: Stor
 
 
 async def test_trails_commit_with_positions(store: Store) -> None:
-    trail = Trail([Point(1.0, None, start=True), Point(2.0, b"5")])
+    trail = PositionHistory([HistoryPoint(1.0, None, start=True), HistoryPoint(2.0, b"5")])
     claim = await store.claim("orders")
     await claim.commit(Changes(1, b"", positions={"s": b"5"}, trails={"s": trail.encode()}))
 
@@ -198,7 +198,7 @@ async def test_of_many_claims_at_once_the_one_with_the_highest_fence_is_the_owne
 
     assert sorted(fences) == list(range(1, 21))
     assert 20 in committed
-    assert await store.claimed("orders") == Claimed(20, len(committed), b"by 20")
+    assert await store.claimed("orders") == ClaimState(20, len(committed), b"by 20")
 
 
 def test_changes_can_be_carried_by_another_database() -> None:
@@ -222,4 +222,4 @@ async def test_a_broken_memory_store_commits_nothing() -> None:
         await claim.commit(Changes(1, b"one"))
     store.fail_after = None
 
-    assert await store.claimed("orders") == Claimed(1)
+    assert await store.claimed("orders") == ClaimState(1)

@@ -10,14 +10,14 @@ import trio
 import trio.testing
 
 from conduit_py.errors import StateFailed
-from conduit_py.store.database import Database
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.database import StateDatabase
+from conduit_py.store.sqlite.store import SqliteStore
 
 
 class Gate:
     """Holds the store's thread at its next statement until opened, and keeps the statements it has seen."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: StateDatabase) -> None:
         self.statements: list[str] = []
         self._reached = threading.Event()
         self._open = threading.Event()
@@ -42,7 +42,7 @@ async def hold(store: SqliteStore, gate: Gate, nursery: trio.Nursery) -> None:
 
 
 async def test_all_writes_that_wait_share_one_commit(tmp_path: Path) -> None:
-    database = Database.open(tmp_path)
+    database = StateDatabase.open(tmp_path)
     gate = Gate(database)
     async with SqliteStore(database) as store:
         async with trio.open_nursery() as nursery:
@@ -58,7 +58,7 @@ async def test_all_writes_that_wait_share_one_commit(tmp_path: Path) -> None:
 
 
 async def test_a_group_of_different_writes_is_one_transaction_in_order(tmp_path: Path) -> None:
-    database = Database.open(tmp_path)
+    database = StateDatabase.open(tmp_path)
     gate = Gate(database)
     async with SqliteStore(database) as store:
         async with trio.open_nursery() as nursery:
@@ -77,7 +77,7 @@ async def test_a_group_of_different_writes_is_one_transaction_in_order(tmp_path:
 
 
 async def test_nobody_is_answered_before_the_commit(tmp_path: Path) -> None:
-    database = Database.open(tmp_path)
+    database = StateDatabase.open(tmp_path)
     gate = Gate(database)
     answered = []
 
@@ -97,7 +97,7 @@ async def test_nobody_is_answered_before_the_commit(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_caller_leaves_at_once_and_the_others_are_answered(tmp_path: Path) -> None:
-    database = Database.open(tmp_path)
+    database = StateDatabase.open(tmp_path)
     gate = Gate(database)
     async with SqliteStore(database) as store:
         async with trio.open_nursery() as nursery:
@@ -121,7 +121,7 @@ async def test_a_cancelled_caller_leaves_at_once_and_the_others_are_answered(tmp
 
 
 async def test_a_read_never_shows_what_is_rolled_back(tmp_path: Path) -> None:
-    database = Database.open(tmp_path)
+    database = StateDatabase.open(tmp_path)
     fill(database)
     gate = Gate(database)
     read: list[dict[str, bytes]] = []
@@ -140,7 +140,7 @@ async def test_a_read_never_shows_what_is_rolled_back(tmp_path: Path) -> None:
 
 
 async def test_a_full_disk_fails_the_whole_group_and_leaves_nothing_of_it(tmp_path: Path) -> None:
-    database = Database.open(tmp_path)
+    database = StateDatabase.open(tmp_path)
     fill(database)
     gate = Gate(database)
     async with SqliteStore(database) as store:
@@ -157,7 +157,7 @@ async def test_a_full_disk_fails_the_whole_group_and_leaves_nothing_of_it(tmp_pa
 
 
 async def test_a_full_disk_that_fails_a_transaction_of_several_statements_rolls_all_back(tmp_path: Path) -> None:
-    database = Database.open(tmp_path)
+    database = StateDatabase.open(tmp_path)
     fill(database)
     gate = Gate(database)
 
@@ -179,7 +179,7 @@ async def test_a_full_disk_that_fails_a_transaction_of_several_statements_rolls_
 
 
 async def test_a_full_disk_does_not_outlast_itself(tmp_path: Path) -> None:
-    database = Database.open(tmp_path)
+    database = StateDatabase.open(tmp_path)
     fill(database)
     async with SqliteStore(database) as store:
         await expect_full(store, {"web": b"x" * 1_000_000})
@@ -191,7 +191,7 @@ async def test_a_full_disk_does_not_outlast_itself(tmp_path: Path) -> None:
 
 
 async def test_a_write_that_cannot_be_bound_is_rolled_back_with_its_group_and_the_next_goes_on(tmp_path: Path) -> None:
-    database = Database.open(tmp_path)
+    database = StateDatabase.open(tmp_path)
     database.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
     gate = Gate(database)
 
@@ -214,7 +214,7 @@ async def test_a_write_that_cannot_be_bound_is_rolled_back_with_its_group_and_th
 
 
 async def test_closing_finishes_the_writes_that_wait(tmp_path: Path) -> None:
-    database = Database.open(tmp_path)
+    database = StateDatabase.open(tmp_path)
     gate = Gate(database)
     store = SqliteStore(database)
     async with trio.open_nursery() as nursery:
@@ -230,7 +230,7 @@ async def test_closing_finishes_the_writes_that_wait(tmp_path: Path) -> None:
         assert await reopened.positions("orders") == {"web": b"1"}
 
 
-def fill(database: Database) -> None:
+def fill(database: StateDatabase) -> None:
     """Let the database grow no further, as on a full disk; what fits into its free pages may still be saved."""
     rows = [("orders", "position", "web", b"before")]
     database.connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)

@@ -8,9 +8,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from conduit_py.store.letter import LetterState
-from conduit_py.store.letter_filter import LetterFilter
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.store import SqliteStore
+from conduit_py.store.stored_letter import LetterFilter, LetterState
 
 RECORDS = 20
 REFUSED = [5, 10, 15, 20]

@@ -14,10 +14,10 @@ import trio.testing
 from postgres_server import PostgresServer
 
 from conduit_py.errors import EnvironmentUnfit, Fenced, Repeated, RunElsewhere, StateFailed
-from conduit_py.store.claim import Changes, Claimed
+from conduit_py.store.claim import Changes, ClaimState
 from conduit_py.store.opening import open_store
-from conduit_py.store.postgres import PostgresStore
-from conduit_py.store.postgres_schema import FORMAT_VERSION
+from conduit_py.store.postgres.schema import FORMAT_VERSION
+from conduit_py.store.postgres.store import PostgresStore
 from conduit_py.store.tables import Tables
 
 CHILD = Path(__file__).with_name("claim_child.py")
@@ -42,13 +42,13 @@ async def test_claims_in_two_servers_fence_each_other(stores: list[PostgresStore
     with pytest.raises(Fenced):
         await first.commit(Changes(2, b"mine"))
 
-    assert await stores[0].claimed("orders") == Claimed(2, 2, b"two")
+    assert await stores[0].claimed("orders") == ClaimState(2, 2, b"two")
     assert await first.get(b"k") == b"2"
 
 
 async def test_a_claim_waits_for_a_commit_that_is_under_way_and_finds_it(stores: list[PostgresStore]) -> None:
     claim = await stores[0].claim("orders")
-    newer: list[Claimed] = []
+    newer: list[ClaimState] = []
     entered, go_on = trio.Event(), trio.Event()
     token = trio.lowlevel.current_trio_token()
 
@@ -59,7 +59,7 @@ async def test_a_claim_waits_for_a_commit_that_is_under_way_and_finds_it(stores:
 
     async def claim_again() -> None:
         again = await stores[1].claim("orders")
-        newer.append(Claimed(again.fence, again.committed, again.checkpoint))
+        newer.append(ClaimState(again.fence, again.committed, again.checkpoint))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stores[0].transact, slowly)
@@ -70,7 +70,7 @@ async def test_a_claim_waits_for_a_commit_that_is_under_way_and_finds_it(stores:
         go_on.set()
 
     assert waited
-    assert newer == [Claimed(2, 1, b"one")]
+    assert newer == [ClaimState(2, 1, b"one")]
 
 
 async def wait_for_lock(store: PostgresStore) -> None:
@@ -198,7 +198,7 @@ async def test_a_connection_that_breaks_within_a_transaction_fails_it_whole_and_
     await claim.commit(Changes(1, b"again"))
 
     assert isinstance(failed.value.__cause__, psycopg.OperationalError)
-    assert await stores[1].claimed("orders") == Claimed(1, 1, b"again")
+    assert await stores[1].claimed("orders") == ClaimState(1, 1, b"again")
 
 
 async def test_a_transaction_that_would_wait_for_ever_is_run_again(stores: list[PostgresStore]) -> None:
@@ -220,7 +220,7 @@ async def test_a_transaction_that_would_wait_for_ever_is_run_again(stores: list[
         nursery.start_soon(stores[1].transact, lambda tables: cross("b", "a", tables))
 
     assert len(runs) >= 3
-    assert [await stores[0].claimed(owner) for owner in "ab"] == [Claimed(3), Claimed(3)]
+    assert [await stores[0].claimed(owner) for owner in "ab"] == [ClaimState(3), ClaimState(3)]
 
 
 def end_connections(database: Database) -> None:
@@ -241,7 +241,7 @@ async def test_servers_that_create_the_tables_at_once_take_turns(postgres: str) 
     async with await PostgresStore.open(postgres) as store:
         claimed = await store.claimed("orders")
 
-    assert claimed == Claimed(5)
+    assert claimed == ClaimState(5)
 
 
 async def test_a_newer_format_is_refused_and_left_alone(postgres: str) -> None:
@@ -320,5 +320,5 @@ async def test_a_cancelled_caller_leaves_and_its_transaction_is_whole_or_absent(
     # A newer claim waits for what is under way.
     after = await stores[1].claim("orders")
 
-    assert during == Claimed(1)
+    assert during == ClaimState(1)
     assert (after.fence, after.committed, after.checkpoint) == (2, 1, b"one")

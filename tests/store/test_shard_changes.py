@@ -3,7 +3,7 @@
 import pytest
 
 from conduit_py.errors import StaleToken
-from conduit_py.lease.progress_point import end, offset
+from conduit_py.queue.content import end_point, point_at
 from conduit_py.store.claim import Changes, ShardChange
 from conduit_py.store.store import Store
 
@@ -24,53 +24,55 @@ async def positions(store: Store) -> dict[str, bytes]:
 async def test_qw_k1_changes_chain_from_transaction_to_transaction(store: Store) -> None:
     await store.shards.open("files", ["a", "b"], "mine")
 
-    await commit(store, change("a", b"", offset(5)), change("b", b"", offset(2)))
-    await commit(store, change("a", offset(5), offset(9)), change("b", offset(2), end(4), done=True))
+    await commit(store, change("a", b"", point_at(5)), change("b", b"", point_at(2)))
+    await commit(store, change("a", point_at(5), point_at(9)), change("b", point_at(2), end_point(4), done=True))
 
-    assert await positions(store) == {"a": offset(9), "b": end(4)}
+    assert await positions(store) == {"a": point_at(9), "b": end_point(4)}
 
 
 async def test_qw_k2_a_change_counts_once(store: Store) -> None:
     await store.shards.open("files", ["a"], "mine")
-    await commit(store, change("a", b"", offset(5)))
+    await commit(store, change("a", b"", point_at(5)))
 
     with pytest.raises(StaleToken):
-        await commit(store, change("a", b"", offset(5)))
+        await commit(store, change("a", b"", point_at(5)))
 
-    assert await positions(store) == {"a": offset(5)}
+    assert await positions(store) == {"a": point_at(5)}
 
 
 async def test_qw_k3_one_change_that_does_not_fit_keeps_all_from_being_made(store: Store) -> None:
     await store.shards.open("files", ["a", "b"], "mine")
-    await commit(store, change("a", b"", offset(5)))
+    await commit(store, change("a", b"", point_at(5)))
 
     with pytest.raises(StaleToken):
-        await commit(store, change("b", b"", offset(7)), change("a", offset(4), offset(8)))
+        await commit(store, change("b", b"", point_at(7)), change("a", point_at(4), point_at(8)))
 
-    assert await positions(store) == {"a": offset(5), "b": b""}
+    assert await positions(store) == {"a": point_at(5), "b": b""}
 
 
 async def test_qw_k4_work_that_came_later_joins_what_is_there(store: Store) -> None:
     await store.shards.open("files", ["a"], "mine")
-    await commit(store, change("a", b"", offset(5)))
+    await commit(store, change("a", b"", point_at(5)))
     await store.shards.open("files", ["b"], "mine")
 
-    await commit(store, change("a", offset(5), offset(6)), change("b", b"", offset(1)))
+    await commit(store, change("a", point_at(5), point_at(6)), change("b", b"", point_at(1)))
 
-    assert await positions(store) == {"a": offset(6), "b": offset(1)}
+    assert await positions(store) == {"a": point_at(6), "b": point_at(1)}
 
 
 async def test_qw_k5_changes_of_one_transaction_chain_too_and_may_not_overlap(store: Store) -> None:
     await store.shards.open("files", ["a"], "mine")
 
     with pytest.raises(StaleToken):
-        await commit(store, change("a", b"", offset(5)), change("a", offset(4), offset(9)))
-    await commit(store, change("a", b"", offset(5)), change("a", offset(5), offset(9)))
+        await commit(store, change("a", b"", point_at(5)), change("a", point_at(4), point_at(9)))
+    await commit(store, change("a", b"", point_at(5)), change("a", point_at(5), point_at(9)))
 
-    assert await positions(store) == {"a": offset(9)}
+    assert await positions(store) == {"a": point_at(9)}
 
 
-@pytest.mark.parametrize(("start", "stop"), [(offset(5), offset(5)), (offset(5), offset(4)), (end(5), offset(6))])
+@pytest.mark.parametrize(
+    ("start", "stop"), [(point_at(5), point_at(5)), (point_at(5), point_at(4)), (end_point(5), point_at(6))]
+)
 def test_qw_k6_there_is_no_change_without_progress(start: bytes, stop: bytes) -> None:
     with pytest.raises(AssertionError, match="no progress of 'a'"):
         change("a", start, stop)

@@ -7,12 +7,12 @@ import pytest
 from conduit_py.errors import StaleToken
 from conduit_py.store.claim import Changes, ShardChange
 from conduit_py.store.store import Store
-from conduit_py.store.tables import Shard
+from conduit_py.store.tables import ShardState
 
 PassTime = Callable[[float], Awaitable[None]]
 
 
-def plain(shards: list[Shard]) -> list[tuple[str, str, bytes, bool]]:
+def plain(shards: list[ShardState]) -> list[tuple[str, str, bytes, bool]]:
     return [(shard.shard, shard.token, shard.position, shard.done) for shard in shards]
 
 

@@ -15,10 +15,9 @@ import trio
 
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.status import PipelineState, Status
-from conduit_py.store.claim import Changes, Claimed
-from conduit_py.store.database import APPLICATION_ID, Database
-from conduit_py.store.schema import FORMAT_VERSION, SCHEMA
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.claim import Changes, ClaimState
+from conduit_py.store.sqlite.database import APPLICATION_ID, FORMAT_VERSION, SCHEMA, StateDatabase
+from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import ConnectorEntry
 
 CHILD = Path(__file__).with_name("store_child.py")
@@ -75,7 +74,7 @@ async def test_a_missing_directory_is_created_with_its_parents(tmp_path: Path) -
 
 async def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
     # A test cannot pull the plug; that FULL and WAL are really on is the next best thing.
-    database = Database.open(tmp_path)
+    database = StateDatabase.open(tmp_path)
     pragmas = [database.connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
     database.close()
 
@@ -262,7 +261,7 @@ async def test_a_database_of_an_earlier_version_is_brought_up_to_date_with_all_i
         await claim.commit(Changes(1, b"one"))
     async with await SqliteStore.open(tmp_path / "state") as store:
         assert await store.positions("orders") == {"web": b"1"}
-        assert await store.claimed("orders") == Claimed(1, 1, b"one")
+        assert await store.claimed("orders") == ClaimState(1, 1, b"one")
 
     connection = sqlite3.connect(tmp_path / "state" / "state.db")
     assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT_VERSION,)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from conduit_py.errors import StateLocked
-from conduit_py.store.database import Database
-from conduit_py.store.lock import StateLock
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.database import StateDatabase
+from conduit_py.store.sqlite.lock import StateLock
+from conduit_py.store.sqlite.store import SqliteStore
 
 CHILD = Path(__file__).with_name("store_child.py")
 ADVICE = "stop that process, or choose another directory with --state"
@@ -81,21 +81,21 @@ def test_a_forked_child_that_ends_takes_neither_lock_nor_log_away(tmp_path: Path
     script = f"""
 import os, sys
 from pathlib import Path
-from conduit_py.store.database import Database
-database = Database.open(Path({str(tmp_path)!r}))
+from conduit_py.store.sqlite.database import StateDatabase
+database = StateDatabase.open(Path({str(tmp_path)!r}))
 database.connection.execute("INSERT INTO entries VALUES ('orders', 'position', 'web', '1')")
 if os.fork() == 0:
     sys.exit()
 os.wait()
 database.connection.execute("INSERT INTO entries VALUES ('orders', 'position', 'shop', '2')")
 try:
-    Database.open(Path({str(tmp_path)!r}))
+    StateDatabase.open(Path({str(tmp_path)!r}))
 except Exception as error:
     print(error.code, flush=True)
 os.kill(os.getpid(), 9)
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
-    database = Database.open(tmp_path)
+    database = StateDatabase.open(tmp_path)
     nodes = [node for (node,) in database.connection.execute("SELECT node FROM entries ORDER BY node")]
     database.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.store import SqliteStore
 
 CHILD = Path(__file__).with_name("store_child.py")
 CALLERS = 8

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conduit_py.store.memory import MemoryStore
-from conduit_py.store.sqlite import SqliteStore
+from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import Store
 
 SOURCES = ("web", "shop", "fax")

@@ -15,10 +15,10 @@ from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import (
     Delay,
+    EventLog,
     Fail,
-    Log,
-    MortalStore,
     OnAnswer,
+    OutageStore,
     Refuse,
     ScriptedDestination,
     ScriptedSource,
@@ -28,7 +28,9 @@ from conduit_py.testing import (
 )
 
 
-def made(log: Log, *, records: int = 9, acks: AckMode = AckMode.WRITE, handler: Any = "drop", **lake: Any) -> Pipeline:
+def made(
+    log: EventLog, *, records: int = 9, acks: AckMode = AckMode.WRITE, handler: Any = "drop", **lake: Any
+) -> Pipeline:
     return Pipeline(
         "p",
         sources=[Source("source", ScriptedSource(records=records, log=log, prunes=True), batch_size=3, window=6)],
@@ -42,8 +44,8 @@ def made(log: Log, *, records: int = 9, acks: AckMode = AckMode.WRITE, handler: 
 async def test_the_position_is_saved_then_acked_then_the_record_written(
     acks: AckMode, autojump_clock: MockClock
 ) -> None:
-    log = Log()
-    state = await Supervisor(made(log, acks=acks), MortalStore(log)).run()
+    log = EventLog()
+    state = await Supervisor(made(log, acks=acks), OutageStore(log)).run()
 
     assert state.status is Status.COMPLETED
     assert log.acked["source"] == [position_of(n) for n in range(9)]
@@ -65,8 +67,8 @@ async def test_the_position_is_saved_then_acked_then_the_record_written(
 async def test_a_crash_at_any_moment_never_repeats_and_loses_only_what_was_on_its_way(acks: AckMode, seed: int) -> None:
     losses = set()
     for moment in itertools.count():
-        log = Log()
-        store = MortalStore(log)
+        log = EventLog()
+        store = OutageStore(log)
         script: dict[int, Any] = {4: OnAnswer(Delay(1)), 5: Refuse("no")}
         dying = Supervisor(made(log, acks=acks, script=script), store)
         struck = await run_with_outage(dying.run, log=log, moment=moment)
@@ -91,7 +93,7 @@ async def test_a_crash_at_any_moment_never_repeats_and_loses_only_what_was_on_it
 
 @simulated(seeds=range(10))
 async def test_the_window_still_bounds_what_is_in_flight(seed: int) -> None:
-    log = Log()
+    log = EventLog()
     slow: dict[int, Any] = {n: Delay(1) for n in range(40)}
     state = await Supervisor(made(log, records=40, script=slow), MemoryStore()).run()
 
@@ -107,7 +109,7 @@ async def test_the_window_still_bounds_what_is_in_flight(seed: int) -> None:
 
 @simulated(seeds=range(5))
 async def test_filters_splits_and_refusals_are_settled_as_ever(seed: int) -> None:
-    log = Log()
+    log = EventLog()
 
     def shape(record: Record) -> list[Record] | None:
         n = record.payload["n"]
@@ -127,7 +129,7 @@ async def test_filters_splits_and_refusals_are_settled_as_ever(seed: int) -> Non
 
 @simulated(seeds=range(5))
 async def test_a_failed_write_is_not_repeated_by_a_restart(seed: int) -> None:
-    log, store = Log(), MemoryStore()
+    log, store = EventLog(), MemoryStore()
     settings: dict[str, Any] = {"script": {4: Fail("down", times=1)}}
     first = await Supervisor(made(log, **settings), store).run()
     second = await Supervisor(made(log, **settings), store).run()
@@ -141,7 +143,7 @@ async def test_a_failed_write_is_not_repeated_by_a_restart(seed: int) -> None:
 
 
 async def test_a_store_that_fails_keeps_the_records_from_being_written(autojump_clock: MockClock) -> None:
-    log = Log()
+    log = EventLog()
     store = MemoryStore()
     supervisor = Supervisor(made(log), store)
     # The state and the two connectors are saved; the first position is not.
@@ -156,7 +158,7 @@ async def test_a_store_that_fails_keeps_the_records_from_being_written(autojump_
 
 def test_a_handler_that_would_keep_letters_is_refused() -> None:
     with pytest.raises(PipelineInvalid) as invalid:
-        compile_pipeline(made(Log(), handler=ScriptedDestination()))
+        compile_pipeline(made(EventLog(), handler=ScriptedDestination()))
 
     [problem] = invalid.value.problems
     assert (problem.path, problem.message) == ("dead_letters", "at_most_once drops refused records")

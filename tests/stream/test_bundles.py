@@ -18,7 +18,7 @@ from conduit_py.store.memory import MemoryStore
 SIZE = 10
 
 
-class Bundles(sdk.Source[sdk.Options]):
+class Bundles(sdk.SourceConnector[sdk.Options]):
     """Bundles of ten records each: bundle 2 has those from 20 on."""
 
     def __init__(self, count: int) -> None:

@@ -36,7 +36,7 @@ class LakeOptions(sdk.Options):
     seen: Any = None
 
 
-class Lake(sdk.Destination[LakeOptions]):
+class Lake(sdk.DestinationConnector[LakeOptions]):
     """Notes what it is told."""
 
     heard: list[Any]

@@ -64,7 +64,7 @@ class Shared:
         return self
 
 
-class SyncSource(Shared, sdk.Source[sdk.Options]):
+class SyncSource(Shared, sdk.SourceConnector[sdk.Options]):
     """Counts to `records`; then ends, or waits until it is told to stop."""
 
     records = 5
@@ -103,7 +103,7 @@ class StoppedSource(SyncSource):
         self.calls.released.set()
 
 
-class SyncDestination(Shared, sdk.Destination[sdk.Options]):
+class SyncDestination(Shared, sdk.DestinationConnector[sdk.Options]):
     """Takes everything; the write number `stuck_at` waits for its release."""
 
     stuck_at: int | None = None
@@ -148,7 +148,9 @@ class LaterDestination(SyncDestination):
         return [Answer(self.pending.get(timeout=300))]
 
 
-def made(source: sdk.Source[Any], destination: sdk.Destination[Any], *, stop_seconds: float = 30) -> Pipeline:
+def made(
+    source: sdk.SourceConnector[Any], destination: sdk.DestinationConnector[Any], *, stop_seconds: float = 30
+) -> Pipeline:
     return Pipeline(
         "p",
         sources=[Source("source", source, batch_size=2)],
@@ -334,7 +336,7 @@ class TestBlocking:
             blocking = False
             records = 6
 
-        class Sizing(sdk.Destination[sdk.Options]):
+        class Sizing(sdk.DestinationConnector[sdk.Options]):
             async def write(self, batch: Batch) -> None:
                 sizes.append(len(batch))
 

@@ -11,7 +11,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.testing import Delay, Log, OnAnswer, Refuse, ScriptedDestination, ScriptedSource, simulated
+from conduit_py.testing import Delay, EventLog, OnAnswer, Refuse, ScriptedDestination, ScriptedSource, simulated
 
 RESTARTS = Recovery(delay_seconds=1, retries=5)
 
@@ -20,7 +20,7 @@ class World:
     """Sources whose destination refuses some numbers, and the letters kept of each source."""
 
     def __init__(self) -> None:
-        self.log = Log()
+        self.log = EventLog()
         self.letters: list[tuple[str, int]] = []
 
     async def keep(self, letter: DeadLetter) -> None:

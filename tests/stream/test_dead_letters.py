@@ -18,13 +18,13 @@ from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import (
     Block,
     Delay,
+    EventLog,
     Fail,
-    Log,
     OnAnswer,
     Refuse,
     ScriptedDestination,
     ScriptedSource,
-    numbered,
+    numbered_record,
     position_of,
     simulated,
 )
@@ -33,7 +33,7 @@ PATIENT = Recovery(delay_seconds=1, retries=5)
 
 
 def made(
-    log: Log, handler: Any, *, refused: dict[int, Any], records: int = 10, batch_size: int = 4, **letters: Any
+    log: EventLog, handler: Any, *, refused: dict[int, Any], records: int = 10, batch_size: int = 4, **letters: Any
 ) -> Pipeline:
     """One source whose destination refuses some records."""
     return Pipeline(
@@ -48,7 +48,7 @@ async def run(pipeline: Pipeline, store: MemoryStore | None = None) -> PipelineS
     return await Supervisor(pipeline, store or MemoryStore(), recovery=PATIENT).run()
 
 
-def acked(log: Log, source: str = "source") -> list[int]:
+def acked(log: EventLog, source: str = "source") -> list[int]:
     return [int(position) for position in log.acked[source]]
 
 
@@ -61,7 +61,7 @@ class TestStop:
 
     @simulated(seeds=range(10))
     async def test_it_is_degraded_with_the_error_of_the_record_and_does_not_restart(self, seed: int) -> None:
-        log, store = Log(), MemoryStore()
+        log, store = EventLog(), MemoryStore()
         state = await run(made(log, "stop", refused=no(5)), store)
 
         assert state.status is Status.DEGRADED
@@ -82,7 +82,7 @@ class TestDrop:
     """Refused records are logged, counted and gone."""
 
     async def test_everything_is_acked(self, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-        log = Log()
+        log = EventLog()
         supervisor = Supervisor(made(log, "drop", refused=no(0, 5, 9)), MemoryStore())
         with caplog.at_level(logging.WARNING, "conduit_py.dead_letters"):
             state = await supervisor.run()
@@ -100,7 +100,7 @@ class TestCallable:
 
     @pytest.mark.parametrize("sync", [False, True])
     async def test_it_is_given_every_letter_in_order(self, sync: bool) -> None:
-        log, letters, threads = Log(), [], set()
+        log, letters, threads = EventLog(), [], set()
 
         async def keep(letter: DeadLetter) -> None:
             await trio.lowlevel.checkpoint()
@@ -119,7 +119,7 @@ class TestCallable:
 
     @pytest.mark.parametrize("sync", [False, True])
     async def test_when_it_fails_its_record_and_all_after_it_are_not_acked(self, sync: bool) -> None:
-        log, letters = Log(), []
+        log, letters = EventLog(), []
 
         async def keep(letter: DeadLetter) -> None:
             keep_blocking(letter)
@@ -145,7 +145,7 @@ class TestCallable:
         assert supervisor.progress().dead_letters == 2
 
 
-class Refusing(sdk.Destination[sdk.Options]):
+class Refusing(sdk.DestinationConnector[sdk.Options]):
     """A dead-letter destination that answers its first write with `answer`."""
 
     def answering(self, answer: Any) -> "Refusing":
@@ -169,7 +169,7 @@ class TestDestination:
     async def test_letters_are_durable_before_their_records_are_acked(
         self, acks: AckMode, autojump_clock: MockClock
     ) -> None:
-        log = Log()
+        log = EventLog()
         script: dict[int, Any] = {n: OnAnswer(Delay(5)) for n in range(10)} if acks is AckMode.LATER else {}
         shelf = ScriptedDestination(name="shelf", log=log, acks=acks, script=script)
         state = await run(made(log, shelf, refused=no(1, 4, 5)))
@@ -187,7 +187,7 @@ class TestDestination:
         log.check()
 
     async def test_the_record_of_a_letter_tells_everything(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         shelf = ScriptedDestination(name="shelf", log=log)
         await run(made(log, shelf, refused=no(5)))
 
@@ -210,9 +210,9 @@ class TestDestination:
             "error": "no 5",
             "attempt": 1,
             "failures": [{"node": "lake", "error": "no 5", "attempt": 1}],
-            "record": numbered(5).to_map(),
+            "record": numbered_record(5).to_map(),
         }
-        assert Record.from_map(after["record"]) == numbered(5)
+        assert Record.from_map(after["record"]) == numbered_record(5)
 
     @pytest.mark.parametrize(
         ("answer", "why", "safe"),
@@ -228,7 +228,7 @@ class TestDestination:
     async def test_when_it_refuses_or_fails_the_letter_its_record_is_not_acked(
         self, answer: Any, why: str, safe: int, autojump_clock: MockClock
     ) -> None:
-        log = Log()
+        log = EventLog()
         pipeline = made(log, Refusing().answering(answer), refused=no(1, 4, 5), batch_size=10)
         supervisor = Supervisor(pipeline, MemoryStore(), recovery=PATIENT)
         state = await supervisor.run()
@@ -244,7 +244,7 @@ class TestDestination:
         assert supervisor.progress().dead_letters == (1 if safe == 4 else 0)
 
     async def test_an_answer_that_refuses_a_letter_later_counts_as_well(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         shelf = ScriptedDestination(
             name="shelf", log=log, acks=AckMode.LATER, script={1: OnAnswer(Delay(9)), 4: Refuse("too heavy")}
         )
@@ -255,7 +255,7 @@ class TestDestination:
         assert acked(log) == [0, 1, 2, 3]
 
     async def test_an_open_that_fails_keeps_everything_from_being_read(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         shelf = ScriptedDestination(name="shelf", log=log, at_open=Fail("no such bucket", error=FatalError))
         state = await run(made(log, shelf, refused={}))
 
@@ -267,7 +267,7 @@ class TestDestination:
         log.check()
 
     async def test_a_stuck_one_is_cut_off_by_force_and_acks_nothing(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         shelf = ScriptedDestination(name="shelf", log=log, script={4: Block()})
         supervisor = Supervisor(made(log, shelf, refused=no(4)), MemoryStore())
         async with trio.open_nursery() as nursery:
@@ -281,7 +281,7 @@ class TestDestination:
 
 @simulated(seeds=range(10))
 async def test_letters_of_two_sources_are_in_the_order_of_each(seed: int) -> None:
-    log = Log()
+    log = EventLog()
     shelf = ScriptedDestination(name="shelf", log=log, script={n: Delay(0.5) for n in range(20)})
     pipeline = Pipeline(
         "p",
@@ -304,7 +304,7 @@ async def test_letters_of_two_sources_are_in_the_order_of_each(seed: int) -> Non
 
 @simulated(seeds=range(10))
 async def test_a_letter_has_the_record_as_it_stood_at_the_failing_node(seed: int) -> None:
-    log, letters = Log(), []
+    log, letters = EventLog(), []
 
     async def keep(letter: DeadLetter) -> None:
         letters.append(letter)

@@ -14,23 +14,23 @@ from conduit_py.sdk import AckMode, Answer, Batch, MessageId
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import (
+    AnswerUnknown,
     Block,
     Delay,
+    EventLog,
     Fail,
-    Log,
-    Mistake,
     OnAnswer,
     Refuse,
-    Repeat,
+    RepeatAnswer,
     ScriptedDestination,
     ScriptedSource,
-    Step,
+    ScriptStep,
     position_of,
     simulated,
 )
 
 
-def made(log: Log, connector: Any = None, *, stop_seconds: float = 30, records: int = 12, **lake: Any) -> Pipeline:
+def made(log: EventLog, connector: Any = None, *, stop_seconds: float = 30, records: int = 12, **lake: Any) -> Pipeline:
     if connector is None:
         connector = ScriptedDestination(name="lake", log=log, acks=AckMode.LATER, **lake)
     return Pipeline(
@@ -45,18 +45,18 @@ def made(log: Log, connector: Any = None, *, stop_seconds: float = 30, records: 
 class Letters:
     """Keeps letters in the log, as events."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: EventLog) -> None:
         self.log = log
 
     async def __call__(self, letter: DeadLetter) -> None:
         self.log.note("letters", "keep", str(letter.message.sequence), letter.error)
 
 
-def kept(log: Log) -> list[tuple[str, ...]]:
+def kept(log: EventLog) -> list[tuple[str, ...]]:
     return [event.what for event in log.did("keep")]
 
 
-class Outspoken(sdk.Destination[sdk.Options]):
+class Outspoken(sdk.DestinationConnector[sdk.Options]):
     """Answers with what it was given, once something was written, then with what is outstanding."""
 
     acks = AckMode.LATER
@@ -91,7 +91,7 @@ class TestOrder:
 
     @simulated(seeds=range(10))
     async def test_late_refusals_become_letters_in_the_order_of_the_source(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         script: dict[int, Any] = {n: OnAnswer(Delay((n * 5) % 7)) for n in range(12)}
         script |= {3: (Refuse("three"), OnAnswer(Delay(9))), 4: Refuse("four"), 10: (Refuse("ten"), OnAnswer(Delay(3)))}
         state = await Supervisor(made(log, script=script, answer_chunks=[1, 2]), MemoryStore()).run()
@@ -103,7 +103,7 @@ class TestOrder:
 
     @simulated(seeds=range(10))
     async def test_answers_may_be_faster_than_the_return_of_the_write(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         script: dict[int, Any] = {n: Delay(1) for n in range(12)} | {6: (Delay(1), Refuse("six"))}
         state = await Supervisor(made(log, script=script, answers_early=True), MemoryStore()).run()
 
@@ -112,7 +112,7 @@ class TestOrder:
         assert kept(log) == [("6", "six")]
 
     async def test_nobody_asks_for_answers_while_none_is_outstanding(self, autojump_clock: MockClock) -> None:
-        lake, log = Outspoken().saying(), Log()
+        lake, log = Outspoken().saying(), EventLog()
         pipeline = made(log, lake, records=1)
         pipeline.sources[0] = Source("source", ScriptedSource(records=2, log=log, script={1: Delay(60)}))
         async with trio.open_nursery() as nursery:
@@ -135,7 +135,7 @@ class TestOrder:
                 written, self.written = self.written, []
                 return [Answer(message) for message in written]
 
-        log = Log()
+        log = EventLog()
         state = await Supervisor(made(log, Polling().saying()), MemoryStore()).run()
 
         assert state.status is Status.COMPLETED
@@ -148,12 +148,15 @@ class TestBrokenContracts:
     @pytest.mark.parametrize(
         ("step", "rule"),
         [
-            (Repeat(), "answered for MessageId(source='source', sequence=2, piece=()), which is not waiting"),
-            (Mistake(), "answered for MessageId(source='source', sequence=1000000000, piece=()), which is not waiting"),
+            (RepeatAnswer(), "answered for MessageId(source='source', sequence=2, piece=()), which is not waiting"),
+            (
+                AnswerUnknown(),
+                "answered for MessageId(source='source', sequence=1000000000, piece=()), which is not waiting",
+            ),
         ],
     )
-    async def test_by_surplus_answers(self, step: Step, rule: str, autojump_clock: MockClock) -> None:
-        log = Log()
+    async def test_by_surplus_answers(self, step: ScriptStep, rule: str, autojump_clock: MockClock) -> None:
+        log = EventLog()
         state = await Supervisor(made(log, script={2: OnAnswer(step)}), MemoryStore()).run()
 
         assert state.status is Status.DEGRADED
@@ -176,7 +179,7 @@ class TestBrokenContracts:
         ],
     )
     async def test_by_wrong_values(self, said: Any, rule: str, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         state = await Supervisor(made(log, Outspoken().saying(said)), MemoryStore()).run()
 
         assert state.error is not None
@@ -184,13 +187,13 @@ class TestBrokenContracts:
         assert log.acked["source"] == []
 
     async def test_by_having_no_answers_at_all(self, autojump_clock: MockClock) -> None:
-        class Silent(sdk.Destination[sdk.Options]):
+        class Silent(sdk.DestinationConnector[sdk.Options]):
             acks = AckMode.LATER
 
             async def write(self, batch: Batch) -> None:
                 pass
 
-        state = await Supervisor(made(Log(), Silent()), MemoryStore()).run()
+        state = await Supervisor(made(EventLog(), Silent()), MemoryStore()).run()
 
         assert state.error is not None
         assert (state.error.code, state.error.node) == ("contract.broken", "lake")
@@ -203,7 +206,7 @@ class TestBrokenContracts:
                 await trio.sleep(1)
                 return {0: "no"}
 
-        state = await Supervisor(made(Log(), Contradictory().saying()), MemoryStore()).run()
+        state = await Supervisor(made(EventLog(), Contradictory().saying()), MemoryStore()).run()
 
         assert state.error is not None
         assert state.error.code == "contract.broken"
@@ -229,7 +232,7 @@ class TestTheEnd:
 
         finished_at: list[float] = []
         lake = Gathering().saying()
-        state = await Supervisor(made(Log(), lake), MemoryStore()).run()
+        state = await Supervisor(made(EventLog(), lake), MemoryStore()).run()
 
         assert state.status is Status.COMPLETED
         assert finished_at == [trio.current_time()]
@@ -242,7 +245,7 @@ class TestTheEnd:
                 await trio.sleep(1)
                 return {index: f"no {message.sequence}" for index, message in enumerate(batch.ids)}
 
-        log = Log()
+        log = EventLog()
         state = await Supervisor(made(log, Refusing().saying()), MemoryStore()).run()
 
         assert state.status is Status.COMPLETED
@@ -251,7 +254,7 @@ class TestTheEnd:
 
     @simulated(seeds=range(5))
     async def test_an_answer_that_never_comes_holds_up_a_stop_until_its_deadline(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         supervisor = Supervisor(made(log, script={5: OnAnswer(Block())}, stop_seconds=7), MemoryStore())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
@@ -268,7 +271,7 @@ class TestTheEnd:
 
     @simulated(seeds=range(10))
     async def test_answers_that_fail_end_the_run_and_a_restart_loses_nothing(self, seed: int) -> None:
-        log, store = Log(), MemoryStore()
+        log, store = EventLog(), MemoryStore()
         script: dict[int, Any] = {5: OnAnswer(Fail("link down", times=2)), 9: OnAnswer(Delay(3))}
         for _ in range(2):
             failed = await Supervisor(made(log, script=script), store).run()
@@ -306,7 +309,7 @@ class TestWholeBatches:
             return [batch]
 
     async def test_one_answer_acks_all_of_them(self, autojump_clock: MockClock) -> None:
-        log, lake = Log(), self.Wholesale().saying()
+        log, lake = EventLog(), self.Wholesale().saying()
         state = await Supervisor(made(log, lake), MemoryStore()).run()
 
         assert state.status is Status.COMPLETED
@@ -322,7 +325,7 @@ class TestWholeBatches:
             def about(self, batch: Batch) -> list[Any]:
                 return [Answer(batch.id(1), refused="later"), batch]
 
-        log = Log()
+        log = EventLog()
         state = await Supervisor(made(log, Choosy().saying()), MemoryStore()).run()
 
         assert state.status is Status.COMPLETED
@@ -351,7 +354,7 @@ class TestWholeBatches:
                 return None if fails else {1: "no"}
 
         written: list[int] = []
-        log = Log()
+        log = EventLog()
         pipeline = made(log, Early().saying())
         pipeline.destinations[0].retry = Retry(attempts=2)
         state = await Supervisor(pipeline, MemoryStore()).run()
@@ -366,7 +369,7 @@ class TestWholeBatches:
             def about(self, batch: Batch) -> list[Any]:
                 return [batch.select([2, 3]), Answer(batch.id(1)), batch.select([0])]
 
-        log = Log()
+        log = EventLog()
         state = await Supervisor(made(log, Halving().saying()), MemoryStore()).run()
 
         assert state.status is Status.COMPLETED
@@ -388,7 +391,7 @@ class TestWholeBatches:
     ) -> None:
         lake = self.Wholesale().saying()
         lake.about = about
-        state = await Supervisor(made(Log(), lake), MemoryStore()).run()
+        state = await Supervisor(made(EventLog(), lake), MemoryStore()).run()
 
         assert state.error is not None
         assert state.error.code == "contract.broken"
@@ -406,7 +409,7 @@ class TestWholeBatches:
                 await super().write(batch)
 
         sizes: list[int] = []
-        log = Log()
+        log = EventLog()
         pipeline = made(log, Stumbling().saying())
         pipeline.destinations[0].retry = Retry(attempts=2)
         state = await Supervisor(pipeline, MemoryStore()).run()

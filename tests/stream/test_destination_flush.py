@@ -15,8 +15,8 @@ from conduit_py.stream.writer import FLUSH_RECORDS_MAX, FLUSH_SECONDS
 from conduit_py.testing import (
     AwaitFlush,
     Delay,
+    EventLog,
     Fail,
-    Log,
     OnAnswer,
     OnFlush,
     ScriptedDestination,
@@ -26,7 +26,7 @@ from conduit_py.testing import (
 )
 
 
-def made(log: Log, *, source: dict[str, Any], batch_size: int = 256, window: int = 8192, **lake: Any) -> Pipeline:
+def made(log: EventLog, *, source: dict[str, Any], batch_size: int = 256, window: int = 8192, **lake: Any) -> Pipeline:
     lake.setdefault("acks", AckMode.FLUSH)
     return Pipeline(
         "p",
@@ -35,14 +35,14 @@ def made(log: Log, *, source: dict[str, Any], batch_size: int = 256, window: int
     )
 
 
-async def run(log: Log, **settings: Any) -> PipelineState:
+async def run(log: EventLog, **settings: Any) -> PipelineState:
     state = await Supervisor(made(log, **settings), MemoryStore()).run()
     log.check()
     return state
 
 
 async def test_a_lone_record_is_flushed_at_once(autojump_clock: MockClock) -> None:
-    log = Log()
+    log = EventLog()
     await run(log, source={"records": 3, "script": {n: Delay(60) for n in range(3)}})
 
     assert [event.at for event in log.did("flush", "lake")][:3] == [60, 120, 180]
@@ -50,7 +50,7 @@ async def test_a_lone_record_is_flushed_at_once(autojump_clock: MockClock) -> No
 
 
 async def test_records_that_follow_closely_share_a_flush_within_the_pace(autojump_clock: MockClock) -> None:
-    log = Log()
+    log = EventLog()
     script: dict[int, Any] = {n: Delay(FLUSH_SECONDS / 10) for n in range(1, 10)} | {10: Delay(60)}
     await run(log, source={"records": 11, "script": script})
 
@@ -65,7 +65,7 @@ async def test_records_that_follow_closely_share_a_flush_within_the_pace(autojum
 @pytest.mark.parametrize("flush_seconds", [0, 0.5])
 async def test_under_load_there_are_fewer_flushes_than_batches(flush_seconds: float, autojump_clock: MockClock) -> None:
     """Also when a flush takes longer than the pace: else every batch would wait for one of its own."""
-    log = Log()
+    log = EventLog()
     steps: dict[int, Any] = {n: (Delay(FLUSH_SECONDS / 5), OnFlush(Delay(flush_seconds / 4))) for n in range(0, 160, 4)}
     await run(log, source={"records": 160}, batch_size=4, script=steps)
 
@@ -78,7 +78,7 @@ async def test_under_load_there_are_fewer_flushes_than_batches(flush_seconds: fl
 
 @simulated(seeds=range(3))
 async def test_no_more_than_a_bounded_number_of_records_is_unflushed(seed: int) -> None:
-    log = Log()
+    log = EventLog()
     await run(log, source={"records": 3 * FLUSH_RECORDS_MAX}, window=10 * FLUSH_RECORDS_MAX)
 
     unflushed = worst = 0
@@ -92,7 +92,7 @@ async def test_no_more_than_a_bounded_number_of_records_is_unflushed(seed: int) 
 
 @simulated(seeds=range(10))
 async def test_a_window_smaller_than_the_pace_does_not_stall(seed: int) -> None:
-    log = Log()
+    log = EventLog()
     state = await run(log, source={"records": 100}, batch_size=3, window=7)
 
     assert state.status is Status.COMPLETED
@@ -102,7 +102,7 @@ async def test_a_window_smaller_than_the_pace_does_not_stall(seed: int) -> None:
 
 @simulated(seeds=range(10))
 async def test_nothing_is_acked_between_write_and_flush(seed: int) -> None:
-    log = Log()
+    log = EventLog()
     await run(log, source={"records": 30}, batch_size=4, script={n: OnFlush(Delay(1)) for n in range(30)})
 
     stored = 0
@@ -114,7 +114,7 @@ async def test_nothing_is_acked_between_write_and_flush(seed: int) -> None:
 
 @simulated(seeds=range(10))
 async def test_a_flush_that_fails_ends_the_run_and_acks_nothing_of_it(seed: int) -> None:
-    log, store = Log(), MemoryStore()
+    log, store = EventLog(), MemoryStore()
     settings: dict[str, Any] = {"source": {"records": 9}, "batch_size": 3, "script": {4: OnFlush(Fail("disk full"))}}
     state = await Supervisor(made(log, **settings), store).run()
 
@@ -132,7 +132,7 @@ class TestAnswersAfterAFlush:
 
     @simulated(seeds=range(10))
     async def test_it_is_flushed_while_the_source_waits_for_its_window(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         state = await run(
             log,
             source={"records": 40},
@@ -147,7 +147,7 @@ class TestAnswersAfterAFlush:
         assert log.acked["source"] == [position_of(n) for n in range(40)]
 
     async def test_it_is_flushed_while_the_source_is_idle(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         await run(
             log,
             source={"records": 2, "script": {1: Delay(60)}},

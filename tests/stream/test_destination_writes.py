@@ -15,8 +15,8 @@ from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.meter import Meter
 from conduit_py.testing import (
+    EventLog,
     Fail,
-    Log,
     Refuse,
     RefuseOutside,
     ScriptedDestination,
@@ -31,7 +31,7 @@ class World:
     """Six records in batches of three, the letters kept, and the meters of the run."""
 
     def __init__(self) -> None:
-        self.log = Log()
+        self.log = EventLog()
         self.letters: list[DeadLetter] = []
 
     async def keep(self, letter: DeadLetter) -> None:
@@ -59,7 +59,7 @@ class World:
         return Destination(id, ScriptedDestination(name=id, log=self.log, **settings), **own)
 
 
-class Answering(sdk.Destination[sdk.Options]):
+class Answering(sdk.DestinationConnector[sdk.Options]):
     """Returns or raises what `answer` gives for each batch, and keeps the numbers of every batch."""
 
     def giving(self, *answers: Any) -> "Answering":
@@ -147,7 +147,7 @@ class TestRefusals:
     async def test_a_destination_that_reorders_its_batch_harms_neither_others_nor_its_refusals(
         self, autojump_clock: MockClock
     ) -> None:
-        class Sorting(sdk.Destination[sdk.Options]):
+        class Sorting(sdk.DestinationConnector[sdk.Options]):
             async def write(self, batch: Batch) -> dict[int, str]:
                 batch.records.reverse()
                 batch.records.pop()
@@ -274,7 +274,7 @@ class TestRetries:
 async def test_a_destination_is_given_records_with_the_values_that_the_source_had(autojump_clock: MockClock) -> None:
     kept: list[Record] = []
 
-    class Keeping(sdk.Destination[sdk.Options]):
+    class Keeping(sdk.DestinationConnector[sdk.Options]):
         async def write(self, batch: Batch) -> None:
             kept.extend(batch)
 

@@ -16,8 +16,8 @@ from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import (
     Block,
     Delay,
+    EventLog,
     Fail,
-    Log,
     OnAnswer,
     Refuse,
     ScriptedDestination,
@@ -27,13 +27,17 @@ from conduit_py.testing import (
 )
 
 
-def source(id: str, log: Log, *, processors: Any = (), batch_size: int = 3, window: int = 12, **script: Any) -> Source:
+def source(
+    id: str, log: EventLog, *, processors: Any = (), batch_size: int = 3, window: int = 12, **script: Any
+) -> Source:
     script.setdefault("records", 20)
     connector = ScriptedSource(name=id, log=log, **script)
     return Source(id, connector, processors=processors, batch_size=batch_size, window=window)
 
 
-def sink(id: str, log: Log, *, processors: Any = (), after: Any = None, when: Any = None, **script: Any) -> Destination:
+def sink(
+    id: str, log: EventLog, *, processors: Any = (), after: Any = None, when: Any = None, **script: Any
+) -> Destination:
     connector = ScriptedDestination(name=id, log=log, **script)
     return Destination(id, connector, processors=processors, after=after, when=when)
 
@@ -47,7 +51,7 @@ class TestFanIn:
 
     @simulated(seeds=range(10))
     async def test_positions_that_collide_are_kept_apart(self, seed: int) -> None:
-        log, store = Log(), MemoryStore()
+        log, store = EventLog(), MemoryStore()
         pipeline = Pipeline(
             "p",
             sources=[source("a", log, records=20), source("b", log, records=13), source("c", log, records=1)],
@@ -70,7 +74,7 @@ class TestFanIn:
 
     @simulated(seeds=range(5))
     async def test_under_load_every_source_gets_its_share(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         slow: dict[int, Any] = {n: Delay(0.1) for n in range(0, 300, 3)}
         pipeline = Pipeline(
             "p",
@@ -90,7 +94,7 @@ class TestFanIn:
 
     @simulated(seeds=range(5))
     async def test_one_source_ends_and_the_others_go_on_until_all_have_ended(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         pipeline = Pipeline(
             "p",
             sources=[
@@ -114,7 +118,7 @@ class TestFanIn:
 
     @simulated(seeds=range(5))
     async def test_a_stop_ends_the_endless_ones(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         pipeline = Pipeline(
             "p",
             sources=[source("short", log, records=2), source("endless", log, records=7, bounded=False)],
@@ -132,7 +136,7 @@ class TestFanIn:
 
     @simulated(seeds=range(5))
     async def test_a_source_whose_window_is_full_does_not_hold_up_another(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         pipeline = Pipeline(
             "p",
             sources=[source("stuck", log, window=4), source("free", log)],
@@ -157,7 +161,7 @@ class TestGeneralGraphs:
 
     @simulated(seeds=range(10))
     async def test_branches_of_single_sources_and_a_fan_out_in_the_middle(self, seed: int) -> None:
-        log, letters = Log(), []
+        log, letters = EventLog(), []
 
         async def keep(letter: DeadLetter) -> None:
             letters.append(
@@ -211,7 +215,7 @@ class TestGeneralGraphs:
 
     @pytest.mark.parametrize("acks", list(AckMode))
     async def test_what_one_branch_changes_no_other_branch_sees(self, acks: AckMode, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
 
         def deface(record: Record) -> Record:
             record.payload["n"] += 1000
@@ -245,7 +249,7 @@ class TestGeneralGraphs:
 
     @simulated(seeds=range(10))
     async def test_a_split_in_one_branch_is_settled_there_alone(self, seed: int) -> None:
-        log, letters = Log(), []
+        log, letters = EventLog(), []
 
         async def keep(letter: DeadLetter) -> None:
             letters.append(letter.message[1:])
@@ -271,7 +275,7 @@ class TestGeneralGraphs:
 
     @simulated(seeds=range(10))
     async def test_a_failure_in_one_branch_ends_all_and_a_restart_repeats_for_all(self, seed: int) -> None:
-        log, store = Log(), MemoryStore()
+        log, store = EventLog(), MemoryStore()
 
         def made() -> Pipeline:
             return Pipeline(
@@ -299,7 +303,7 @@ class TestGeneralGraphs:
     async def test_processors_of_a_source_run_before_the_fan_in_and_those_of_a_destination_after_the_fan_out(
         self, seed: int
     ) -> None:
-        log = Log()
+        log = EventLog()
 
         def tag(letter: str) -> Any:
             def tagging(record: Record) -> Record:

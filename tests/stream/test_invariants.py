@@ -16,15 +16,15 @@ from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import (
     Block,
     Delay,
+    EventLog,
     Fail,
-    Log,
-    MortalStore,
     OnAck,
     OnAnswer,
+    OutageStore,
     Refuse,
     ScriptedDestination,
     ScriptedSource,
-    Step,
+    ScriptStep,
     run_with_outage,
     simulate,
     simulated,
@@ -34,7 +34,7 @@ QUICK = Recovery(delay_seconds=0.01, delay_max_seconds=0.01, retries=20)
 
 
 def pipeline(
-    log: Log,
+    log: EventLog,
     *,
     records: int = 20,
     processors: Sequence[Any] = (),
@@ -82,7 +82,7 @@ LATE = {number: OnAnswer(Delay((number * 7) % 5)) for number in range(40)}
 
 @simulated(seeds=range(30))
 async def test_invariant_1_order_is_kept_through_workers_splits_and_every_kind_of_ack(seed: int) -> None:
-    log = Log()
+    log = EventLog()
 
     async def jitter(record: Record) -> list[Record] | Record:
         await trio.sleep((record.payload["n"] * 13) % 4)
@@ -108,13 +108,13 @@ async def test_invariant_1_order_is_kept_through_workers_splits_and_every_kind_o
 
 @simulated(seeds=range(30))
 async def test_invariant_2_no_ack_before_every_destination_and_the_store_have_it(seed: int) -> None:
-    log = Log()
+    log = EventLog()
     ends: dict[str, dict[str, Any]] = {
         "quick": {},
         "slow": {"acks": AckMode.LATER, "script": LATE},
         "flushed": {"acks": AckMode.FLUSH},
     }
-    state = await Supervisor(pipeline(log, records=40, destinations=ends), MortalStore(log)).run()
+    state = await Supervisor(pipeline(log, records=40, destinations=ends), OutageStore(log)).run()
 
     assert state.status is Status.COMPLETED
     stored = dict.fromkeys(ends, 0)
@@ -134,7 +134,7 @@ async def test_invariant_2_no_ack_before_every_destination_and_the_store_have_it
 
 @simulated(seeds=range(30))
 async def test_invariant_3_acks_are_in_order_and_once_whatever_order_answers_come_in(seed: int) -> None:
-    log = Log()
+    log = EventLog()
     later = {"later": {"acks": AckMode.LATER, "script": LATE, "answer_chunks": [1, 3]}}
     state = await Supervisor(pipeline(log, records=40, destinations=later), MemoryStore()).run()
 
@@ -144,7 +144,7 @@ async def test_invariant_3_acks_are_in_order_and_once_whatever_order_answers_com
 
 
 def test_invariant_3_when_message_500_cannot_be_dead_lettered_nothing_from_it_on_is_ever_acked() -> None:
-    log = Log()
+    log = EventLog()
 
     async def refuse_to_keep(letter: DeadLetter) -> None:
         raise OSError("the cellar is flooded")
@@ -169,7 +169,7 @@ def test_invariant_3_when_message_500_cannot_be_dead_lettered_nothing_from_it_on
 
 @simulated(seeds=range(30))
 async def test_invariants_4_and_5_one_fate_each_unanimous_and_dead_lettered_once(seed: int) -> None:
-    log, letters = Log(), []
+    log, letters = EventLog(), []
     fates: list[tuple[int, sdk.Fate]] = []
 
     async def keep(letter: DeadLetter) -> None:
@@ -207,7 +207,7 @@ async def test_invariants_4_and_5_one_fate_each_unanimous_and_dead_lettered_once
 
 @simulated(seeds=range(20))
 async def test_invariant_5_a_filter_before_a_two_way_fan_out_filters_for_both(seed: int) -> None:
-    log = Log()
+    log = EventLog()
 
     def drop_odd(record: Record) -> Record | None:
         return None if record.payload["n"] % 2 else record
@@ -222,7 +222,7 @@ async def test_invariant_5_a_filter_before_a_two_way_fan_out_filters_for_both(se
 
 @simulated(seeds=range(20))
 async def test_invariant_5_split_then_nack_one_piece_nacks_the_record_and_keeps_the_piece(seed: int) -> None:
-    log, letters = Log(), []
+    log, letters = EventLog(), []
 
     async def keep(letter: DeadLetter) -> None:
         letters.append(letter)
@@ -248,7 +248,7 @@ async def test_invariant_5_split_then_nack_one_piece_nacks_the_record_and_keeps_
 
 @simulated(seeds=range(20))
 async def test_invariant_6_messages_in_flight_never_exceed_the_window(seed: int) -> None:
-    log = Log()
+    log = EventLog()
     ends: dict[str, dict[str, Any]] = {"fast": {}, "slow": {"script": {n: Delay(1) for n in range(60)}}}
     supervisor = Supervisor(pipeline(log, records=60, destinations=ends, window=9, batch_size=4), MemoryStore())
     state = await supervisor.run()
@@ -265,7 +265,7 @@ async def test_invariant_6_messages_in_flight_never_exceed_the_window(seed: int)
 
 @simulated(seeds=range(10))
 async def test_invariant_7_the_slowest_destination_sets_the_speed_and_what_blocks_is_visible(seed: int) -> None:
-    log = Log()
+    log = EventLog()
     ends: dict[str, dict[str, Any]] = {"fast": {}, "stuck": {"script": {5: Block()}}}
     supervisor = Supervisor(pipeline(log, records=1000, destinations=ends, window=8, batch_size=2), MemoryStore())
     async with trio.open_nursery() as nursery:
@@ -282,7 +282,7 @@ async def test_invariant_7_the_slowest_destination_sets_the_speed_and_what_block
 
 @simulated(seeds=range(30))
 async def test_invariant_8_a_graceful_stop_of_a_full_pipeline_settles_all_it_has_read(seed: int) -> None:
-    log, store = Log(), MemoryStore()
+    log, store = EventLog(), MemoryStore()
     ends: dict[str, dict[str, Any]] = {
         "a": {"script": {n: Delay(0.1) for n in range(1000)}},
         "b": {"acks": AckMode.LATER, "script": {n: OnAnswer(Delay(0.5)) for n in range(1000)}},
@@ -309,7 +309,7 @@ async def test_invariant_8_a_graceful_stop_of_a_full_pipeline_settles_all_it_has
 
 @simulated(seeds=range(10))
 async def test_invariant_8_a_stop_while_a_node_is_stuck_becomes_forceful_at_the_deadline(seed: int) -> None:
-    log = Log()
+    log = EventLog()
     stuck = {"destination": {"script": {5: Block()}}}
     supervisor = Supervisor(pipeline(log, destinations=stuck, stop_seconds=7), MemoryStore())
     async with trio.open_nursery() as nursery:
@@ -327,7 +327,7 @@ async def test_invariant_8_a_stop_while_a_node_is_stuck_becomes_forceful_at_the_
 
 @simulated(seeds=range(20))
 async def test_invariant_9_a_forceful_stop_drops_what_is_in_flight_and_a_restart_reads_it_again(seed: int) -> None:
-    log, store = Log(), MemoryStore()
+    log, store = EventLog(), MemoryStore()
     slow = {"destination": {"script": {n: Delay(1) for n in range(20)}}}
     first = Supervisor(pipeline(log, destinations=slow, batch_size=3), store)
     async with trio.open_nursery() as nursery:
@@ -348,7 +348,7 @@ async def test_invariant_9_a_forceful_stop_drops_what_is_in_flight_and_a_restart
 
 @simulated(seeds=range(20))
 async def test_invariant_9_a_second_failure_does_not_mask_the_first(seed: int) -> None:
-    log = Log()
+    log = EventLog()
     destination = {"destination": {"script": {3: Fail("the first"), 4: Fail("later")}, "at_teardown": Fail("teardown")}}
     source = {"at_teardown": Fail("teardown too")}
     state = await Supervisor(pipeline(log, destinations=destination, source=source), MemoryStore()).run()
@@ -361,7 +361,7 @@ async def test_invariant_9_a_second_failure_does_not_mask_the_first(seed: int) -
 
 @simulated(seeds=range(10))
 async def test_invariant_10_a_stop_during_back_off_abandons_the_recovery(seed: int) -> None:
-    log = Log()
+    log = EventLog()
     failing = {"destination": {"script": {3: Fail("link down", times=None)}}}
     slow = Recovery(delay_seconds=60)
     supervisor = Supervisor(pipeline(log, destinations=failing), MemoryStore(), recovery=slow)
@@ -383,15 +383,15 @@ async def test_invariant_10_a_stop_during_back_off_abandons_the_recovery(seed: i
 async def test_invariant_11_a_crash_at_any_moment_re_reads_and_never_skips(seed: int) -> None:
     """Every lasting moment in turn: after the restart nothing is missing, even upstream prunes what was acked."""
     for moment in itertools.count():
-        log = Log()
-        store = MortalStore(log)
+        log = EventLog()
+        store = OutageStore(log)
         ends: dict[str, dict[str, Any]] = {
             "a": {"acks": AckMode.FLUSH},
             "b": {"acks": AckMode.LATER, "script": {2: Refuse("no"), 3: OnAnswer(Delay(2))}},
         }
         letters = DeadLetters(ScriptedDestination(name="letters", log=log))
 
-        def made(log: Log = log, ends: Any = ends, letters: DeadLetters = letters) -> Pipeline:
+        def made(log: EventLog = log, ends: Any = ends, letters: DeadLetters = letters) -> Pipeline:
             return pipeline(
                 log, records=6, destinations=ends, batch_size=2, window=4, source={"prunes": True}, dead_letters=letters
             )
@@ -421,9 +421,9 @@ async def test_invariant_11_a_crash_at_any_moment_re_reads_and_never_skips(seed:
     st.integers(1, 9),
 )
 def test_invariant_11_transient_failures_anywhere_lose_nothing_and_recovery_ends(
-    seed: int, script: dict[int, Step], acks: AckMode, batch_size: int
+    seed: int, script: dict[int, ScriptStep], acks: AckMode, batch_size: int
 ) -> None:
-    log, letters = Log(), []
+    log, letters = EventLog(), []
 
     async def keep(letter: DeadLetter) -> None:
         letters.append(letter.message.sequence)

@@ -16,14 +16,14 @@ from conduit_py.sdk import Lag
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.meter import LAG_SECONDS
-from conduit_py.testing import Log, ScriptedDestination, ScriptedSource
+from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource
 
 
-def supervised(source: Any, log: Log | None = None) -> Supervisor:
+def supervised(source: Any, log: EventLog | None = None) -> Supervisor:
     pipeline = Pipeline(
         "p",
         sources=[Source("in", source)],
-        destinations=[Destination("out", ScriptedDestination(log=log or Log()))],
+        destinations=[Destination("out", ScriptedDestination(log=log or EventLog()))],
     )
     return Supervisor(pipeline, MemoryStore())
 
@@ -81,7 +81,7 @@ class Stuck(ScriptedSource):
 
 
 async def test_one_that_never_answers_holds_up_nothing() -> None:
-    log = Log()
+    log = EventLog()
     source = Stuck(records=1000, log=log)
     source.released = threading.Event()
     try:

@@ -53,7 +53,7 @@ def world() -> Iterator[World]:
     world.release.set()
 
 
-class Numbers(sdk.Source[sdk.Options]):
+class Numbers(sdk.SourceConnector[sdk.Options]):
     """Counts to 6; in the first run it fails as soon as a write is stuck."""
 
     world: World
@@ -72,7 +72,7 @@ class Numbers(sdk.Source[sdk.Options]):
         return [Record.of({"n": self.next - 1}, position=position_of(self.next - 1))]
 
 
-class Upserts(sdk.Destination[sdk.Options]):
+class Upserts(sdk.DestinationConnector[sdk.Options]):
     """The first write of record 2 waits until the test lets it through; what counts is when a write takes effect."""
 
     world: World
@@ -137,7 +137,7 @@ async def test_a_stop_does_not_wait_for_it(world: World) -> None:
     assert not world.release.is_set()
 
 
-class Waiting(sdk.Source[sdk.Options]):
+class Waiting(sdk.SourceConnector[sdk.Options]):
     """Has two records, then waits until it is told to stop; a thread of it that stays counts as a leak."""
 
     world: World
@@ -169,7 +169,7 @@ class Waiting(sdk.Source[sdk.Options]):
 async def test_a_read_that_waits_is_told_to_stop_before_the_teardown_of_a_run_that_is_cut_short(
     how: str, world: World
 ) -> None:
-    class Failing(sdk.Destination[sdk.Options]):
+    class Failing(sdk.DestinationConnector[sdk.Options]):
         def write(self, batch: Batch) -> None:
             assert world.stuck.wait(300)
             if how == "fail":

@@ -23,7 +23,7 @@ class TableOptions(sdk.Options):
     password: SecretStr = SecretStr("")
 
 
-class Table(sdk.Destination[TableOptions]):
+class Table(sdk.DestinationConnector[TableOptions]):
     """Notes its hooks and calls for all tables of a test."""
 
     heard: ClassVar[list[tuple[Any, ...]]] = []
@@ -50,7 +50,7 @@ class Table(sdk.Destination[TableOptions]):
         self._hear("teardown")
 
 
-class Empty(sdk.Source[sdk.Options]):
+class Empty(sdk.SourceConnector[sdk.Options]):
     """Has no records, and keeps the position that it was opened with."""
 
     opened_at: ClassVar[list[bytes | None]] = []
@@ -69,7 +69,9 @@ def _forget() -> None:
     Empty.opened_at.clear()
 
 
-async def run(store: MemoryStore, *destinations: Destination, source: sdk.Source[Any] | None = None) -> PipelineState:
+async def run(
+    store: MemoryStore, *destinations: Destination, source: sdk.SourceConnector[Any] | None = None
+) -> PipelineState:
     pipeline = Pipeline("p", sources=[Source("source", source or Empty())], destinations=destinations)
     return await Supervisor(pipeline, store).run()
 
@@ -137,7 +139,7 @@ heard = []
 class Options(sdk.Options):
     slot: str
 
-class Slot(sdk.Source[Options]):
+class Slot(sdk.SourceConnector[Options]):
     def on_created(self):
         heard.append(("created", self.options.slot))
 

@@ -9,7 +9,7 @@ from conduit_py.backoff import Recovery
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.meter import Meter
-from conduit_py.testing import Block, Delay, Fail, Log, ScriptedDestination, ScriptedSource
+from conduit_py.testing import Block, Delay, EventLog, Fail, ScriptedDestination, ScriptedSource
 
 
 @processor
@@ -18,7 +18,7 @@ async def slow(record: Record) -> Record:
     return record
 
 
-def supervised(log: Log, *, script: dict[int, object], records: int = 6) -> Supervisor:
+def supervised(log: EventLog, *, script: dict[int, object], records: int = 6) -> Supervisor:
     source = ScriptedSource(records=records, name="source", log=log)
     destination = ScriptedDestination(name="to", log=log, script=script)
     pipeline = Pipeline(
@@ -38,7 +38,7 @@ def meters(supervisor: Supervisor) -> dict[str, Meter]:
 async def test_durations_and_sizes_are_observed_once_per_call_and_latency_once_per_record(
     autojump_clock: MockClock,
 ) -> None:
-    supervisor = supervised(Log(), script={0: Delay(2)})
+    supervisor = supervised(EventLog(), script={0: Delay(2)})
     await supervisor.run()
     seen = meters(supervisor)
 
@@ -53,7 +53,7 @@ async def test_durations_and_sizes_are_observed_once_per_call_and_latency_once_p
 
 
 async def test_progress_ages_while_records_wait_and_only_then(autojump_clock: MockClock) -> None:
-    supervisor = supervised(Log(), script={3: Block()})
+    supervisor = supervised(EventLog(), script={3: Block()})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
         await trio.sleep(100)
@@ -71,7 +71,7 @@ async def test_progress_ages_while_records_wait_and_only_then(autojump_clock: Mo
 
 
 async def test_counts_and_histograms_go_on_after_a_recovery(autojump_clock: MockClock) -> None:
-    supervisor = supervised(Log(), script={4: Fail("link down", times=2)})
+    supervisor = supervised(EventLog(), script={4: Fail("link down", times=2)})
     await supervisor.run()
     progress = supervisor.progress()
 

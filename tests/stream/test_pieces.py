@@ -8,7 +8,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pieces import Pieces
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.testing import Log, Refuse, ScriptedDestination, ScriptedSource, position_of
+from conduit_py.testing import EventLog, Refuse, ScriptedDestination, ScriptedSource, position_of
 
 NAMES: dict[int, list[Piece]] = {0: [(0,), (2, 1)], 1: [(3,)], 2: [()], 3: []}
 """By record, what was made of it elsewhere and has arrived; the last one was filtered there."""
@@ -23,7 +23,7 @@ def arrived(record: Record) -> Record | list[Record]:
 
 
 async def test_a_letter_about_a_piece_has_the_name_that_it_came_with(autojump_clock: MockClock) -> None:
-    log, letters = Log(), list[DeadLetter]()
+    log, letters = EventLog(), list[DeadLetter]()
     refused = {n: Refuse("no") for n in (0, 1, 10, 20, 4)}
     pipeline = Pipeline(
         "p",

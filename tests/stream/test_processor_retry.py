@@ -15,14 +15,14 @@ from conduit_py.sdk import Batch
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.meter import Meter
-from conduit_py.testing import Log, ScriptedDestination, ScriptedSource, position_of
+from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource, position_of
 
 
 class World:
     """What is left after a run of six records through one processor."""
 
     def __init__(self, *, rng: random.Random | None = None) -> None:
-        self.log = Log()
+        self.log = EventLog()
         self.letters: list[DeadLetter] = []
         self.calls: list[tuple[float, int]] = []
         self.rng = rng

@@ -15,10 +15,10 @@ from conduit_py.sdk import Batch
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.plugin_calls import SLOW_SECONDS
-from conduit_py.testing import Fail, Log, ScriptedDestination, ScriptedSource, position_of
+from conduit_py.testing import EventLog, Fail, ScriptedDestination, ScriptedSource, position_of
 
 
-def made(log: Log, *processors: Any, records: int = 24, batch_size: int = 12, destination: Any = None) -> Pipeline:
+def made(log: EventLog, *processors: Any, records: int = 24, batch_size: int = 12, destination: Any = None) -> Pipeline:
     return Pipeline(
         "p",
         sources=[Source("source", ScriptedSource(records=records, log=log), batch_size=batch_size)],
@@ -27,7 +27,7 @@ def made(log: Log, *processors: Any, records: int = 24, batch_size: int = 12, de
     )
 
 
-async def run(log: Log, *processors: Any, **settings: Any) -> PipelineState:
+async def run(log: EventLog, *processors: Any, **settings: Any) -> PipelineState:
     state = await Supervisor(made(log, *processors, **settings), MemoryStore()).run()
     log.check()
     return state
@@ -38,7 +38,7 @@ class TestWorkers:
 
     @pytest.mark.parametrize("batch_size", [4, 12])
     async def test_n_are_at_work_at_once_and_order_is_kept(self, batch_size: int, autojump_clock: MockClock) -> None:
-        log, busy, most = Log(), 0, 0
+        log, busy, most = EventLog(), 0, 0
 
         async def uneven(record: Record) -> Record:
             nonlocal busy, most
@@ -56,7 +56,7 @@ class TestWorkers:
         assert log.acked["source"] == [position_of(n) for n in range(24)]
 
     async def test_sync_workers_are_threads_that_run_at_the_same_time(self) -> None:
-        log = Log()
+        log = EventLog()
         # Passed only when three records are inside at once.
         barrier = threading.Barrier(3, timeout=300)
 
@@ -76,7 +76,7 @@ class TestWorkers:
         assert threads[0::2] == threads[1::2]
 
     async def test_a_batch_function_sees_the_part_of_its_worker(self, autojump_clock: MockClock) -> None:
-        log, parts = Log(), []
+        log, parts = EventLog(), []
 
         @processor(batch=True, workers=4)
         async def note(batch: Batch) -> list[Record]:
@@ -100,7 +100,7 @@ class TestWorkers:
                 record.payload["tag"] = self.tag
                 return record
 
-        log = Log()
+        log = EventLog()
         await run(log, Processor("tag", Tagger(), workers=3), records=6, batch_size=6)
 
         assert Tagger.made == 3
@@ -152,7 +152,7 @@ class TestOpenAndClose:
 
     async def test_frame_the_records_of_a_run(self) -> None:
         plugin = recorder()
-        await run(Log(), Processor("recorder", plugin, workers=2), records=2, batch_size=2)
+        await run(EventLog(), Processor("recorder", plugin, workers=2), records=2, batch_size=2)
 
         assert plugin.called()[:2] == [("open", 0), ("open", 1)]
         assert sorted(plugin.called()[2:4]) == [("process", 0), ("process", 1)]
@@ -160,7 +160,7 @@ class TestOpenAndClose:
 
     async def test_are_called_once_when_the_run_fails(self) -> None:
         plugin = recorder()
-        log = Log()
+        log = EventLog()
         state = await run(log, plugin, records=4, batch_size=4, destination={"script": {2: Fail("down")}})
 
         assert state.status is Status.DEGRADED
@@ -168,7 +168,7 @@ class TestOpenAndClose:
 
     async def test_when_open_fails_that_instance_is_closed_and_later_ones_are_not_touched(self) -> None:
         plugin = recorder(open=1)
-        log = Log()
+        log = EventLog()
         state = await run(log, Processor("recorder", plugin, workers=3))
 
         assert state.error is not None
@@ -179,7 +179,7 @@ class TestOpenAndClose:
 
     async def test_when_one_close_fails_the_others_are_closed_all_the_same(self) -> None:
         plugin = recorder(close=0)
-        state = await run(Log(), Processor("recorder", plugin, workers=3), records=3, batch_size=3)
+        state = await run(EventLog(), Processor("recorder", plugin, workers=3), records=3, batch_size=3)
 
         assert state.error is not None
         assert state.error.message == "recorder: close failed: OSError: close of 0 failed"
@@ -192,7 +192,7 @@ class TestThreads:
     @pytest.mark.parametrize("blocking", [None, True])
     async def test_one_that_opens_something_has_one_thread_for_everything(self, blocking: bool | None) -> None:
         plugin = recorder(blocking=blocking)
-        await run(Log(), plugin, records=6, batch_size=2)
+        await run(EventLog(), plugin, records=6, batch_size=2)
 
         [thread] = {thread for _, _, thread in plugin.calls}
         assert thread != threading.get_ident()
@@ -200,14 +200,14 @@ class TestThreads:
 
     async def test_one_that_says_it_does_not_block_is_never_moved(self) -> None:
         plugin = recorder(blocking=False)
-        await run(Log(), plugin, records=6, batch_size=2)
+        await run(EventLog(), plugin, records=6, batch_size=2)
 
         assert {thread for _, _, thread in plugin.calls} == {threading.get_ident()}
         assert plugin.called()[-1] == ("close", 0)
 
     async def test_one_that_does_not_block_has_a_thread_for_everything_when_it_has_workers(self) -> None:
         plugin = recorder(blocking=False)
-        await run(Log(), Processor("recorder", plugin, workers=2), records=6, batch_size=2)
+        await run(EventLog(), Processor("recorder", plugin, workers=2), records=6, batch_size=2)
 
         for number in (0, 1):
             assert len({thread for _, instance, thread in plugin.calls if instance == number}) == 1
@@ -220,7 +220,7 @@ class TestThreads:
             calls.append((time.perf_counter(), threading.get_ident()))
             return record
 
-        await run(Log(), quick, records=60, batch_size=2)
+        await run(EventLog(), quick, records=60, batch_size=2)
 
         # A machine that pauses makes any function slow; what comes before the first pause is quick.
         pauses = [later - earlier > SLOW_SECONDS / 2 for (earlier, _), (later, _) in itertools.pairwise(calls)]
@@ -229,7 +229,7 @@ class TestThreads:
         assert calls[0][1] == threading.get_ident()
 
     async def test_a_slow_function_is_moved_to_a_thread_after_its_first_batch(self) -> None:
-        log, threads = Log(), []
+        log, threads = EventLog(), []
 
         def slow(record: Record) -> Record | None:
             threads.append(threading.get_ident())
@@ -247,7 +247,7 @@ class TestThreads:
 
     async def test_no_thread_outlives_the_run(self) -> None:
         before = set(threading.enumerate())
-        await run(Log(), Processor("recorder", recorder(), workers=3), Processor("meet", lambda r: r, workers=2))
+        await run(EventLog(), Processor("recorder", recorder(), workers=3), Processor("meet", lambda r: r, workers=2))
         left = [thread for thread in threading.enumerate() if thread not in before]
         for thread in left:
             await trio.to_thread.run_sync(thread.join, 10)

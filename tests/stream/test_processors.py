@@ -13,14 +13,14 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import Batch, MessageId
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.testing import Log, ScriptedDestination, ScriptedSource, position_of
+from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource, position_of
 
 
 class Outcome:
     """A pipeline of one source, some processors and one destination, after its run."""
 
     def __init__(self) -> None:
-        self.log = Log()
+        self.log = EventLog()
         self.letters: list[DeadLetter] = []
         self.batches: list[list[MessageId]] = []
         self.state = PipelineState()

@@ -27,17 +27,17 @@ from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import (
     Delay,
+    EventLog,
     Fail,
-    Log,
-    MortalStore,
-    NotYet,
+    Idle,
     OnAck,
     OnAnswer,
     OnFlush,
+    OutageStore,
     Refuse,
     ScriptedDestination,
     ScriptedSource,
-    Step,
+    ScriptStep,
     position_of,
     run_with_outage,
     simulated,
@@ -54,7 +54,7 @@ class World:
     """What a random pipeline consists of, and what its ends keep."""
 
     rng: random.Random
-    log: Log = field(default_factory=Log)
+    log: EventLog = field(default_factory=EventLog)
     letters: list[tuple[str, int]] = field(default_factory=list)
     records: dict[str, int] = field(default_factory=dict)
     behaviours: dict[str, Callable[[int], str]] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class World:
         return {n: self.rng.choice(steps) for n in range(25) if self.rng.random() < chance}
 
     def _source(self, id: str) -> Callable[[], Source]:
-        script = self._script([Delay(0.2), Fail("read"), NotYet(2), Refuse("unreadable"), OnAck(Fail("ack"))])
+        script = self._script([Delay(0.2), Fail("read"), Idle(2), Refuse("unreadable"), OnAck(Fail("ack"))])
         self.refused_at[id] = {n for n, step in script.items() if isinstance(step, Refuse)}
         records = self.records[id] = self.rng.randint(0, 25)
         options: dict[str, Any] = {"chunks": self.rng.choice([[], [1], [3, 1], [2]]), "prunes": True}
@@ -133,7 +133,7 @@ class World:
 
     def _destination(self, id: str, sources: int, steps: int) -> Callable[[], Destination]:
         acks = self.rng.choice(list(AckMode))
-        own: dict[AckMode, list[Step]] = {
+        own: dict[AckMode, list[ScriptStep]] = {
             AckMode.WRITE: [],
             AckMode.FLUSH: [OnFlush(Fail("flush"))],
             AckMode.LATER: [OnAnswer(Fail("answer")), OnAnswer(Delay(self.rng.random()))],
@@ -228,7 +228,7 @@ async def test_all_invariants_hold_whatever_happens(seed: int) -> None:
 async def test_all_invariants_hold_whenever_the_power_fails(seed: int) -> None:
     rng = random.Random(seed)
     world = World(rng)
-    store = MortalStore(world.log)
+    store = OutageStore(world.log)
     made = world.pipeline()
     while await run_with_outage(
         Supervisor(made(), store, recovery=QUICK, rng=rng).run, log=world.log, moment=rng.randrange(10, 150)

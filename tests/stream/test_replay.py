@@ -26,11 +26,10 @@ from conduit_py.errors import RecordRefused
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode, Batch
 from conduit_py.status import PipelineState, Status
-from conduit_py.store.letter import Letter, LetterState
-from conduit_py.store.letter_filter import LetterFilter
 from conduit_py.store.memory import MemoryStore
-from conduit_py.testing import Delay, Fail, Log, Refuse, ScriptedDestination, ScriptedSource, simulated
-from conduit_py.testing.outage import MortalStore, run_with_outage
+from conduit_py.store.stored_letter import LetterFilter, LetterState, StoredLetter
+from conduit_py.testing import Delay, EventLog, Fail, Refuse, ScriptedDestination, ScriptedSource, simulated
+from conduit_py.testing.fault_injection import OutageStore, run_with_outage
 from conduit_py.testing.simulation import simulate
 
 EVERYTHING = LetterFilter()
@@ -38,7 +37,7 @@ KEPT = LetterFilter(state=LetterState.KEPT)
 PATIENT = Recovery(delay_seconds=1, retries=5)
 
 
-class Moody(sdk.Destination[sdk.Options]):
+class Moody(sdk.DestinationConnector[sdk.Options]):
     """Stores numbers and keys; refuses the numbers that are in `hates` at the moment."""
 
     def __init__(self, hates: set[int], mode: AckMode = AckMode.WRITE) -> None:
@@ -98,10 +97,10 @@ def made(
     records: int = 6,
     bounded: bool = True,
     processors: Sequence[Any] = (),
-    log: Log | None = None,
+    log: EventLog | None = None,
     **more: Any,
 ) -> Pipeline:
-    source = ScriptedSource(name="web", records=records, bounded=bounded, log=log or Log())
+    source = ScriptedSource(name="web", records=records, bounded=bounded, log=log or EventLog())
     letters = more.pop("dead_letters", DeadLetters("journal"))
     return Pipeline(
         "p",
@@ -117,12 +116,14 @@ async def run(pipeline: Pipeline, store: MemoryStore) -> PipelineState:
     return await Supervisor(pipeline, store, recovery=PATIENT).run()
 
 
-async def letters_of(store: MemoryStore, filter: LetterFilter = EVERYTHING) -> list[Letter]:
+async def letters_of(store: MemoryStore, filter: LetterFilter = EVERYTHING) -> list[StoredLetter]:
     page = await store.letters.page(filter, limit=10_000)
     return [await store.letters.letter(summary.id) for summary in reversed(page.letters)]
 
 
-async def replay(store: MemoryStore, *, to: Callable[[Letter], list[str]] = lambda letter: list(letter.records)) -> int:
+async def replay(
+    store: MemoryStore, *, to: Callable[[StoredLetter], list[str]] = lambda letter: list(letter.records)
+) -> int:
     """Queue every letter that is kept."""
     wanted = {letter.id: to(letter) for letter in await letters_of(store, KEPT)}
     return len(await store.letters.queue("p", wanted))
@@ -389,7 +390,7 @@ class TestBehindTheSource:
         self, autojump_clock: MockClock
     ) -> None:
         store, lake = MemoryStore(), Moody(set())
-        source = ScriptedSource(name="web", records=4, log=Log(), script={1: Refuse("not JSON")})
+        source = ScriptedSource(name="web", records=4, log=EventLog(), script={1: Refuse("not JSON")})
         doubled = Processor("double", lambda record: Record.of({"n": 2 * record.payload["n"]}))
         sources = [Source("web", source, processors=[doubled])]
         pipeline = made(Destination("lake", lake), sources=sources)
@@ -410,7 +411,7 @@ class TestTwoSources:
     async def test_letters_keep_the_source_they_came_from(self, mode: AckMode) -> None:
         store, lake = MemoryStore(), Moody({1, 2}, mode)
         sources = [
-            Source(name, ScriptedSource(name=name, records=4, log=Log()), batch_size=2) for name in ("web", "shop")
+            Source(name, ScriptedSource(name=name, records=4, log=EventLog()), batch_size=2) for name in ("web", "shop")
         ]
         pipeline = made(Destination("lake", lake), sources=sources)
         await run(pipeline, store)
@@ -447,7 +448,7 @@ class TestLifeOfARun:
 
     @simulated(seeds=range(10))
     async def test_a_run_completes_only_when_its_queued_letters_are_settled(self) -> None:
-        log, store, lake = Log(), MemoryStore(), Moody({1})
+        log, store, lake = EventLog(), MemoryStore(), Moody({1})
         slow = ScriptedDestination(name="slow", log=log, script={1: Delay(100)})
         await run(made(Destination("lake", lake), log=log), store)
         lake.hates.clear()
@@ -487,7 +488,7 @@ class TestLifeOfARun:
         assert await letters_of(store) == []
 
     async def test_a_forceful_stop_leaves_them_queued(self, autojump_clock: MockClock) -> None:
-        log, store, lake = Log(), MemoryStore(), Moody({1})
+        log, store, lake = EventLog(), MemoryStore(), Moody({1})
         await run(made(Destination("lake", lake), log=log), store)
         await replay(store)
         stuck = ScriptedDestination(name="stuck", log=log, script={1: Delay(10_000)})
@@ -503,7 +504,7 @@ class TestLifeOfARun:
     async def test_an_error_of_the_destination_is_no_refusal_and_the_letter_is_sent_again(
         self, autojump_clock: MockClock
     ) -> None:
-        log, store, lake = Log(), MemoryStore(), Moody({1})
+        log, store, lake = EventLog(), MemoryStore(), Moody({1})
         await run(made(Destination("lake", lake), log=log), store)
         await replay(store)
         failing = ScriptedDestination(name="failing", log=log, script={1: Fail("link down", times=2)})
@@ -543,7 +544,7 @@ class TestStoring:
     async def test_a_record_that_cannot_be_kept_stops_the_pipeline_and_those_before_it_are_safe(
         self, autojump_clock: MockClock
     ) -> None:
-        log, store = Log(), MemoryStore()
+        log, store = EventLog(), MemoryStore()
 
         @processor
         def spoil(record: Record) -> Record:
@@ -561,7 +562,7 @@ class TestStoring:
         assert [int(position) for position in log.acked["web"]] == [0, 1, 2]
 
     async def test_a_store_that_fails_keeps_the_message_from_being_acked(self, autojump_clock: MockClock) -> None:
-        log, store = Log(), MemoryStore(fail_after=4)
+        log, store = EventLog(), MemoryStore(fail_after=4)
         state = await run(made(Destination("lake", Moody({0})), log=log, records=1), store)
 
         assert state.status is Status.DEGRADED
@@ -584,7 +585,7 @@ class TestCrash:
     """Invariant 11 for letters: a power cut at any moment loses none, and delivers none under another key."""
 
     @staticmethod
-    def pipeline(log: Log, refused: dict[int, Any]) -> Pipeline:
+    def pipeline(log: EventLog, refused: dict[int, Any]) -> Pipeline:
         halves = Processor("halves", lambda record: [record, record.copy()] if record.payload["n"] == 2 else record)
         return made(
             Destination("lake", ScriptedDestination(log=log, name="lake", script=refused, acks=AckMode.FLUSH)),
@@ -594,9 +595,9 @@ class TestCrash:
             records=4,
         )
 
-    async def cut(self, moment: int) -> tuple[Log, MortalStore, bool]:
-        log = Log()
-        store = MortalStore(log)
+    async def cut(self, moment: int) -> tuple[EventLog, OutageStore, bool]:
+        log = EventLog()
+        store = OutageStore(log)
         refused = {number: Refuse("no") for number in (1, 2)}
         await run(self.pipeline(log, refused), store)
         assert len(await letters_of(store)) == 3
@@ -623,8 +624,8 @@ class TestCrash:
 
     @simulated(seeds=range(15))
     async def test_an_outage_while_letters_are_stored_doubles_none(self, seed: int) -> None:
-        log = Log()
-        store = MortalStore(log)
+        log = EventLog()
+        store = OutageStore(log)
         refused = {number: Refuse("no") for number in (1, 2)}
         await run_with_outage(run, self.pipeline(log, refused), store, log=log, moment=seed)
         await run(self.pipeline(log, refused), store)
@@ -678,7 +679,7 @@ async def test_whatever_is_refused_and_replayed_when_everything_is_delivered_onc
     sources = [
         Source(
             name,
-            ScriptedSource(name=name, records=20, bounded=False, log=Log()),
+            ScriptedSource(name=name, records=20, bounded=False, log=EventLog()),
             processors=[moody("own")] if rng.random() < 0.5 else [],
             batch_size=rng.choice([1, 3, 8]),
         )

@@ -16,11 +16,11 @@ from conduit_py.stream.run import FORCED_TEARDOWN_SECONDS, TEARDOWN_SECONDS, End
 from conduit_py.testing import (
     Block,
     Delay,
+    EventLog,
     Fail,
-    Log,
     ScriptedDestination,
     ScriptedSource,
-    Step,
+    ScriptStep,
     StoppableSource,
     position_of,
     simulated,
@@ -28,7 +28,7 @@ from conduit_py.testing import (
 
 
 def made(
-    log: Log,
+    log: EventLog,
     *,
     first: dict[str, Any] | None = None,
     second: dict[str, Any] | None = None,
@@ -51,11 +51,11 @@ def made(
     return Run(compile_pipeline(pipeline), MemoryStore(), CommitEach())
 
 
-def opened(log: Log) -> list[str]:
+def opened(log: EventLog) -> list[str]:
     return [event.node for event in log.did("open")]
 
 
-def torn_down(log: Log) -> list[str]:
+def torn_down(log: EventLog) -> list[str]:
     return sorted(event.node for event in log.did("teardown"))
 
 
@@ -74,7 +74,7 @@ class TestOpening:
     """Destinations first, sources last; a failure tears down what was opened, the failed one included."""
 
     async def test_no_source_is_opened_before_everything_it_needs(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         ending = await made(log).execute()
 
         assert ending == Ending(How.COMPLETED)
@@ -95,7 +95,7 @@ class TestOpening:
     async def test_when_one_open_fails(
         self, failing: str, expected: list[str], error: type[Exception], autojump_clock: MockClock
     ) -> None:
-        log = Log()
+        log = EventLog()
         ending = await made(log, **{failing: {"at_open": Fail("locked", error=error)}}).execute()  # type: ignore[arg-type]
 
         assert ending.how is How.FAILED
@@ -109,7 +109,7 @@ class TestOpening:
 
     @simulated(seeds=range(5))
     async def test_a_stop_ends_an_open_that_blocks_at_the_deadline(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         run = made(log, first={"at_open": Block()}, stop_seconds=5)
         ended = Ended(run)
         async with trio.open_nursery() as nursery:
@@ -126,7 +126,7 @@ class TestOpening:
 
     @simulated(seeds=range(5))
     async def test_a_force_ends_an_open_that_blocks_at_once(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         run = made(log, shelf={"at_open": Block()})
         ended = Ended(run)
         async with trio.open_nursery() as nursery:
@@ -144,7 +144,7 @@ class TestBeforeTheStart:
     """Both kinds of stop may come before the run."""
 
     async def test_a_stop_opens_and_reads_nothing_more_than_it_must(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         run = made(log)
         run.stop()
         ending = await run.execute()
@@ -155,7 +155,7 @@ class TestBeforeTheStart:
         assert torn_down(log) == ["first", "lake", "second", "shelf"]
 
     async def test_a_force_opens_nothing(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         run = made(log)
         run.force()
         ending = await run.execute()
@@ -169,7 +169,7 @@ class TestStop:
 
     @simulated(seeds=range(10))
     async def test_a_source_with_a_stop_of_its_own_is_told_once(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         endless = {"bounded": False, "records": 5}
         run = made(log, first=endless, second=endless, kind=StoppableSource)
         ended = Ended(run)
@@ -191,7 +191,7 @@ class TestStop:
         """A source may still have to sign off upstream after its read has ended."""
         finished: list[float] = []
 
-        class Courteous(sdk.Source[sdk.Options]):
+        class Courteous(sdk.SourceConnector[sdk.Options]):
             async def open(self, position: bytes | None) -> None:
                 self.leaving = trio.Event()
 
@@ -204,7 +204,7 @@ class TestStop:
                 await trio.sleep(3)
                 finished.append(trio.current_time())
 
-        log = Log()
+        log = EventLog()
         pipeline = Pipeline(
             "p",
             sources=[Source("courteous", Courteous())],
@@ -222,7 +222,7 @@ class TestStop:
 
     @simulated(seeds=range(5))
     async def test_a_stop_that_fails_is_the_error_of_the_run(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         run = made(log, first={"bounded": False, "at_stop": Fail("no answer", error=OSError)}, kind=StoppableSource)
         ended = Ended(run)
         async with trio.open_nursery() as nursery:
@@ -237,7 +237,7 @@ class TestStop:
 
     @simulated(seeds=range(5))
     async def test_a_source_that_ends_by_itself_after_a_stop_is_stopped_not_completed(self, seed: int) -> None:
-        log = Log()
+        log = EventLog()
         run = made(log, first={"records": 2, "script": {0: Delay(20, shielded=True)}}, second={"records": 0})
         ended = Ended(run)
         async with trio.open_nursery() as nursery:
@@ -252,7 +252,7 @@ class TestTearingDown:
     """Nothing can keep the others from being torn down."""
 
     async def test_an_error_fails_a_run_that_was_fine(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         ending = await made(log, lake={"at_teardown": Fail("not closed", error=OSError)}).execute()
 
         assert ending.how is How.FAILED
@@ -266,9 +266,9 @@ class TestTearingDown:
         [(None, How.COMPLETED, TEARDOWN_SECONDS), (Fail("down"), How.FAILED, FORCED_TEARDOWN_SECONDS)],
     )
     async def test_one_that_blocks_is_left_behind(
-        self, step: Step | None, how: How, seconds: float, autojump_clock: MockClock
+        self, step: ScriptStep | None, how: How, seconds: float, autojump_clock: MockClock
     ) -> None:
-        log = Log()
+        log = EventLog()
         script: dict[int, Any] = {9: step} if step else {}
         run = made(log, lake={"script": script}, second={"at_teardown": Block(), "records": 0})
         ending = await run.execute()
@@ -278,7 +278,7 @@ class TestTearingDown:
         assert torn_down(log) == ["first", "lake", "second", "shelf"]
 
     async def test_a_force_during_the_teardown_shortens_it(self, autojump_clock: MockClock) -> None:
-        run = made(Log(), second={"at_teardown": Block(), "records": 0})
+        run = made(EventLog(), second={"at_teardown": Block(), "records": 0})
         ended = Ended(run)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ended)
@@ -290,7 +290,7 @@ class TestTearingDown:
         assert ended.ending == Ending(How.COMPLETED)
 
     async def test_a_cancelled_run_is_torn_down_too(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         with trio.move_on_after(5) as scope:
             await made(log, first={"bounded": False}, lake={"at_teardown": Delay(1)}).execute()
 
@@ -302,7 +302,7 @@ class TestTearingDown:
 
 
 async def test_a_failure_while_a_graceful_stop_drains_is_kept(autojump_clock: MockClock) -> None:
-    log = Log()
+    log = EventLog()
     script: dict[int, Any] = {4: (Delay(20), Fail("too late"))}
     run = made(log, first={"bounded": False}, lake={"script": script})
     ended = Ended(run)
@@ -319,7 +319,7 @@ async def test_a_failure_while_a_graceful_stop_drains_is_kept(autojump_clock: Mo
 async def test_a_bug_of_ours_or_theirs_in_a_fate_handler_ends_the_run_and_acks_nothing_from_there(
     autojump_clock: MockClock,
 ) -> None:
-    log = Log()
+    log = EventLog()
 
     def explode(message: sdk.MessageId, fate: sdk.Fate) -> None:
         raise ZeroDivisionError("in a handler")

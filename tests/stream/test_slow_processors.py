@@ -4,10 +4,10 @@ import threading
 import time
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, processor
-from conduit_py.testing import Log, ScriptedDestination, ScriptedSource, run_to_end
+from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource, run_to_end
 
 
-def pipeline(log: Log, step: object) -> Pipeline:
+def pipeline(log: EventLog, step: object) -> Pipeline:
     return Pipeline(
         "slow",
         sources=[Source("source", ScriptedSource(records=40, log=log), batch_size=20)],
@@ -27,7 +27,7 @@ async def test_a_processor_that_proves_slow_takes_the_rest_of_its_batch_to_a_thr
             time.sleep(0.1)
         return record
 
-    log = Log()
+    log = EventLog()
     await run_to_end(pipeline(log, step))
 
     assert here == [True] + [False] * 39
@@ -41,7 +41,7 @@ async def test_an_error_in_the_rest_of_the_batch_refuses_its_record_alone() -> N
             raise ValueError("unlucky")
         return record
 
-    log = Log()
+    log = EventLog()
     await run_to_end(pipeline(log, step))
 
     assert log.numbers() == [number for number in range(40) if number != 7]
@@ -57,7 +57,7 @@ async def test_a_batch_processor_that_proves_slow_is_in_a_thread_from_the_next_b
         time.sleep(0.1)
         return list(batch)
 
-    log = Log()
+    log = EventLog()
     await run_to_end(pipeline(log, step))
 
     assert here == [True, False]

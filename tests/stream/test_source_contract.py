@@ -16,23 +16,23 @@ from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import (
     Delay,
     EmptyPosition,
-    Log,
-    NotYet,
+    EventLog,
+    Idle,
     Refuse,
     RepeatPosition,
     ReturnNothing,
     ReturnTooMany,
     ScriptedDestination,
     ScriptedSource,
-    Step,
+    ScriptStep,
     number_of,
-    numbered,
+    numbered_record,
     position_of,
     simulated,
 )
 
 
-class Given(sdk.Source[sdk.Options]):
+class Given(sdk.SourceConnector[sdk.Options]):
     """Returns (or raises) what it was given, one after another, then ends; notes how many were asked for when."""
 
     def answering(self, *readings: Any) -> "Given":
@@ -61,7 +61,7 @@ class Given(sdk.Source[sdk.Options]):
         return self
 
 
-class Sink(sdk.Destination[sdk.Options]):
+class Sink(sdk.DestinationConnector[sdk.Options]):
     """Takes `seconds` per write and keeps the numbers of every batch."""
 
     def slow(self, seconds: float) -> "Sink":
@@ -87,7 +87,7 @@ class World:
     async def keep(self, letter: DeadLetter) -> None:
         self.letters.append(letter)
 
-    async def run(self, source: sdk.Source[Any], *, batch_size: int = 8, window: int = 64) -> PipelineState:
+    async def run(self, source: sdk.SourceConnector[Any], *, batch_size: int = 8, window: int = 64) -> PipelineState:
         pipeline = Pipeline(
             "p",
             sources=[Source("orders", source, batch_size=batch_size, window=window)],
@@ -98,7 +98,7 @@ class World:
 
 
 def record(number: int, position: Any = None) -> Record:
-    made = numbered(number)
+    made = numbered_record(number)
     made.position = position_of(number) if position is None else position
     return made
 
@@ -116,10 +116,10 @@ class TestBrokenContracts:
         ],
     )
     @pytest.mark.parametrize("at", [4, 6])
-    async def test_as_scripted(self, step: Step, rule: str, at: int, autojump_clock: MockClock) -> None:
-        log = Log()
+    async def test_as_scripted(self, step: ScriptStep, rule: str, at: int, autojump_clock: MockClock) -> None:
+        log = EventLog()
         # Asked again a little later the intake is empty, so the source is asked for four.
-        late = (NotYet(), step)
+        late = (Idle(), step)
         state = await World().run(
             ScriptedSource(records=9, log=log, script={at: late}, chunks=[4, 2]), batch_size=4, window=100
         )
@@ -212,10 +212,10 @@ class TestNothingYet:
         assert source.acked == [b"0", b"1"]
 
     async def test_a_stop_does_not_wait_for_the_pause(self, autojump_clock: MockClock) -> None:
-        log = Log()
+        log = EventLog()
         pipeline = Pipeline(
             "p",
-            sources=[Source("orders", ScriptedSource(records=2, log=log, script={1: NotYet(times=1000)}))],
+            sources=[Source("orders", ScriptedSource(records=2, log=log, script={1: Idle(times=1000)}))],
             destinations=[Destination("destination", ScriptedDestination(log=log))],
         )
         supervisor = Supervisor(pipeline, MemoryStore())
@@ -231,7 +231,7 @@ class TestNothingYet:
 
 @simulated(seeds=range(10))
 async def test_records_that_the_source_could_not_understand_become_dead_letters_in_order(seed: int) -> None:
-    log, world = Log(), World()
+    log, world = EventLog(), World()
     script: dict[int, Any] = {n: Refuse(f"line {n} is no JSON") for n in (0, 3, 4, 9)}
     source = ScriptedSource(records=10, log=log, script=script, chunks=[3, 1])
     state = await world.run(source, batch_size=5)
@@ -272,7 +272,7 @@ class TestBatches:
         assert len(sizes) <= 11
 
     async def test_a_lone_record_does_not_wait_for_others(self, autojump_clock: MockClock) -> None:
-        log, world = Log(), World()
+        log, world = EventLog(), World()
         script: dict[int, Any] = {n: Delay(60) for n in range(3)}
         await world.run(ScriptedSource(records=3, log=log, script=script))
 

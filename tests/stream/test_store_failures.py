@@ -10,10 +10,10 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.testing import Delay, Log, Refuse, ScriptedDestination, ScriptedSource, position_of, simulated
+from conduit_py.testing import Delay, EventLog, Refuse, ScriptedDestination, ScriptedSource, position_of, simulated
 
 
-def made(log: Log, *, acks: AckMode = AckMode.WRITE, script: dict[int, Any] | None = None) -> Pipeline:
+def made(log: EventLog, *, acks: AckMode = AckMode.WRITE, script: dict[int, Any] | None = None) -> Pipeline:
     return Pipeline(
         "p",
         sources=[
@@ -29,7 +29,7 @@ def made(log: Log, *, acks: AckMode = AckMode.WRITE, script: dict[int, Any] | No
 @simulated(seeds=range(5))
 async def test_after_any_number_of_writes_nothing_more_is_acked_and_nothing_is_lost(acks: AckMode, seed: int) -> None:
     for writes in range(100):
-        log, store = Log(), MemoryStore(fail_after=writes)
+        log, store = EventLog(), MemoryStore(fail_after=writes)
         script: dict[int, Any] = {3: Refuse("no")}
         state = await Supervisor(made(log, acks=acks, script=script), store).run()
         durable = await store.positions("p")
@@ -53,7 +53,7 @@ async def test_after_any_number_of_writes_nothing_more_is_acked_and_nothing_is_l
 
 @simulated(seeds=range(5))
 async def test_one_that_mends_is_a_recovery_like_any_other(seed: int) -> None:
-    log, store = Log(), MemoryStore()
+    log, store = EventLog(), MemoryStore()
     script: dict[int, Any] = {n: Delay(1) for n in range(12)}
     supervisor = Supervisor(made(log, script=script), store, recovery=Recovery(delay_seconds=5))
     async with trio.open_nursery() as nursery:

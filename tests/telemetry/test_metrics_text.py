@@ -14,15 +14,15 @@ from trio.testing import MockClock
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Recovery, Retry, Source, processor
 from conduit_py.errors import FatalError
 from conduit_py.lifecycle.fleet import Fleet
-from conduit_py.sdk import Lag, Tally
+from conduit_py.sdk import Lag, QueueCounts
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.meter import DURATION_BOUNDS, Meter, Wait, WaitReason, empty
 from conduit_py.telemetry import table
+from conduit_py.telemetry.export import reference_page
 from conduit_py.telemetry.exposition import metrics_text
-from conduit_py.telemetry.reference import reference_page
-from conduit_py.telemetry.sheet import Sheet, labels_text
+from conduit_py.telemetry.sheet import MetricsText, labels_text
 from conduit_py.telemetry.waiting import REASONS, waits_of
-from conduit_py.testing import Block, Fail, Log, ScriptedDestination, ScriptedSource
+from conduit_py.testing import Block, EventLog, Fail, ScriptedDestination, ScriptedSource
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -43,14 +43,14 @@ def pick(record: Record) -> Record | None:
 class Behind(ScriptedSource):
     """Says in every unit how far it is behind, and counts as a source over a shared queue does."""
 
-    tally = Tally(held=1, extended=2, lost=3, taken_over=4, duplicates=5, unreadable=6, failed=7)
+    tally = QueueCounts(held=1, extended=2, lost=3, taken_over=4, duplicates=5, unreadable=6, failed=7)
 
     async def lag(self) -> Lag:
         return Lag(records=7, bytes=700, seconds=0.5)
 
 
 def pipeline(
-    id: str, log: Log, *, records: int = 40, script: Mapping[int, object] | None = None, bounded: bool = True
+    id: str, log: EventLog, *, records: int = 40, script: Mapping[int, object] | None = None, bounded: bool = True
 ) -> Pipeline:
     destination = ScriptedDestination(name=f"{id}-to", log=log, script=script or {})
     return Pipeline(
@@ -88,7 +88,7 @@ def value(seen: Series, name: str, **labels: str) -> float:
 
 
 async def test_every_metric_of_the_table_is_served_with_its_labels_and_none_besides(autojump_clock: MockClock) -> None:
-    text = await looked_at(pipeline("p", Log(), bounded=False), after_seconds=10)
+    text = await looked_at(pipeline("p", EventLog(), bounded=False), after_seconds=10)
     served: dict[str, set[str]] = {}
     for name, labels in series(text):
         if name.startswith("conduit_"):
@@ -101,7 +101,7 @@ async def test_every_metric_of_the_table_is_served_with_its_labels_and_none_besi
 
 
 async def test_counters_say_what_became_of_every_record(autojump_clock: MockClock) -> None:
-    seen = series(await looked_at(pipeline("p", Log(), script={5: Fail("busy", times=2)}), after_seconds=10))
+    seen = series(await looked_at(pipeline("p", EventLog(), script={5: Fail("busy", times=2)}), after_seconds=10))
     source, picker, to = ({"pipeline_name": "p", "node": node} for node in ("from", "pick", "to"))
 
     assert value(seen, "conduit_records_read_total", **source) == 40
@@ -123,7 +123,7 @@ async def test_counters_say_what_became_of_every_record(autojump_clock: MockCloc
 
 
 async def test_a_held_up_pipeline_says_what_it_waits_for_and_for_how_long(autojump_clock: MockClock) -> None:
-    text = await looked_at(pipeline("stuck", Log(), script={5: Block()}), after_seconds=120)
+    text = await looked_at(pipeline("stuck", EventLog(), script={5: Block()}), after_seconds=120)
     seen = series(text)
 
     def waits(node: str, reason: str) -> float:
@@ -139,7 +139,7 @@ async def test_a_held_up_pipeline_says_what_it_waits_for_and_for_how_long(autoju
 
 
 async def test_a_source_that_runs_says_how_far_it_is_behind(autojump_clock: MockClock) -> None:
-    pipelines = [pipeline("running", Log(), bounded=False), pipeline("completed", Log())]
+    pipelines = [pipeline("running", EventLog(), bounded=False), pipeline("completed", EventLog())]
     seen = series(await looked_at(*pipelines, after_seconds=30))
 
     lags = {(name, dict(labels)["pipeline_name"]): lag for (name, labels), lag in seen.items() if "_lag_" in name}
@@ -151,7 +151,7 @@ async def test_a_source_that_runs_says_how_far_it_is_behind(autojump_clock: Mock
 
 
 async def test_each_pipeline_has_exactly_one_status(autojump_clock: MockClock) -> None:
-    log = Log()
+    log = EventLog()
     pipelines = [
         pipeline("completed", log),
         pipeline("degraded", log, script={5: Fail("gone", error=FatalError)}),
@@ -187,7 +187,7 @@ def test_every_reason_in_the_data_plane_is_in_the_table() -> None:
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.sampled_from('\n"\\{}')))
 def test_any_label_comes_back_as_it_was(label: str) -> None:
-    sheet = Sheet()
+    sheet = MetricsText()
     sheet.put(table.RECOVERIES, labels_text(pipeline_name=label), 3)
     [family] = [each for each in text_string_to_metric_families(sheet.text()) if each.samples]
 
@@ -196,11 +196,11 @@ def test_any_label_comes_back_as_it_was(label: str) -> None:
 
 
 def test_buckets_hold_those_below_them_and_the_last_one_everything() -> None:
-    sheet, histogram = Sheet(), empty(DURATION_BOUNDS)()
+    sheet, histogram = MetricsText(), empty(DURATION_BOUNDS)()
     histogram.observe(0.0007, 3)
     histogram.observe(0.3)
     histogram.observe(1000, 2)
-    sheet.spread(table.PIPELINE_DURATION, labels_text(pipeline_name="p"), histogram)
+    sheet.put_histogram(table.PIPELINE_DURATION, labels_text(pipeline_name="p"), histogram)
     seen = series(sheet.text())
 
     def bucket(bound: str) -> float:
@@ -216,5 +216,5 @@ def test_the_reference_page_is_that_of_the_table() -> None:
     page = ROOT / "docs" / "reference" / "metrics.md"
 
     assert page.read_text() == reference_page(), (
-        "run: python -m conduit_py.telemetry.reference > docs/reference/metrics.md"
+        "run: python -m conduit_py.telemetry.export > docs/reference/metrics.md"
     )

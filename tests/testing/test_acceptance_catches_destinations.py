@@ -8,12 +8,12 @@ import pytest
 
 from conduit_py.batch import Batch, MessageId
 from conduit_py.record import Record
-from conduit_py.sdk import AckMode, Answer, Destination, Level, Options
+from conduit_py.sdk import AckMode, Answer, DestinationConnector, Options, WriteGuarantee
 from conduit_py.testing import destination_checks
-from conduit_py.testing.checks import run_check
+from conduit_py.testing.connector_checks import run_check
+from conduit_py.testing.connector_driver import DestinationCase
 from conduit_py.testing.destination_checks import DESTINATION_CHECKS
-from conduit_py.testing.driver import DestinationCase
-from conduit_py.testing.records import numbered
+from conduit_py.testing.records import numbered_record
 
 
 class Disk:
@@ -28,7 +28,7 @@ class DiskOptions(Options):
     disk: Disk
 
 
-class Good(Destination[DiskOptions]):
+class Good(DestinationConnector[DiskOptions]):
     """Appends payloads; refuses records whose payload is raw."""
 
     def write(self, batch: Batch) -> dict[int, str | Exception] | None:
@@ -74,7 +74,7 @@ class GoodLater(Good):
 
 
 class GoodAndIdempotent(Good):
-    level = Level.D1
+    guarantee = WriteGuarantee.IDEMPOTENT
 
     def write(self, batch: Batch) -> dict[int, str | Exception] | None:
         keys = [batch.delivery_key(index) for index in range(len(batch))]
@@ -124,7 +124,7 @@ class StartsAnew(Good):
 
 
 class ClaimsIdempotence(Good):
-    level = Level.D1
+    guarantee = WriteGuarantee.IDEMPOTENT
 
 
 class SwapsForNewest(Good):
@@ -213,7 +213,7 @@ class AnswersBeforeStoring(GoodLater):
 
 def case(kind: type[Good]) -> DestinationCase:
     disk = Disk()
-    return DestinationCase(kind(disk=disk), lambda: disk.rows, numbered, Record.of(b"raw"))
+    return DestinationCase(kind(disk=disk), lambda: disk.rows, numbered_record, Record.of(b"raw"))
 
 
 @pytest.mark.parametrize("check", DESTINATION_CHECKS)

@@ -8,11 +8,11 @@ import pytest
 from pydantic import ConfigDict
 
 from conduit_py.record import Record
-from conduit_py.sdk import EndOfSource, Options, Source
-from conduit_py.testing import checks, source_checks
-from conduit_py.testing.checks import DoesNotApply, run_check
-from conduit_py.testing.driver import SourceCase
-from conduit_py.testing.records import numbered
+from conduit_py.sdk import EndOfSource, Options, SourceConnector
+from conduit_py.testing import connector_checks, source_checks
+from conduit_py.testing.connector_checks import DoesNotApply, run_check
+from conduit_py.testing.connector_driver import SourceCase
+from conduit_py.testing.records import numbered_record
 from conduit_py.testing.source_checks import SOURCE_CHECKS
 
 
@@ -21,7 +21,7 @@ class CountOptions(Options):
     bounded: bool = True
 
 
-class Good(Source[CountOptions]):
+class Good(SourceConnector[CountOptions]):
     """Numbered records, with sync methods as most connectors have."""
 
     def open(self, position: bytes | None) -> None:
@@ -35,7 +35,7 @@ class Good(Source[CountOptions]):
                 self._stopped.wait()
             raise EndOfSource
         self._next = numbers.stop
-        return [numbered(number) for number in numbers]
+        return [numbered_record(number) for number in numbers]
 
     def stop(self) -> None:
         self._stopped.set()
@@ -45,7 +45,7 @@ class AnyOptions(CountOptions):
     model_config = ConfigDict(extra="allow")
 
 
-class TakesAnyOption(Source[AnyOptions]):
+class TakesAnyOption(SourceConnector[AnyOptions]):
     def read(self, n: int) -> list[Record]:
         raise EndOfSource
 
@@ -204,19 +204,19 @@ def test_a_good_source_passes(check: Any, bounded: bool) -> None:
 
 
 def test_a_good_source_has_good_options() -> None:
-    for check in checks.OPTION_CHECKS:
+    for check in connector_checks.OPTION_CHECKS:
         check(Good(count=7))
 
 
 @pytest.mark.parametrize(
     ("check", "source", "says"),
     [
-        (checks.options_are_valid, Good(count="many"), "mistakes in its options: .*count: Input should be"),
-        (checks.options_that_do_not_exist_are_refused, TakesAnyOption(count=5), "does not exist is accepted"),
-        (checks.required_options_are_required, FillsInRequiredOptions(), "'count' is missing"),
+        (connector_checks.options_are_valid, Good(count="many"), "mistakes in its options: .*count: Input should be"),
+        (connector_checks.options_that_do_not_exist_are_refused, TakesAnyOption(count=5), "does not exist is accepted"),
+        (connector_checks.required_options_are_required, FillsInRequiredOptions(), "'count' is missing"),
     ],
 )
-def test_broken_options_are_caught(check: Any, source: Source[Any], says: str) -> None:
+def test_broken_options_are_caught(check: Any, source: SourceConnector[Any], says: str) -> None:
     with pytest.raises(AssertionError, match=says):
         check(source)
 
@@ -248,7 +248,7 @@ def test_broken_options_are_caught(check: Any, source: Source[Any], says: str) -
         (source_checks.leaks_nothing, LeavesFilesOpen(count=5), "3 open files are left behind"),
         (source_checks.leaks_nothing, LeavesThreadsRunning(count=5), "3 threads are left behind"),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Source) else getattr(value, "__name__", None),
+    ids=lambda value: type(value).__name__ if isinstance(value, SourceConnector) else getattr(value, "__name__", None),
 )
 def test_each_rule_catches_the_source_that_breaks_it(check: Any, source: Good, says: str | None) -> None:
     with pytest.raises((AssertionError, AttributeError, KeyError), match=says):

@@ -8,9 +8,9 @@ import pytest
 from conduit_py.record import Record
 from conduit_py.sdk import AckMode
 from conduit_py.testing.acceptance import destination_acceptance, source_acceptance
-from conduit_py.testing.destination import ScriptedDestination
 from conduit_py.testing.script import Refuse
-from conduit_py.testing.source import ScriptedSource, StoppableSource
+from conduit_py.testing.scripted_destination import ScriptedDestination
+from conduit_py.testing.scripted_source import ScriptedSource, StoppableSource
 
 pytest_plugins = ["pytester"]
 

@@ -9,7 +9,7 @@ from conduit_py.testing.crash import AT_RANDOM, CrashTestFailed, run_with_kills
 
 COPY = """
 import os, sys, time
-from conduit_py.killpoint import reach
+from conduit_py.crash_point import reach
 
 out, mark, careless = "out", "mark", sys.argv[1] == "careless"
 done = int(open(mark).read()) if os.path.exists(mark) else 0
@@ -95,7 +95,7 @@ def test_a_program_that_does_not_end_fails_the_test_in_time(tmp_path: Path) -> N
 def test_children_do_not_outlive_a_kill(tmp_path: Path) -> None:
     code = """
 import fcntl, os, subprocess, sys
-from conduit_py.killpoint import reach
+from conduit_py.crash_point import reach
 
 second = os.path.exists("lock")
 lock = open("lock", "w")

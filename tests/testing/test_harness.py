@@ -9,22 +9,22 @@ from trio.testing import MockClock
 from conduit_py import DeadLetters, Destination, FatalError, Pipeline, Record, RecordRefused, Source, State, processor
 from conduit_py.pipeline import as_processor
 from conduit_py.sdk import Batch, Options, Processor
-from conduit_py.sdk import Destination as DestinationConnector
-from conduit_py.sdk import Source as SourceConnector
+from conduit_py.sdk import DestinationConnector as DestinationConnector
+from conduit_py.sdk import SourceConnector as SourceConnector
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.testing.destination import ScriptedDestination
+from conduit_py.testing.event_log import EventLog
+from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage
 from conduit_py.testing.harness import rehearse, run_to_end
-from conduit_py.testing.log import Log
-from conduit_py.testing.records import numbered
+from conduit_py.testing.records import numbered_record
 from conduit_py.testing.script import Fail, Refuse
+from conduit_py.testing.scripted_destination import ScriptedDestination
+from conduit_py.testing.scripted_source import ScriptedSource
 from conduit_py.testing.simulation import simulate
-from conduit_py.testing.source import ScriptedSource
-from conduit_py.testing.vault import StagedVault, Vault
 
 
 def pipeline(source: dict[str, Any], destination: dict[str, Any], **more: Any) -> Pipeline:
-    log = Log()
+    log = EventLog()
     return Pipeline(
         "p",
         sources=[Source("in", ScriptedSource(log=log, **source))],
@@ -39,7 +39,7 @@ async def test_the_outcome_of_a_run_that_completes(autojump_clock: MockClock) ->
     assert (outcome.status, outcome.error) == (Status.COMPLETED, None)
     assert outcome.positions == {"in": b"2"}
     assert outcome.acks == {"in": [b"0", b"1", b"2"]}
-    assert outcome.payloads("out") == [numbered(number).payload.after for number in range(3)]
+    assert outcome.payloads("out") == [numbered_record(number).payload.after for number in range(3)]
     assert (outcome.progress.read, outcome.progress.acked) == (3, 3)
     assert outcome.dead_letters == []
 
@@ -81,7 +81,7 @@ async def test_violations_are_raised(autojump_clock: MockClock) -> None:
 
 
 async def test_an_end_that_is_never_torn_down_is_a_violation(autojump_clock: MockClock) -> None:
-    log = Log()
+    log = EventLog()
     await ScriptedSource(log=log, name="lost").open(None)
     with pytest.raises(AssertionError, match="lost: was opened and never torn down"):
         log.check(after_run=True)
@@ -189,7 +189,7 @@ async def test_an_exactly_once_pipeline_is_rehearsed_with_its_state(autojump_clo
         "p",
         sources=[Source("in", ScriptedSource(records=0))],
         processors=[counted],
-        destinations=[Destination("out", StagedVault(vault=Vault()))],
+        destinations=[Destination("out", FakeStagedDestination(storage=FakeStorage()))],
         dead_letters=DeadLetters("journal"),
         delivery="exactly_once",
     )

@@ -9,13 +9,13 @@ from conduit_py import DeadLetters, Destination, Pipeline, Recovery, Source
 from conduit_py.sdk import AckMode
 from conduit_py.status import Status
 from conduit_py.testing import strategies
-from conduit_py.testing.destination import ScriptedDestination
+from conduit_py.testing.event_log import EventLog
 from conduit_py.testing.harness import run_to_end
-from conduit_py.testing.log import Log
 from conduit_py.testing.records import position_of
 from conduit_py.testing.script import Refuse, Steps, steps_of
+from conduit_py.testing.scripted_destination import ScriptedDestination
+from conduit_py.testing.scripted_source import ScriptedSource
 from conduit_py.testing.simulation import simulate
-from conduit_py.testing.source import ScriptedSource
 
 COUNT = 12
 
@@ -30,7 +30,7 @@ class World:
     batch_size: int
     window: int
 
-    def pipeline(self, log: Log) -> Pipeline:
+    def pipeline(self, log: EventLog) -> Pipeline:
         source = ScriptedSource(log=log, records=COUNT, prunes=True, script=self.source, chunks=self.source_chunks)
         return Pipeline(
             "random",
@@ -44,7 +44,7 @@ class World:
         )
 
 
-def _end(log: Log, index: int, acks: AckMode, script: dict[int, Steps], chunks: list[int]) -> ScriptedDestination:
+def _end(log: EventLog, index: int, acks: AckMode, script: dict[int, Steps], chunks: list[int]) -> ScriptedDestination:
     return ScriptedDestination(log=log, name=f"out{index}", acks=acks, script=script, answer_chunks=chunks)
 
 
@@ -67,7 +67,7 @@ worlds = st.builds(
 @given(worlds, strategies.seeds())
 @settings(max_examples=60, deadline=None)
 def test_every_record_arrives_or_is_a_dead_letter(world: World, seed: int) -> None:
-    log = Log()
+    log = EventLog()
     outcome = simulate(run_to_end, world.pipeline(log), seed=seed)
 
     assert outcome.status is Status.COMPLETED, outcome.error

@@ -8,13 +8,13 @@ import pytest
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Recovery, Source, processor
 from conduit_py.sdk import AckMode
 from conduit_py.status import Status
-from conduit_py.testing.destination import ScriptedDestination
+from conduit_py.testing.event_log import EventLog
+from conduit_py.testing.fault_injection import OutageStore, run_with_outage
 from conduit_py.testing.harness import run_to_end
-from conduit_py.testing.log import Log
-from conduit_py.testing.outage import MortalStore, run_with_outage
 from conduit_py.testing.script import Delay, Fail, OnAck, OnAnswer, Refuse
+from conduit_py.testing.scripted_destination import ScriptedDestination
+from conduit_py.testing.scripted_source import ScriptedSource
 from conduit_py.testing.simulation import simulate
-from conduit_py.testing.source import ScriptedSource
 
 COUNT = 6
 
@@ -28,7 +28,7 @@ def odd_ones_twice(record: Record) -> Record | list[Record] | None:
     return [record, record.copy()] if number == 3 else record
 
 
-def straight(log: Log, mode: AckMode) -> Pipeline:
+def straight(log: EventLog, mode: AckMode) -> Pipeline:
     return Pipeline(
         "straight",
         sources=[Source("in", ScriptedSource(log=log, records=COUNT, chunks=[2, 1], prunes=True), batch_size=2)],
@@ -36,7 +36,7 @@ def straight(log: Log, mode: AckMode) -> Pipeline:
     )
 
 
-def crooked(log: Log, mode: AckMode) -> Pipeline:
+def crooked(log: EventLog, mode: AckMode) -> Pipeline:
     """Two sources, a filter, a split, a fan-out to uneven destinations, dead letters, and a failure."""
     late = {1: OnAnswer(Delay(0.5)), 4: OnAnswer(Delay(0.1))}
     return Pipeline(
@@ -55,9 +55,11 @@ def crooked(log: Log, mode: AckMode) -> Pipeline:
     )
 
 
-async def cut_and_restart(make: Callable[[Log, AckMode], Pipeline], mode: AckMode, moment: int) -> tuple[Log, bool]:
-    log = Log()
-    store = MortalStore(log)
+async def cut_and_restart(
+    make: Callable[[EventLog, AckMode], Pipeline], mode: AckMode, moment: int
+) -> tuple[EventLog, bool]:
+    log = EventLog()
+    store = OutageStore(log)
     struck = await run_with_outage(run_to_end, make(log, mode), store, log=log, moment=moment)
     again = await run_to_end(make(log, mode), store)
     assert again.status is Status.COMPLETED, again.error

@@ -6,23 +6,23 @@ import sys
 
 from conduit_py import DeadLetters, Destination, Pipeline, Recovery, Retry, Source
 from conduit_py.sdk import AckMode
-from conduit_py.testing.destination import ScriptedDestination
+from conduit_py.testing.event_log import EventLog
+from conduit_py.testing.fault_injection import OutageStore
 from conduit_py.testing.harness import run_to_end
-from conduit_py.testing.log import Log
-from conduit_py.testing.outage import MortalStore
-from conduit_py.testing.script import Delay, Fail, NotYet, OnAck, OnAnswer, Refuse
+from conduit_py.testing.script import Delay, Fail, Idle, OnAck, OnAnswer, Refuse
+from conduit_py.testing.scripted_destination import ScriptedDestination
+from conduit_py.testing.scripted_source import ScriptedSource
 from conduit_py.testing.simulation import simulate
-from conduit_py.testing.source import ScriptedSource
 
 
 def trace(seed: int) -> list[str]:
     """Everything that the ends and the store of an eventful pipeline see, with the virtual times."""
-    log = Log()
+    log = EventLog()
     late = {1: OnAnswer(Delay(0.3)), 7: Fail(times=2), 11: (Delay(0.1), Refuse())}
     pipeline = Pipeline(
         "eventful",
         sources=[
-            Source("a", ScriptedSource(log=log, name="a", records=20, chunks=[3, 1], script={9: NotYet(3)}), window=8),
+            Source("a", ScriptedSource(log=log, name="a", records=20, chunks=[3, 1], script={9: Idle(3)}), window=8),
             Source("b", ScriptedSource(log=log, name="b", records=15, script={4: OnAck(Fail()), 6: Fail(times=2)})),
         ],
         destinations=[
@@ -32,7 +32,7 @@ def trace(seed: int) -> list[str]:
         dead_letters=DeadLetters(ScriptedDestination(log=log, name="letters")),
         recovery=Recovery(retries=None),
     )
-    simulate(run_to_end, pipeline, MortalStore(log), seed=seed)
+    simulate(run_to_end, pipeline, OutageStore(log), seed=seed)
     return log.trace()
 
 

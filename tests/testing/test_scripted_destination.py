@@ -9,21 +9,21 @@ from trio.testing import MockClock
 from conduit_py.batch import Batch, MessageId, Span
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.sdk import AckMode, Answer
-from conduit_py.testing.destination import ScriptedDestination
-from conduit_py.testing.log import Log
-from conduit_py.testing.records import numbered, position_of
+from conduit_py.testing.event_log import EventLog
+from conduit_py.testing.records import numbered_record, position_of
 from conduit_py.testing.script import (
+    AnswerUnknown,
     AwaitFlush,
     Block,
     Delay,
     Fail,
-    Mistake,
     OnAnswer,
     OnFlush,
     Refuse,
     RefuseOutside,
-    Repeat,
+    RepeatAnswer,
 )
+from conduit_py.testing.scripted_destination import ScriptedDestination
 
 
 async def opened(acks: AckMode = AckMode.WRITE, **options: Any) -> ScriptedDestination:
@@ -34,7 +34,7 @@ async def opened(acks: AckMode = AckMode.WRITE, **options: Any) -> ScriptedDesti
 
 def batch(*numbers: int, source: str = "source") -> Batch:
     span = Span("pipeline", source, numbers[0], [position_of(number) for number in numbers])
-    return Batch.whole(span, [numbered(number, source) for number in numbers])
+    return Batch.whole(span, [numbered_record(number, source) for number in numbers])
 
 
 def answer(number: int, refused: str | None = None) -> Answer:
@@ -210,13 +210,13 @@ async def test_broken_contracts(autojump_clock: MockClock) -> None:
     outside = await opened(script={0: RefuseOutside()})
     assert await outside.write(batch(0, 1)) == {2: "scripted refusal of nothing"}
 
-    later = await opened(AckMode.LATER, script={0: OnAnswer(Repeat()), 1: OnAnswer(Mistake())})
+    later = await opened(AckMode.LATER, script={0: OnAnswer(RepeatAnswer()), 1: OnAnswer(AnswerUnknown())})
     await later.write(batch(0, 1))
     assert await later.answers() == [answer(0), answer(0), answer(1), answer(10**9)]
 
 
 async def test_deliveries_name_their_source_and_key(autojump_clock: MockClock) -> None:
-    log = Log()
+    log = EventLog()
     destination = await opened(name="lake", log=log)
     await destination.write(batch(0, source="a"))
     await destination.write(batch(0, 1, source="b"))

@@ -10,20 +10,20 @@ from trio.testing import MockClock
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.record import Record
 from conduit_py.sdk import EndOfSource, NothingYet, Reading
-from conduit_py.testing.log import Log
+from conduit_py.testing.event_log import EventLog
 from conduit_py.testing.script import (
     Block,
     Delay,
     EmptyPosition,
     Fail,
-    NotYet,
+    Idle,
     OnAck,
     Refuse,
     RepeatPosition,
     ReturnNothing,
     ReturnTooMany,
 )
-from conduit_py.testing.source import ScriptedSource, StoppableSource
+from conduit_py.testing.scripted_source import ScriptedSource, StoppableSource
 
 
 async def opened(position: bytes | None = None, /, **options: Any) -> ScriptedSource:
@@ -124,7 +124,7 @@ async def test_blocks_for_ever(autojump_clock: MockClock) -> None:
 
 
 async def test_nothing_yet_as_often_as_scripted(autojump_clock: MockClock) -> None:
-    source = await opened(records=1, script={0: NotYet(2)})
+    source = await opened(records=1, script={0: Idle(2)})
 
     for _ in range(2):
         with pytest.raises(NothingYet):
@@ -272,7 +272,7 @@ async def test_reading_after_a_failed_open_is_a_violation(autojump_clock: MockCl
 
 
 async def test_the_log_tells_what_happened_when(autojump_clock: MockClock) -> None:
-    log = Log()
+    log = EventLog()
     source = await opened(b"0", records=3, name="web", script={2: Delay(1.5)}, log=log)
     await source.read(9)
     await source.read(9)

@@ -12,7 +12,7 @@ import trio
 from trio._core import _run
 
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.testing.simulation import SimulationStuck, seeded, simulate, simulated
+from conduit_py.testing.simulation import SimulationStuck, simulate, simulated, use_seed
 
 
 async def race() -> list[object]:
@@ -135,7 +135,7 @@ def test_global_state_is_restored_even_after_a_failure() -> None:
     flag, scheduler, chance = _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r.getstate(), random.getstate()
 
     def fail() -> None:
-        with seeded(1):
+        with use_seed(1):
             random.random()
             _run._r.random()
             raise RuntimeError

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from conduit_py import __version__
-from conduit_py.cli.doctor.finding import Finding, fail, ok, warn
+from conduit_py.cli.doctor.check_result import CheckResult, fail, ok, warn
 from conduit_py.sdk.catalog import list_plugins
 
 DISTRIBUTION = "conduit-dataflow"
@@ -26,7 +26,7 @@ INSIDE_OUT = ("testing", "dev", "bench")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def check_machine() -> Iterator[Finding]:
+def check_machine() -> Iterator[CheckResult]:
     yield check_python()
     yield check_packages()
     yield check_extras()
@@ -39,13 +39,13 @@ def check_machine() -> Iterator[Finding]:
     yield check_temporary()
 
 
-def check_python() -> Finding:
+def check_python() -> CheckResult:
     return ok(
         "python", f"Python {platform.python_version()}, conduit-py {__version__}, SQLite {sqlite3.sqlite_version}"
     )
 
 
-def check_packages() -> Finding:
+def check_packages() -> CheckResult:
     """Everything that conduit-py itself needs is here, and new enough."""
     wrong = [text for text, fine in _requirements(None) if not fine]
     if wrong:
@@ -53,14 +53,14 @@ def check_packages() -> Finding:
     return ok("packages", "everything that conduit-py needs is installed")
 
 
-def check_extras() -> Finding:
+def check_extras() -> CheckResult:
     missing = [extra for extra in _extras() if not all(fine for _, fine in _requirements(extra))]
     if not missing:
         return ok("extras", "all are installed")
     return ok("extras", f"not installed, and only needed for what they are named after: {', '.join(missing)}")
 
 
-def check_plugins() -> Iterator[Finding]:
+def check_plugins() -> Iterator[CheckResult]:
     """Every connector and processor can be loaded; those that cannot name what they lack."""
     plugins = list_plugins()
     for plugin in plugins:
@@ -71,7 +71,7 @@ def check_plugins() -> Iterator[Finding]:
     yield ok("plugins", f"{usable} of {len(plugins)} connectors and processors can be used")
 
 
-def check_java() -> Finding:
+def check_java() -> CheckResult:
     """Only a note: nothing but Spark needs it."""
     try:
         version("pyspark")
@@ -84,7 +84,7 @@ def check_java() -> Finding:
     return ok("java", f"Spark uses {found}")
 
 
-def check_open_files() -> Finding:
+def check_open_files() -> CheckResult:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < FILES_MIN:
         most = "unlimited" if hard == resource.RLIM_INFINITY else hard
@@ -95,7 +95,7 @@ def check_open_files() -> Finding:
     return ok("open files", f"up to {soft} at once")
 
 
-def check_clock() -> Finding:
+def check_clock() -> CheckResult:
     now = time.time()
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < BUILT_AT:
@@ -104,7 +104,7 @@ def check_clock() -> Finding:
     return ok("clock", f"it is {shown}")
 
 
-def check_time_zones() -> Finding:
+def check_time_zones() -> CheckResult:
     try:
         ZoneInfo("Europe/Berlin")
     except ZoneInfoNotFoundError:
@@ -112,7 +112,7 @@ def check_time_zones() -> Finding:
     return ok("time zones", "are known")
 
 
-def check_encoding() -> Finding:
+def check_encoding() -> CheckResult:
     encoding = sys.getfilesystemencoding()
     if encoding.lower().replace("-", "") != "utf8":
         fix = "set PYTHONUTF8=1, or a locale such as C.UTF-8"
@@ -120,7 +120,7 @@ def check_encoding() -> Finding:
     return ok("encoding", "UTF-8")
 
 
-def check_temporary() -> Finding:
+def check_temporary() -> CheckResult:
     folder = tempfile.gettempdir()
     try:
         with tempfile.TemporaryFile() as file:
@@ -142,10 +142,10 @@ def _requirements(extra: str | None) -> Iterator[tuple[str, bool]]:
     for text in requires(DISTRIBUTION) or ():
         requirement, _, marker = text.partition(";")
         if ("extra" in marker) == (extra is not None) and (extra is None or re.search(rf"[\"']{extra}[\"']", marker)):
-            yield requirement.strip(), _satisfied(requirement)
+            yield requirement.strip(), _is_satisfied(requirement)
 
 
-def _satisfied(requirement: str) -> bool:
+def _is_satisfied(requirement: str) -> bool:
     match = _NAME.match(requirement.strip())
     assert match is not None
     try:

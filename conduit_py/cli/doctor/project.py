@@ -1,20 +1,26 @@
-"""Project: checks of what a server would be started with: pipelines, address, tokens."""
+"""Checks of what a server would be started with: pipelines, address, tokens and state directory."""
 
 import os
+import shutil
 import socket
+import sqlite3
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 from conduit_py.cli.check import require_engines
-from conduit_py.cli.complaint import shortened
-from conduit_py.cli.doctor.finding import Finding, fail, ok, warn
-from conduit_py.config.folder import load_folder
-from conduit_py.errors import EnvironmentUnfit, PipelineInvalid, Problem
+from conduit_py.cli.doctor.check_result import CheckResult, fail, ok, warn
+from conduit_py.cli.errors import short_text
+from conduit_py.config.load import load_folder
+from conduit_py.errors import EnvironmentUnfit, PipelineInvalid, Problem, StateLocked
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.sdk.options import at
+from conduit_py.store.sqlite.database import APPLICATION_ID, STATE
+from conduit_py.store.sqlite.lock import StateLock
 
 
-def check_pipelines(path: Path | None) -> Iterator[Finding]:
+def check_pipelines(path: Path | None) -> Iterator[CheckResult]:
     """All mistakes of all pipelines, without starting any."""
     if path is None:
         yield ok("pipelines", "no folder was named, and there is none called pipelines here")
@@ -29,18 +35,18 @@ def check_pipelines(path: Path | None) -> Iterator[Finding]:
             problems += [at(problem, each.id) for problem in invalid.problems]
     for problem in problems:
         bare = Problem(problem.path, problem.message, None, problem.file, problem.line)
-        yield fail("pipelines", shortened(str(bare)), problem.suggestion and shortened(problem.suggestion))
+        yield fail("pipelines", short_text(str(bare)), problem.suggestion and short_text(problem.suggestion))
     for warning in loaded.warnings:
-        yield warn("pipelines", shortened(str(warning)))
+        yield warn("pipelines", short_text(str(warning)))
     try:
         require_engines([each.pipeline for each in loaded.pipelines])
     except EnvironmentUnfit as unfit:
         yield fail("spark", unfit.message, unfit.suggestion)
     if sound or not problems:
-        yield ok("pipelines", f"{sound} in {shortened(str(path))} {'is' if sound == 1 else 'are'} sound")
+        yield ok("pipelines", f"{sound} in {short_text(str(path))} {'is' if sound == 1 else 'are'} sound")
 
 
-def check_address(host: str, port: int) -> Finding:
+def check_address(host: str, port: int) -> CheckResult:
     """Whether a server could listen there now."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -53,13 +59,100 @@ def check_address(host: str, port: int) -> Finding:
     return ok("address", f"{host} port {port} is free")
 
 
-def check_tokens(file: Path | None) -> Finding:
-    from conduit_py.server.tokens import load_tokens
+def check_tokens(file: Path | None) -> CheckResult:
+    from conduit_py.server.access import load_tokens
 
     try:
         tokens = load_tokens(file, os.environ)
     except EnvironmentUnfit as unfit:
-        return fail("tokens", shortened(unfit.message), unfit.suggestion)
+        return fail("tokens", short_text(unfit.message), unfit.suggestion)
     if not len(tokens):
         return ok("tokens", "none: a server listens on this machine only, and lets everybody on it in")
     return ok("tokens", f"{len(tokens)}, which nobody else can read")
+
+
+SPACE_MIN, SPACE_LOW = 64 * 1024**2, 1024**3
+ELSEWHERE = "choose another directory with --state"
+
+
+def check_state(directory: Path) -> Iterator[CheckResult]:
+    """What a pipeline or server that used this directory would meet. Nothing in it is changed."""
+    yield from _check_directory(directory)
+    if directory.is_dir():
+        yield from _check_files(directory)
+
+
+def _check_directory(directory: Path) -> Iterator[CheckResult]:
+    existing = next(each for each in (directory.absolute(), *directory.absolute().parents) if each.exists())
+    if not existing.is_dir():
+        yield fail("state", f"{existing} is a file, not a directory", ELSEWHERE)
+        return
+    if not os.access(existing, os.W_OK | os.X_OK):
+        owner = f"chown {os.getuid()} {existing}"
+        yield fail("state", f"{existing} cannot be written by this user", f"{owner}, or {ELSEWHERE}")
+        return
+    yield ok("state", f"{directory} {'can be written' if existing == directory.absolute() else 'will be made'}")
+    free = shutil.disk_usage(existing).free
+    if free < SPACE_MIN:
+        yield fail("space", f"only {free / 1024**2:.0f} MB are free at {existing}", f"make room, or {ELSEWHERE}")
+    elif free < SPACE_LOW:
+        yield warn("space", f"{free / 1024**2:.0f} MB are free at {existing}", "make room before it runs full")
+    else:
+        yield ok("space", f"{free / 1024**3:.0f} GB are free")
+
+
+def _check_files(directory: Path) -> Iterator[CheckResult]:
+    files = sorted(directory.glob("*.db"))
+    if not files:
+        yield ok("state files", "none yet")
+        return
+    try:
+        lock = StateLock.acquire(directory)
+    except StateLocked as locked:
+        yield warn("lock", f"{locked.message}{_command_of(directory)}", "that is fine if it is your server")
+        return
+    except EnvironmentUnfit as unfit:
+        yield fail("lock", unfit.message, unfit.suggestion)
+        return
+    try:
+        yield ok("lock", "nobody uses the directory")
+        for file in files:
+            yield _check_file(file)
+    finally:
+        lock.release()
+
+
+def _check_file(file: Path) -> CheckResult:
+    try:
+        ahead = file.stat().st_mtime - time.time()
+        with closing(sqlite3.connect(f"file:{file.absolute()}?mode=ro", uri=True, timeout=1)) as connection:
+            problem, application, written = (
+                connection.execute(f"PRAGMA {what}").fetchone()[0]
+                for what in ("integrity_check(1)", "application_id", "user_version")
+            )
+    except (sqlite3.Error, OSError) as error:
+        return fail(file.name, f"{file} cannot be read: {error}", _restore(file))
+    if problem != "ok":
+        return fail(file.name, f"{file} is damaged: {problem}", _restore(file))
+    if application != APPLICATION_ID:
+        return fail(file.name, f"{file} was not written by conduit-py", f"move it away, or {ELSEWHERE}")
+    if file.name == "state.db" and written > STATE.version:
+        message = f"{file} has format version {written}; this conduit-py knows versions up to {STATE.version}"
+        return fail(file.name, message, f"pip install --upgrade conduit-dataflow, or {ELSEWHERE}")
+    if ahead > 60:
+        return warn(file.name, f"{file} was written in the future: the clock has been set back", "check the clock")
+    return ok(file.name, f"sound, format version {written}, {file.stat().st_size / 1024:.0f} KB")
+
+
+def _restore(file: Path) -> str:
+    return f"put back a copy of {file}, or {ELSEWHERE}: every source then starts from the beginning"
+
+
+def _command_of(directory: Path) -> str:
+    """What the process that holds the lock was called with, where the system tells."""
+    try:
+        owner = (directory / "lock").read_text().strip()
+        words = Path(f"/proc/{owner}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    return f": {' '.join(words).strip()[:200]}"

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from conduit_py.config.settings.translation import Translation
-from conduit_py.config.template.mistake import TemplateInvalid
-from conduit_py.config.template.template import Template
 from conduit_py.sdk.registry import Kind
+from conduit_py.sdk.template.errors import TemplateInvalid
+from conduit_py.sdk.template.template import Template
 
 _PAYLOAD: Final = "sdk.schema.extract.payload.enabled"
 _SCHEMA_TEXTS: Final = {
@@ -86,7 +86,7 @@ def _format(translation: Translation) -> None:
         try:
             translation.line = Template(options)
         except TemplateInvalid as invalid:
-            translation.problem("sdk.record.format.options", invalid.described(options), invalid.suggestion)
+            translation.problem("sdk.record.format.options", invalid.describe(options), invalid.suggestion)
 
 
 def _schema_texts(translation: Translation) -> None:

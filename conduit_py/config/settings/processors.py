@@ -1,8 +1,8 @@
 """Settings of Conduit's processors, which are ours by the same names except for what follows."""
 
 from conduit_py.config.settings.translation import Translation
-from conduit_py.config.template.mistake import TemplateInvalid
-from conduit_py.config.template.template import Template
+from conduit_py.sdk.template.errors import TemplateInvalid
+from conduit_py.sdk.template.template import Template
 
 
 def field_set(translation: Translation) -> None:
@@ -25,4 +25,4 @@ def _template(translation: Translation, name: str) -> None:
     try:
         translation.set(name, Template(value), name)
     except TemplateInvalid as invalid:
-        translation.problem(name, invalid.described(value), invalid.suggestion)
+        translation.problem(name, invalid.describe(value), invalid.suggestion)

@@ -5,7 +5,7 @@ from typing import Final
 
 from conduit_py.config.settings import file, generator, log, processors
 from conduit_py.config.settings.middleware import middleware
-from conduit_py.config.settings.native import adopt
+from conduit_py.config.settings.native_options import adopt
 from conduit_py.config.settings.translation import Setting, Translation
 from conduit_py.sdk.options import Options
 from conduit_py.sdk.registry import Kind

@@ -1,11 +1,11 @@
-"""Translation: the settings of one plugin while they become options."""
+"""Translation of the settings of one plugin into its options, and durations as Go writes them."""
 
 import math
+import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from conduit_py.config.settings.duration import seconds_of
-from conduit_py.config.template.template import Template
+from conduit_py.sdk.template.template import Template
 
 OptionPath = tuple[str, ...]
 
@@ -17,7 +17,7 @@ class Setting(NamedTuple):
     secret: bool = False
 
 
-class Remark(NamedTuple):
+class SettingDiagnostic(NamedTuple):
     """Something to say about one setting."""
 
     setting: str
@@ -45,8 +45,8 @@ class Translation:
         """Whether it is a source whose payloads Conduit would write in Avro on their way."""
         self.switches: dict[str, bool] = {}
         """The settings of the SDK that say whether something is enabled."""
-        self.problems: list[Remark] = []
-        self.warnings: list[Remark] = []
+        self.problems: list[SettingDiagnostic] = []
+        self.warnings: list[SettingDiagnostic] = []
         self._origins: dict[OptionPath, str] = {}
 
     def take(self, name: str) -> str | None:
@@ -124,7 +124,28 @@ class Translation:
         return "" if setting is None or setting.secret else f", not {setting.text[:80]!r}"
 
     def problem(self, setting: str, message: str, suggestion: str | None = None) -> None:
-        self.problems.append(Remark(setting, message, suggestion))
+        self.problems.append(SettingDiagnostic(setting, message, suggestion))
 
     def warn(self, setting: str, message: str, suggestion: str | None = None) -> None:
-        self.warnings.append(Remark(setting, message, suggestion))
+        self.warnings.append(SettingDiagnostic(setting, message, suggestion))
+
+
+EXAMPLES: Final = "such as 500ms, 10s or 1m30s"
+
+
+def seconds_of(text: str) -> float:
+    """The duration in seconds; what is none raises ValueError."""
+    text = text.strip()
+    if text in ("0", "+0", "-0"):
+        return 0.0
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"must be a duration {EXAMPLES}")
+    total = sum(float(amount) * _SECONDS[unit] for amount, unit in _PART.findall(text))
+    return -total if text.startswith("-") else total
+
+
+_AMOUNT = r"(?:[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})"
+_UNIT = "ns|us|µs|μs|ms|s|m|h"
+_PART = re.compile(f"({_AMOUNT})({_UNIT})")
+_DURATION = re.compile(f"[+-]?(?:{_AMOUNT}(?:{_UNIT}))+")
+_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}

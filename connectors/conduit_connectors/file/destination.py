@@ -6,12 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from conduit_connectors.encode import Encoded, encode_json_lines, encode_opencdc_lines, encode_raw_lines
-from conduit_connectors.file.appender import Appender
-from conduit_connectors.file.device import Device, is_device
-from conduit_connectors.file.dialect import Delimiter, Names
+from conduit_connectors.file.appender import Appender, Device, is_device
+from conduit_connectors.file.csv_format import CsvTable, Delimiter, Names
 from conduit_connectors.file.staging import Staging
-from conduit_connectors.file.table import CsvTable
+from conduit_connectors.line_formats import Encoded, encode_json_lines, encode_opencdc_lines, encode_raw_lines
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, Options
 

@@ -1,12 +1,54 @@
-"""Handle: one open file that is being read, which may grow, shrink or be replaced meanwhile."""
+"""Handle: one open file that may grow, shrink or be replaced while it is read; positions in it, and parts of it."""
 
+import hashlib
 import os
+import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from conduit_connectors.file.position import HEAD_SIZE, Position, hash_head, prefix
+import msgspec
+
+from conduit_connectors.numbering import foreign_position
 from conduit_py.sdk import FatalError, TransientError
+
+HEAD_SIZE = 1024
+"""How much of the beginning of a file is used to recognise it."""
+
+_PATTERN = re.compile(rb"file:1:(\d+):([0-9a-f]{16}):(\d+)")
+
+
+class FilePosition(NamedTuple):
+    """The offset just past a record, in the file with this inode and this beginning.
+
+    `head` is a hash of the first bytes of the file, at most HEAD_SIZE and none beyond `offset`. So it is
+    the same whenever the record is read, however long the file was then, and so is the delivery key
+    made of it. The device is left out: its number may change with every boot.
+    """
+
+    inode: int
+    head: str
+    offset: int
+
+    @classmethod
+    def parse(cls, raw: bytes) -> "FilePosition":
+        match = _PATTERN.fullmatch(raw)
+        if match is None:
+            raise foreign_position("file", raw)
+        return cls(int(match[1]), match[2].decode(), int(match[3]))
+
+    def __bytes__(self) -> bytes:
+        return prefix(self.inode, self.head) + b"%d" % self.offset
+
+
+def prefix(inode: int, head: str) -> bytes:
+    """What all positions with the same head in one file begin with; the offset in decimal follows."""
+    return b"file:1:%d:%s:" % (inode, head.encode())
+
+
+def hash_head(head: bytes) -> str:
+    return hashlib.blake2b(head, digest_size=8).hexdigest()
 
 
 class Handle:
@@ -53,7 +95,7 @@ class Handle:
         except OSError as error:
             raise TransientError(f"cannot read {self.path} at offset {offset}: {error.strerror}") from error
 
-    def holds(self, position: Position) -> bool:
+    def holds(self, position: FilePosition) -> bool:
         """Whether this file begins like the one the position is of, and reaches as far."""
         head = self.read(0, min(HEAD_SIZE, position.offset))
         return self.stat().st_size >= position.offset and hash_head(head) == position.head
@@ -82,8 +124,53 @@ class Handle:
             return list(map(self._position.__mod__, ends))
         return [bytes(self.position(end)) for end in ends]
 
-    def position(self, offset: int) -> Position:
-        return Position(self.inode, hash_head(self.head[:offset]), offset)
+    def position(self, offset: int) -> FilePosition:
+        return FilePosition(self.inode, hash_head(self.head[:offset]), offset)
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+_BLOCK_SIZE = 64 * 1024
+
+
+class FilePart(msgspec.Struct, frozen=True, array_like=True):
+    """The bytes from `start` to `end` of the file at `path` that has this inode and, up to `start`, this head."""
+
+    path: str
+    """Absolute: whoever reads it may be in another folder."""
+    inode: int
+    head: str
+    start: int
+    end: int
+
+    @classmethod
+    def after(cls, handle: Handle, start: int, size: int) -> "FilePart | None":
+        """What follows `start`: about `size` bytes, to the end of a line or of the file; None at its end."""
+        file_size = handle.stat().st_size
+        if start >= file_size:
+            return None
+        handle.unchanged(start)
+        end = _line_end(handle, start + size, file_size) if start + size < file_size else file_size
+        position = handle.position(start)
+        return cls(str(handle.path.absolute()), position.inode, position.head, start, end)
+
+    def check(self, handle: Handle) -> None:
+        """Raise FatalError unless this is the file that was split: another machine may have another at its path."""
+        position = FilePosition(self.inode, self.head, self.start)
+        if handle.inode != self.inode or not handle.holds(position) or handle.stat().st_size < self.end:
+            raise FatalError(
+                f"{handle.path} is not the file that was found when it was split, up to byte {self.end}",
+                suggestion="leave the file alone while it is read, and let every machine see the same one at that path",
+            )
+
+
+def _line_end(handle: Handle, offset: int, file_size: int) -> int:
+    """The end of the line that byte `offset - 1` is in."""
+    offset -= 1
+    while block := handle.read(offset, _BLOCK_SIZE):
+        found = block.find(b"\n")
+        if found >= 0:
+            return offset + found + 1
+        offset += len(block)
+    return max(offset, file_size)

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from conduit_connectors.file.handle import Handle
-from conduit_connectors.file.position import Position
+from conduit_connectors.file.handle import FilePosition, Handle
 from conduit_py.sdk import FatalError
 
 _logger = logging.getLogger(__name__)
@@ -17,7 +16,7 @@ _ROTATED = re.compile(r"[.\-_]\d[\dTZ.:\-_]*")
 _COMPRESSED = re.compile(_ROTATED.pattern + r"\.(gz|bz2|xz|zst|lz4)")
 
 
-def find_rotated(path: Path, position: Position) -> Handle | None:
+def find_rotated(path: Path, position: FilePosition) -> Handle | None:
     """The file beside `path` that a position is of: moved away, or copied away before `path` was truncated.
 
     A moved file has the same inode and may have any name; a copy has only its beginning in common, so it

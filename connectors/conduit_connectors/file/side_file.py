@@ -17,7 +17,7 @@ BLOCK_SIZE = 1024 * 1024
 """How much is copied at once: with less, calls are felt, and more does not fit the caches of a processor."""
 
 
-class Staged(msgspec.Struct, frozen=True, array_like=True):
+class StagedRange(msgspec.Struct, frozen=True, array_like=True):
     """What a side file holds, by which it is known again."""
 
     size: int
@@ -39,7 +39,7 @@ class SideFile:
         self._target = target
         self._fd: int | None = None
         self._checksum = 0
-        self._sealed: Staged | None = None
+        self._sealed: StagedRange | None = None
         self._failed: str | None = None
 
     def write(self, pieces: Sequence[bytes]) -> None:
@@ -59,7 +59,7 @@ class SideFile:
         for piece in pieces:
             self._checksum = zlib.crc32(piece, self._checksum)
 
-    def sync(self) -> Staged:
+    def sync(self) -> StagedRange:
         """Make the transaction durable, and hold it until it is released."""
         self._refuse_after_failure()
         assert self._fd is not None, "something was written"
@@ -72,10 +72,10 @@ class SideFile:
         if os.fstat(self._fd).st_nlink == 0:
             self._failed = f"{self.path} was deleted while it was being written"
             raise TransientError(self._failed, suggestion="leave it alone: it goes away when the pipeline stops")
-        self._sealed = Staged(self.size, self._checksum)
+        self._sealed = StagedRange(self.size, self._checksum)
         return self._sealed
 
-    def check(self, staged: Staged) -> None:
+    def check(self, staged: StagedRange) -> None:
         """Raise FatalError unless it holds this: then the lines are nowhere else."""
         if staged == self._sealed:
             return
@@ -96,7 +96,7 @@ class SideFile:
             raise OSError(errno.EIO, f"{self.path} has become shorter")
         return found
 
-    def release(self, staged: Staged) -> None:
+    def release(self, staged: StagedRange) -> None:
         """What was staged is in its place: the next transaction may be written."""
         if staged == self._sealed:
             self.size = self._checksum = 0
@@ -135,7 +135,7 @@ class SideFile:
         self._fd = fd
         return fd
 
-    def _open_existing(self, staged: Staged) -> int:
+    def _open_existing(self, staged: StagedRange) -> int:
         try:
             return os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -155,7 +155,7 @@ class SideFile:
         if self._failed is not None:
             raise TransientError(f"{self._failed}; it must be opened again")
 
-    def _lost(self, staged: Staged, what: str) -> FatalError:
+    def _lost(self, staged: StagedRange, what: str) -> FatalError:
         return FatalError(
             f"{self.path} {what}, but the last transaction is committed and {staged.size} bytes of it were left there, "
             f"to be appended to {self._target.name}",

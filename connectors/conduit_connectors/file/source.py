@@ -7,14 +7,11 @@ from typing import ClassVar, Literal
 import msgspec
 from pydantic import Field, model_validator
 
-from conduit_connectors.file.dialect import Delimiter, Names
-from conduit_connectors.file.handle import Handle
-from conduit_connectors.file.part import Part
-from conduit_connectors.file.position import Position
+from conduit_connectors.file.csv_format import CsvRows, Delimiter, Names
+from conduit_connectors.file.handle import FilePart, FilePosition, Handle
 from conduit_connectors.file.rotation import find_next, find_rotated
-from conduit_connectors.file.rows import CsvRows
+from conduit_connectors.line_formats import parse_json, parse_opencdc, parse_raw
 from conduit_connectors.lines import LineBuffer
-from conduit_connectors.parse import parse_json, parse_opencdc, parse_raw
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, Lag, NothingYet, Options, Reading, Record
 
@@ -88,7 +85,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
     def open(self, position: bytes | None) -> None:
         self._buffer = LineBuffer(0, 0)
         if position is not None:
-            self._resume(Position.parse(position))
+            self._resume(FilePosition.parse(position))
         else:
             handle = Handle.open(self.options.path)
             if handle is None and not self.options.tail:
@@ -116,7 +113,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     def split(self, size: int) -> bytes:
         assert self._handle is not None
-        part = Part.after(self._handle, self._buffer.offset, size)
+        part = FilePart.after(self._handle, self._buffer.offset, size)
         if part is None:
             raise EndOfSource
         self._buffer = LineBuffer(part.end, self.options.line_size_max)
@@ -124,7 +121,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     def open_part(self, part: bytes) -> None:
         self._buffer = LineBuffer(0, 0)
-        stretch = msgspec.msgpack.decode(part, type=Part)
+        stretch = msgspec.msgpack.decode(part, type=FilePart)
         handle = Handle.open(Path(stretch.path))
         if handle is None:
             hint = "let every machine see the same file at that path"
@@ -176,7 +173,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
             buffer.feed(block)
             self._rows.read(buffer, 0, handle.positions)
 
-    def _resume(self, position: Position) -> None:
+    def _resume(self, position: FilePosition) -> None:
         path = self.options.path
         handle = Handle.open(path)
         if handle is not None and _is_same(handle, position):
@@ -275,7 +272,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
             suggestion="create it, correct the path, or wait for it with tail=True",
         )
 
-    def _replaced(self, handle: Handle, position: Position) -> FatalError:
+    def _replaced(self, handle: Handle, position: FilePosition) -> FatalError:
         path, size = self.options.path, handle.stat().st_size
         if size < position.offset:
             what = f"{path} was truncated: it was read up to byte {position.offset} and now has {size}"
@@ -284,7 +281,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         return FatalError(what, suggestion=_START_AFRESH)
 
 
-def _is_same(handle: Handle, position: Position) -> bool:
+def _is_same(handle: Handle, position: FilePosition) -> bool:
     """Whether a file at the path is still the one that was read up to the position."""
     return handle.inode == position.inode and handle.holds(position) and handle.has_line_end(position.offset)
 

@@ -8,21 +8,21 @@ from pathlib import Path
 import msgspec
 
 from conduit_connectors.file.appender import Appender
-from conduit_connectors.file.side_file import SideFile, Staged, blocks
+from conduit_connectors.file.side_file import SideFile, StagedRange, blocks
 from conduit_py.sdk import FatalError
 
 INLINE_MAX = 128 * 1024
 """The size up to which a transaction is carried by its intent: to sync a file of its own would take longer."""
 
 
-class Intent(msgspec.Struct, frozen=True, array_like=True):
+class FileIntent(msgspec.Struct, frozen=True, array_like=True):
     """To have lines in the file at `offset`: these, or those that the side file holds.
 
     Versions without side files know the first form only, and do not mistake the second one for it.
     """
 
     offset: int
-    content: bytes | Staged
+    content: bytes | StagedRange
 
     @property
     def size(self) -> int:
@@ -70,7 +70,7 @@ class Staging:
             self._lines, self._lines_size = [], 0
 
     def stage(self) -> bytes | None:
-        content: bytes | Staged
+        content: bytes | StagedRange
         if self._side.size:
             self._side.write(self._lines)
             content = self._side.sync()
@@ -81,15 +81,15 @@ class Staging:
         self._lines, self._lines_size = [], 0
         # From now on only an orderly end after `apply` counts as one.
         self._appender.promise()
-        return msgspec.msgpack.encode(Intent(self._appender.size(), content))
+        return msgspec.msgpack.encode(FileIntent(self._appender.size(), content))
 
     def apply(self, encoded: bytes) -> None:
         """Append the lines, or what is missing of them; durable on return."""
-        intent = msgspec.msgpack.decode(encoded, type=Intent)
+        intent = msgspec.msgpack.decode(encoded, type=FileIntent)
         content, size = intent.content, intent.size
         there = min(self._appender.size() - intent.offset, size)
         if there < 0 or not self._begins(intent, there):
-            raise _changed(self._appender.path, intent)
+            raise _file_changed(self._appender.path, intent)
         if isinstance(content, bytes):
             missing = iter([memoryview(content)[there:]])
         else:
@@ -98,14 +98,14 @@ class Staging:
             self._appender.append(missing, size - there)
         self._appender.sync()
         self._appender.fulfil()
-        if isinstance(content, Staged):
+        if isinstance(content, StagedRange):
             self._side.release(content)
 
     def close(self) -> None:
         """Let go of the side file. It goes away when the appender is closed, unless there is more to do."""
         self._side.close()
 
-    def _begins(self, intent: Intent, there: int) -> bool:
+    def _begins(self, intent: FileIntent, there: int) -> bool:
         """Whether what is in the file at the offset, so many bytes, is how the transaction begins."""
         content = intent.content
         if isinstance(content, bytes):
@@ -122,7 +122,7 @@ class Staging:
         )
 
 
-def _changed(path: Path, intent: Intent) -> FatalError:
+def _file_changed(path: Path, intent: FileIntent) -> FatalError:
     return FatalError(
         f"{path} is not as it was left: {intent.size} bytes of the last transaction belong at {intent.offset}, "
         f"but {'there is something else' if os.path.getsize(path) >= intent.offset else 'it is shorter than that'}",

@@ -5,13 +5,58 @@ from pathlib import Path
 
 import trio
 from pydantic import AwareDatetime, Field, model_validator
+from trio import current_time, sleep_until
 
-from conduit_connectors.generator.pace import Burst, Pace
-from conduit_connectors.generator.rows import BLOCK
-from conduit_connectors.generator.shape import Maker, Shape
+from conduit_connectors.generator.shape import BLOCK, Maker, Shape
 from conduit_connectors.numbering import number_of, positions_of
 from conduit_py import sdk
-from conduit_py.sdk import EndOfSource, FatalError, Operation, Payload, Record
+from conduit_py.sdk import EndOfSource, FatalError, Operation, Options, Payload, Record
+
+# Below this a pause costs more than it gives: at high rates several records become due together.
+_TICK_SECONDS = 0.001
+# Time lost to back-pressure is made up for this much of it, so that the rate does not become a flood.
+_CATCH_UP_SECONDS = 1.0
+
+
+class Burst(Options):
+    """Records for a while, then none for a while, again and again."""
+
+    generate_seconds: float = Field(default=1.0, gt=0, description="how long records are generated")
+    sleep_seconds: float = Field(gt=0, description="how long none are generated after that")
+
+
+class RecordPace:
+    """Lets records through at `rate` per second, 0 being without limit, and only during bursts if there are any."""
+
+    def __init__(self, rate: float, burst: Burst | None) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._due = current_time()
+        self._burst_ends = self._due + (burst.generate_seconds if burst else 0)
+
+    async def wait(self, n: int) -> int:
+        """Wait until a record is due; how many are by then, at most `n`."""
+        while True:
+            await self._wait_for_burst()
+            if not self._rate:
+                return n
+            now = current_time()
+            if self._due <= now:
+                self._due = max(self._due, now - _CATCH_UP_SECONDS)
+                due = min(n, int((now - self._due) * self._rate) + 1)
+                self._due += due / self._rate
+                return due
+            await sleep_until(max(self._due, now + _TICK_SECONDS))
+
+    async def _wait_for_burst(self) -> None:
+        if self._burst is None or current_time() < self._burst_ends:
+            return
+        begins = self._burst_ends + self._burst.sleep_seconds
+        await sleep_until(begins)
+        begins = max(begins, current_time())
+        self._burst_ends = begins + self._burst.generate_seconds
+        self._due = max(self._due, begins)
+
 
 _COLLECTION = "opencdc.collection"
 _UNLIMITED_STEP = timedelta(milliseconds=1)
@@ -65,7 +110,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
     async def open(self, position: bytes | None) -> None:
         options = self.options
         self._next = 0 if position is None else number_of("generator", position) + 1
-        self._pace = Pace(options.rate, options.burst)
+        self._pace = RecordPace(options.rate, options.burst)
         shapes = [options.shapes.get(name, options) for name in options.collections] if options.shapes else [options]
         self._makers = [await self._maker(shape) for shape in shapes]
         self._block: list[Record] = []

@@ -9,11 +9,10 @@ from pydantic import Field
 
 from conduit_py import sdk
 from conduit_py.errors import ConduitError
-from conduit_py.journal.body import encode_record
-from conduit_py.journal.claim import Claim
+from conduit_py.journal.body import encode_body
 from conduit_py.journal.file_log import SEGMENT_SIZE, FileLog
-from conduit_py.journal.message_id import MessageId
-from conduit_py.journal.publisher import Publisher
+from conduit_py.journal.message_id import MessageUuid
+from conduit_py.journal.publisher import Publisher, WriterClaim
 from conduit_py.sdk import AckMode, Batch, Record, RecordRefused
 
 
@@ -44,7 +43,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     blocking = None
 
     _log: FileLog | None = None
-    _claim: Claim | None = None
+    _claim: WriterClaim | None = None
 
     def open(self) -> None:
         options = self.options
@@ -53,7 +52,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         log = self._opened
-        self._claim = Claim(log, owner, fence, self._publisher)
+        self._claim = WriterClaim(log, owner, fence, self._publisher)
         for intent in intents:
             self.apply(intent)
         self._claim.discard_former()
@@ -83,7 +82,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         assert self._claim is not None, "an intent is applied under a claim"
         # Not synced here: until the next commit the intent itself is what makes it durable, and readers sync
         # what they hand out. That saves an fsync for each transaction.
-        self._opened.append([b""], id=MessageId.from_bytes(intent), check=self._claim.check)
+        self._opened.append([b""], id=MessageUuid.from_bytes(intent), check=self._claim.check)
 
     def teardown(self) -> None:
         if self._log is not None:
@@ -101,7 +100,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
 def _encode(records: Sequence[Record]) -> tuple[list[bytes], dict[int, str]]:
     try:
-        return [encode_record(record) for record in records], {}
+        return [encode_body(record) for record in records], {}
     except RecordRefused:
         return _encode_each(records)
 
@@ -111,7 +110,7 @@ def _encode_each(records: Sequence[Record]) -> tuple[list[bytes], dict[int, str]
     refused: dict[int, str] = {}
     for index, record in enumerate(records):
         try:
-            bodies.append(encode_record(record))
+            bodies.append(encode_body(record))
         except RecordRefused as reason:
             refused[index] = reason.message
     return bodies, refused

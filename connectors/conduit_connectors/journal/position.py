@@ -1,9 +1,8 @@
-"""Position: where a reader of a journal goes on, exactly, also inside a transaction that is committed."""
+"""JournalPosition: where a reader of a journal goes on, exactly, also inside a transaction that is committed."""
 
 import struct
 
-from conduit_py.journal.clock import TICK
-from conduit_py.journal.message_id import Flag, ProducerId
+from conduit_py.journal.message_id import TICK, Flag, ProducerId
 from conduit_py.journal.sequencer import NONE, Checkpoint, ProducerState, Sequencer, Slice
 from conduit_py.sdk import FatalError
 
@@ -12,7 +11,7 @@ _HEAD = struct.Struct(">16sQI")
 _PRODUCER = struct.Struct(">6sqQ")
 
 
-class Position:
+class JournalPosition:
     """A checkpoint of the sequencer in the journal `id`, and how many messages to pass over in the next frame."""
 
     __slots__ = ("checkpoint", "id", "skip")
@@ -27,7 +26,7 @@ class Position:
         return head + b"".join(_producer(each) for each in self.checkpoint.producers)
 
     @classmethod
-    def decode(cls, raw: bytes) -> "Position":
+    def decode(cls, raw: bytes) -> "JournalPosition":
         size = len(raw) - len(_MAGIC) - _HEAD.size
         if not raw.startswith(_MAGIC) or size < 0 or size % _PRODUCER.size:
             raise FatalError(
@@ -50,7 +49,7 @@ def positions_inside(id: str, sequencer: Sequencer, found: Slice) -> list[bytes]
     frame = found.frame
     producer, first, flags = frame.id
     others = tuple(each for each in sequencer.producers() if each.producer != producer)
-    prefix = Position(id, Checkpoint(sequencer.offset, others)).encode()
+    prefix = JournalPosition(id, Checkpoint(sequencer.offset, others)).encode()
     begin = frame.begin if flags == Flag.CONTINUE else NONE
     prefix += _PRODUCER.pack(producer, begin, 0)[:-8]
     clocks = range(first + found.first * TICK, first + found.stop * TICK, TICK)
@@ -60,7 +59,7 @@ def positions_inside(id: str, sequencer: Sequencer, found: Slice) -> list[bytes]
 def positions_by_number(id: str, checkpoint: Checkpoint, found: Slice) -> list[bytes]:
     """A position for each of these messages, which have no ids to go by, or whose ids do not matter."""
     inside = Checkpoint(found.frame.begin, checkpoint.producers)
-    return [Position(id, inside, number + 1).encode() for number in range(found.first, found.stop)]
+    return [JournalPosition(id, inside, number + 1).encode() for number in range(found.first, found.stop)]
 
 
 def _producer(state: ProducerState) -> bytes:

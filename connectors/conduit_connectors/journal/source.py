@@ -5,10 +5,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from conduit_connectors.journal.position import Position, positions_by_number, positions_inside
+from conduit_connectors.journal.position import JournalPosition, positions_by_number, positions_inside
 from conduit_py import sdk
-from conduit_py.journal.body import decode_record, decode_records
-from conduit_py.journal.committed import CommittedReader
+from conduit_py.journal.body import decode_bodies, decode_body
+from conduit_py.journal.committed_reader import CommittedReader
 from conduit_py.journal.file_reader import FileReader, JournalFiles
 from conduit_py.journal.message_id import Flag
 from conduit_py.journal.sequencer import HORIZON, Checkpoint, Slice
@@ -25,7 +25,7 @@ class SourceOptions(sdk.Options):
     until: Literal["end"] | None = Field(None, description='"end" completes at what is the end when the source opens')
 
 
-class Source(sdk.Source[SourceOptions]):
+class Source(sdk.SourceConnector[SourceOptions]):
     """The records of a journal; the position is an offset and, per producer, what was read of it.
 
     With `isolation="committed"` each record is read once, whatever its writer repeated, and only when its
@@ -46,7 +46,7 @@ class Source(sdk.Source[SourceOptions]):
     def open(self, position: bytes | None) -> None:
         options = self.options
         self._files = JournalFiles(options.path)
-        start = Position("", Checkpoint()) if position is None else Position.decode(position)
+        start = JournalPosition("", Checkpoint()) if position is None else JournalPosition.decode(position)
         self._id = self._identify(start)
         self._skip = start.skip
         self._end = self._files.head() if options.until else None
@@ -80,18 +80,18 @@ class Source(sdk.Source[SourceOptions]):
 
     def _decode(self, which: slice, records: list[Record], refused: dict[int, str]) -> None:
         bodies, positions = self._bodies[which], self._positions[which]
-        decoded = decode_records(bodies, positions)
+        decoded = decode_bodies(bodies, positions)
         if decoded is not None:
             records += decoded
             return
         for body, position in zip(bodies, positions, strict=True):
             try:
-                records.append(decode_record(body, position))
+                records.append(decode_body(body, position))
             except RecordRefused as reason:
                 refused[len(records)] = reason.message
                 records.append(Record.of(body, position=position))
 
-    def _identify(self, start: Position) -> str:
+    def _identify(self, start: JournalPosition) -> str:
         """The id of the journal. Raises if it is not the one of the position, or must be there and is not."""
         id = self._files.id
         if id is None and (start.id or self.options.until):
@@ -152,7 +152,7 @@ class Source(sdk.Source[SourceOptions]):
         reader = self._committed
         if reader is None:
             positions = positions_by_number(self._id, Checkpoint(), found)
-            positions[-1] = Position(self._id, Checkpoint(found.frame.end)).encode()
+            positions[-1] = JournalPosition(self._id, Checkpoint(found.frame.end)).encode()
             return positions
         sequencer = reader.sequencer
         if found.frame.id.clock:
@@ -160,7 +160,7 @@ class Source(sdk.Source[SourceOptions]):
         else:
             positions = positions_by_number(self._id, Checkpoint(0, sequencer.producers()), found)
         if reader.drained():
-            positions[-1] = Position(self._id, sequencer.checkpoint(HORIZON)).encode()
+            positions[-1] = JournalPosition(self._id, sequencer.checkpoint(HORIZON)).encode()
         return positions
 
     def _offset(self) -> int:

@@ -8,9 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr
 
-from conduit_connectors.objects.lines import read_csv, read_lines
-from conduit_connectors.objects.table import read_parquet
-from conduit_py.lease.content import Part
+from conduit_connectors.objects.formats import read_csv, read_lines, read_parquet
+from conduit_py.queue.content import ObjectRecord
 from conduit_py.sdk import FatalError, Options
 
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
@@ -50,7 +49,7 @@ class ObjectReader:
     def __init__(self, options: ObjectOptions) -> None:
         self._options = options
 
-    def open(self, address: str, offset: int) -> Iterator[Part]:
+    def open(self, address: str, offset: int) -> Iterator[ObjectRecord]:
         files, path = self._located(address)
         suffixes = PurePosixPath(path).suffixes
         compression = _COMPRESSED.get(suffixes[-1]) if suffixes else None

@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 
 import psycopg
 
-from conduit_connectors.sql.database import Database, NotThisRow
+from conduit_connectors.sql.database import NotThisRow, SqlDatabase
 from conduit_py.sdk import FatalError, TransientError
 
 
-class PostgresDatabase(Database):
+class PostgresDatabase(SqlDatabase):
     """A connection on which nothing is begun or committed behind our back."""
 
     mark: ClassVar[str] = "%s"
@@ -38,20 +38,20 @@ class PostgresDatabase(Database):
         try:
             return self._connection.execute(sql.encode(), tuple(parameters)).rowcount
         except psycopg.Error as error:
-            raise _translated(error) from error
+            raise _translate(error) from error
 
     def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         try:
             with self._connection.cursor() as cursor:
                 cursor.executemany(sql.encode(), rows)
         except psycopg.Error as error:
-            raise _translated(error) from error
+            raise _translate(error) from error
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(sql.encode(), tuple(parameters)).fetchall()
         except psycopg.Error as error:
-            raise _translated(error) from error
+            raise _translate(error) from error
 
     def copy(self, sql: str, text: bytes) -> None:
         """Run a statement that takes its rows from this text."""
@@ -59,7 +59,7 @@ class PostgresDatabase(Database):
             with self._connection.cursor() as cursor, cursor.copy(sql.encode()) as copy:
                 copy.write(text)
         except psycopg.Error as error:
-            raise _translated(error) from error
+            raise _translate(error) from error
 
     def columns(self, table: str) -> list[str]:
         return list(self.column_types(table))
@@ -91,7 +91,7 @@ class PostgresDatabase(Database):
 _OF_THE_ROW = (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.DatatypeMismatch)
 
 
-def _translated(error: psycopg.Error) -> Exception:
+def _translate(error: psycopg.Error) -> Exception:
     if isinstance(error, _OF_THE_ROW):
         return NotThisRow(_line(error))
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):

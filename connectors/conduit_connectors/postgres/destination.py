@@ -6,12 +6,12 @@ from typing import ClassVar
 import msgspec
 from pydantic import Field, SecretStr
 
-from conduit_connectors.postgres.copying import Copied, Copying, copy_in
+from conduit_connectors.postgres.copy_in import CopyEncoder, CopyText, copy_in
 from conduit_connectors.postgres.database import PostgresDatabase
-from conduit_connectors.sql.database import Database, NotThisRow
+from conduit_connectors.sql.database import NotThisRow, SqlDatabase
 from conduit_connectors.sql.destination import SqlDestination
-from conduit_connectors.sql.row import Rows, TableOptions
-from conduit_connectors.sql.writing import Writing
+from conduit_connectors.sql.row import RowEncoder, TableOptions
+from conduit_connectors.sql.table_writer import TableWriter
 from conduit_py import sdk
 from conduit_py.sdk import Batch, PieceRefused
 
@@ -34,14 +34,14 @@ class Destination(SqlDestination[DestinationOptions], sdk.PreparingDestination[D
     """
 
     bytes_type: ClassVar[str] = "BYTEA"
-    _copying: Copying | None = None
+    _copying: CopyEncoder | None = None
 
     def connect(self) -> PostgresDatabase:
         return PostgresDatabase(self.options.url.get_secret_value())
 
     def prepare(self, batch: Batch) -> dict[int, str]:
         if self._copying is None:
-            self._copying = Copying(Rows(self.options, int_max=self.int_max, finite=self.finite))
+            self._copying = CopyEncoder(RowEncoder(self.options, int_max=self.int_max, finite=self.finite))
         return self._copying.add(batch)
 
     def prepared(self) -> bytes:
@@ -51,9 +51,9 @@ class Destination(SqlDestination[DestinationOptions], sdk.PreparingDestination[D
     def take(self, pieces: Sequence[bytes]) -> None:
         self.write_pieces(pieces)
 
-    def show_piece(self, database: Database, writing: Writing, piece: bytes) -> None:
+    def show_piece(self, database: SqlDatabase, writing: TableWriter, piece: bytes) -> None:
         assert isinstance(database, PostgresDatabase)
-        for group in msgspec.msgpack.decode(piece, type=list[Copied]):
+        for group in msgspec.msgpack.decode(piece, type=list[CopyText]):
             try:
                 copy_in(database, writing, group)
             except NotThisRow as error:

@@ -1,4 +1,4 @@
-"""Changes: what records do to a table that has one row for each key: put a row in its place, or take it away."""
+"""ChangeRows: what records do to a table that has one row for each key: put a row in its place, or take it away."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from conduit_connectors.spark.rows import Fields, without_fields
 from conduit_py.sdk import Operation, Record
-from conduit_py.sdk.columns import Fitted, fitted
+from conduit_py.sdk.arrow import FittedRows, fit_to_schema
 
 ORDER = "conduit_order"
 """The column of a staging table that says which of several changes of one key is the last."""
@@ -15,7 +15,7 @@ GONE = "conduit_gone"
 """The column of a staging table that says that the row is to be deleted."""
 
 
-class Changes:
+class ChangeRows:
     """Rows in the schema of a table, with one more column, GONE. Of a deletion only the key has values."""
 
     def __init__(self, fields: Fields, key: Sequence[str]) -> None:
@@ -27,7 +27,7 @@ class Changes:
         loose = [field.with_nullable(True) for field in fields.schema]
         self._staged = pa.schema([*loose, pa.field(GONE, pa.bool_())])
 
-    def rows(self, records: Sequence[Record], source: str) -> Fitted:
+    def rows(self, records: Sequence[Record], source: str) -> FittedRows:
         values: dict[int, dict[str, Any]] = {}
         refused: dict[int, str] = {}
         for index, record in enumerate(records):
@@ -38,11 +38,13 @@ class Changes:
         gone = [index for index in values if records[index].operation is Operation.DELETE]
         put = [index for index in values if records[index].operation is not Operation.DELETE]
         made_put = self._fields.fit([values[index] for index in put])
-        made_gone = fitted([values[index] for index in gone], self._key_schema, more=True)
+        made_gone = fit_to_schema([values[index] for index in gone], self._key_schema, more=True)
         refused |= {put[row]: reason for row, reason in made_put.refused.items()}
         refused |= {gone[row]: reason for row, reason in made_gone.refused.items()}
         kept = [put[row] for row in made_put.kept] + [gone[row] for row in made_gone.kept]
-        return Fitted(self._joined(made_put.batch, made_gone.batch, kept), sorted(kept), dict(sorted(refused.items())))
+        return FittedRows(
+            self._joined(made_put.batch, made_gone.batch, kept), sorted(kept), dict(sorted(refused.items()))
+        )
 
     def _read(self, record: Record, values: dict[str, Any]) -> str | None:
         """Collect the values of a row; why there is none, if so. Of a deletion only the key counts."""
@@ -67,6 +69,6 @@ class Changes:
         return table.to_batches()[0] if len(table) else pa.RecordBatch.from_pylist([], self._staged)
 
 
-def numbered(rows: pa.RecordBatch) -> pa.RecordBatch:
+def with_order(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows with ORDER, counted from the first."""
     return rows.append_column(pa.field(ORDER, pa.int64()), pa.array(range(len(rows)), pa.int64()))

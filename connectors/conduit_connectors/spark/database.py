@@ -1,4 +1,4 @@
-"""Database: what a JDBC destination does with SQL: staging tables, and the ledger of which were applied."""
+"""JdbcDatabase: what a JDBC destination does with SQL: staging tables, and the ledger of which were applied."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LEDGER = "conduit_ledger"
 
 
-class Database:
+class JdbcDatabase:
     """A database that Spark's Java has a driver for. Every method is a transaction of its own.
 
     The ledger has a row for each staging table, made before the table is. `apply` marks it in the transaction that

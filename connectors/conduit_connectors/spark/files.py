@@ -1,4 +1,4 @@
-"""spark.Destination: files in any format and file system of Spark's, each record exactly once."""
+"""spark.Destination: files in any format and file system of Spark, each record exactly once."""
 
 import hashlib
 import uuid
@@ -12,25 +12,43 @@ import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pydantic import Field
 
-from conduit_connectors.spark.failures import explain
+from conduit_connectors.spark.buffered_destination import BufferedDestination
+from conduit_connectors.spark.delivered_ids import ids_of
 from conduit_connectors.spark.folder import Folder, LocalFolder, folder_of
-from conduit_connectors.spark.gather import GatherOptions, Load
-from conduit_connectors.spark.gathering import GatheringDestination
 from conduit_connectors.spark.manifest import Manifests, staged, visible
-from conduit_connectors.spark.prepared import Prepared
-from conduit_connectors.spark.rows import Envelopes, Fields, frame_of
-from conduit_connectors.spark.schema import difference
-from conduit_connectors.spark.written import names_of
+from conduit_connectors.spark.row_buffer import BufferOptions, Load
+from conduit_connectors.spark.rows import Envelopes, Fields, RowMaker, frame_of, schema_difference
 from conduit_py import sdk
 from conduit_py.sdk import Batch, FatalError
+from conduit_py.spark.session.errors import explain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+class ParquetRows:
+    """Rows of records in order, until they become a file."""
+
+    def __init__(self, maker: RowMaker) -> None:
+        self._maker = maker
+        self._rows: list[pa.RecordBatch] = []
+
+    def add(self, batch: Batch) -> dict[int, str]:
+        """Add records; index → reason for those that do not fit the schema."""
+        rows, _, refused = self._maker.rows(batch.records, batch.source)
+        self._rows.append(rows)
+        return refused
+
+    def file(self) -> bytes:
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_batches(self._rows), sink, coerce_timestamps="us")
+        return bytes(sink.getvalue())
+
+
 _SCHEMA = "_conduit/schema.arrow"
 
 
-class FilesOptions(GatherOptions):
+class FilesOptions(BufferOptions):
     """What a user may say to the destination of files."""
 
     path: str = Field(min_length=1, description="the folder to write to, a path or a URL; executors must see it too")
@@ -45,14 +63,14 @@ class FilesOptions(GatherOptions):
     )
 
 
-class Staged(msgspec.Struct, frozen=True):
+class StagedFiles(msgspec.Struct, frozen=True):
     """What an exactly-once transaction makes visible: folders, and where they go."""
 
     moves: list[tuple[str, str]]
 
 
 class Destination(
-    GatheringDestination[FilesOptions],
+    BufferedDestination[FilesOptions],
     sdk.StagedDestination[FilesOptions],
     sdk.PreparingDestination[FilesOptions],
 ):
@@ -68,7 +86,7 @@ class Destination(
     _schema_kept = False
     _unmoved: tuple[str, str] | None = None
     """A batch that is committed and not yet where readers see it: where it is, and where it goes."""
-    _prepared: Prepared | None = None
+    _prepared: ParquetRows | None = None
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
@@ -86,8 +104,8 @@ class Destination(
         refused = super().write(batch)
         if self._stages is not None:
             self._handled.clear()
-            if self._gathered.full:
-                self._stage_gathered()
+            if self._buffer.full:
+                self._stage_buffer()
         return refused
 
     def prepares(self, *, exactly_once: bool) -> bool:
@@ -108,7 +126,7 @@ class Destination(
     def equip(self, equipment: bytes) -> None:
         schema = pa.ipc.read_schema(pa.py_buffer(equipment))
         fields = self.options.payload == "fields"
-        self._prepared = Prepared(Fields(schema, self.options.drift) if fields else Envelopes())
+        self._prepared = ParquetRows(Fields(schema, self.options.drift) if fields else Envelopes())
 
     def prepare(self, batch: Batch) -> dict[int, str]:
         assert self._prepared is not None, "equipped"
@@ -131,10 +149,10 @@ class Destination(
             return None
         self._keep_schema()
         moves = [(self._stage_name(number), f"batch={self._fence:012d}-{number:012d}") for number in numbers]
-        return msgspec.json.encode(Staged(moves))
+        return msgspec.json.encode(StagedFiles(moves))
 
     def apply(self, intent: bytes) -> None:
-        for name, to in msgspec.json.decode(intent, type=Staged).moves:
+        for name, to in msgspec.json.decode(intent, type=StagedFiles).moves:
             self._folder.move(name, to)
 
     def _prepare(self, session: "SparkSession") -> None:
@@ -159,7 +177,7 @@ class Destination(
         if text is None:
             return
         there = pa.ipc.read_schema(pa.py_buffer(text))
-        if self._maker.schema is not None and (change := difference(there, self._maker.schema)):
+        if self._maker.schema is not None and (change := schema_difference(there, self._maker.schema)):
             raise FatalError(
                 f"`columns` are not those of the files at {self.options.path}: {change}",
                 suggestion="write to another path, or declare the columns that are there",
@@ -185,7 +203,7 @@ class Destination(
         # Only the last of the committed batches may be where it was.
         self._move_committed()
         stage = self._stage_name(number)
-        batch = self._manifests.commit(stage, [names_of(piece.batch, piece.kept) for piece in load.pieces])
+        batch = self._manifests.commit(stage, [ids_of(piece.batch, piece.kept) for piece in load.pieces])
         self._unmoved = stage, visible(batch)
         self._move_committed()
 

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import msgspec
 from pydantic import Field, model_validator
 
-from conduit_connectors.spark.changes import Changes, numbered
-from conduit_connectors.spark.database import Database
-from conduit_connectors.spark.failures import BadRows, spark_errors
-from conduit_connectors.spark.gather import GatherOptions, Load
-from conduit_connectors.spark.gathering import GatheringDestination
+from conduit_connectors.spark.buffered_destination import BufferedDestination
+from conduit_connectors.spark.changes import ChangeRows, with_order
+from conduit_connectors.spark.database import JdbcDatabase
+from conduit_connectors.spark.row_buffer import BufferOptions, Load
 from conduit_connectors.spark.rows import Fields, RowMaker, frame_of
 from conduit_py import sdk
 from conduit_py.sdk import Batch, FatalError, TransientError
+from conduit_py.spark.session.errors import BadRows, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class JdbcOptions(GatherOptions):
+class JdbcOptions(BufferOptions):
     """What a user may say to the JDBC destination."""
 
     url: str = Field(pattern=r"^jdbc:", description='the database, "jdbc:postgresql://host/database"')
@@ -46,7 +46,7 @@ class JdbcOptions(GatherOptions):
         return self
 
 
-class Stages(msgspec.Struct, frozen=True):
+class StagedTables(msgspec.Struct, frozen=True):
     """What an exactly-once transaction makes visible: staging tables, in order, and the columns to copy."""
 
     names: list[str]
@@ -55,7 +55,7 @@ class Stages(msgspec.Struct, frozen=True):
     """Those by which rows are found; none: rows are added."""
 
 
-class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]):
+class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]):
     """Adds rows to a table, a batch in whole or not at all, by way of a staging table and a ledger.
 
     Exactly-once in an exactly-once pipeline (staged, D3). In an at-least-once one a batch that was
@@ -70,7 +70,7 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
             self.apply(intent)
-        with spark_errors("discarding stages"), self._work.running():
+        with spark_errors("discarding stages"), self._job_group.running():
             self._database.discard(f"{owner}/{self.options.table}", fence)
         self._owner, self._fence = f"{owner}/{self.options.table}", fence
 
@@ -78,18 +78,18 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
         if self._owner is None:
             self._take_over(f"{batch.span.pipeline}/{self.options.table}")
         refused = super().write(batch)
-        if self._fence >= 0 and self._gathered.full:
-            self._stage_gathered()
+        if self._fence >= 0 and self._buffer.full:
+            self._stage_buffer()
         return refused
 
     def stage(self) -> bytes | None:
         stages = self._collect_staged()
-        return msgspec.json.encode(Stages(stages, self._columns, self.options.key)) if stages else None
+        return msgspec.json.encode(StagedTables(stages, self._columns, self.options.key)) if stages else None
 
     def apply(self, intent: bytes) -> None:
-        stages = msgspec.json.decode(intent, type=Stages)
+        stages = msgspec.json.decode(intent, type=StagedTables)
         try:
-            with spark_errors("applying a stage"), self._work.running():
+            with spark_errors("applying a stage"), self._job_group.running():
                 for name in stages.names:
                     self._database.apply(name, stages.columns, stages.key)
         except BadRows as bad:
@@ -100,14 +100,14 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
 
     def _row_maker(self, session: "SparkSession") -> RowMaker:
         options = self.options
-        self._database = Database(session, options.url, options.driver, options.table, options.options)
+        self._database = JdbcDatabase(session, options.url, options.driver, options.table, options.options)
         maker = super()._row_maker(session)
         if isinstance(maker, Fields) and maker.schema is None:
             from pyspark.sql.pandas.types import to_arrow_schema
 
             there = session.read.format("jdbc").options(**self._spark_options(options.table)).load()
             maker = Fields(to_arrow_schema(there.schema, timezone="UTC"), options.drift)
-        return Changes(self._keyed(maker), options.key) if options.key else maker
+        return ChangeRows(self._keyed(maker), options.key) if options.key else maker
 
     def _keyed(self, maker: RowMaker) -> Fields:
         """Without a unique key the database would not know which row to update."""
@@ -134,7 +134,7 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
 
     def _take_over(self, owner: str) -> None:
         """Outside exactly-once pipelines: remove what a killed run of this pipeline left behind."""
-        with spark_errors("discarding stages"), self._work.running():
+        with spark_errors("discarding stages"), self._job_group.running():
             self._database.discard(owner, -1)
         self._owner = owner
 
@@ -143,7 +143,7 @@ class Jdbc(GatheringDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]
         assert self._owner is not None
         stage = self._database.stage(self._owner, self._fence, number, self.options.key)
         try:
-            frame = frame_of(session, numbered(load.rows) if self.options.key else load.rows)
+            frame = frame_of(session, with_order(load.rows) if self.options.key else load.rows)
             frame.write.format("jdbc").options(**self._spark_options(stage)).mode("append").save()
             written = self._database.count(stage)
             if written != len(load):

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from conduit_connectors.spark.delivered_ids import DeliveredIds, Names
 from conduit_connectors.spark.folder import Folder
-from conduit_connectors.spark.written import Names, Written
 from conduit_py.sdk import FatalError, TransientError
 
 _FOLDER = "_conduit"
@@ -36,7 +36,7 @@ class Manifests:
         _check_format(folder)
         self._remember = remember
         self._numbers = [int(match[1]) for name in folder.names(_FOLDER) if (match := _NAME.fullmatch(name))]
-        self.written = Written()
+        self.written = DeliveredIds()
         self._kept: list[tuple[int, int]] = []
 
     @property

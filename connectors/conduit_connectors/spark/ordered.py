@@ -1,4 +1,4 @@
-"""Ordered: a table read in chunks by the values of its key, each chunk one query for what follows the last row."""
+"""OrderedRows: a table read in chunks in the order of its key, each chunk one query for what follows the last row."""
 
 from collections.abc import Sequence
 from datetime import date, datetime
@@ -6,9 +6,9 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from conduit_connectors.spark.positions import Ordered, encode
+from conduit_connectors.spark.positions import OrderedPosition, encode
 from conduit_py.sdk import FatalError
-from conduit_py.sdk.values import rows_of, values_of
+from conduit_py.sdk.arrow import rows_of, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,7 +23,9 @@ class OrderedRows:
     in the chunk where it stands, because rows would be lost there.
     """
 
-    def __init__(self, frame: "DataFrame", columns: Sequence[str], chunk_rows: int, after: Ordered | None) -> None:
+    def __init__(
+        self, frame: "DataFrame", columns: Sequence[str], chunk_rows: int, after: OrderedPosition | None
+    ) -> None:
         self._frame = frame
         self._columns = list(columns)
         self._chunk_rows = chunk_rows
@@ -45,7 +47,7 @@ class OrderedRows:
         rows = rows_of(self._chunk.slice(self._row, n))
         keys = self._keys[self._row : self._row + len(rows)]
         self._row += len(rows)
-        return rows, [encode(Ordered(key)) for key in keys]
+        return rows, [encode(OrderedPosition(key)) for key in keys]
 
     def _load(self) -> None:
         """Get the next chunk, and see whether its rows can be told apart before any of them is handed on."""

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
-from conduit_connectors.spark.failures import blames_definition, explain
-from conduit_connectors.spark.options import SparkOptions
 from conduit_py.sdk import FatalError
+from conduit_py.spark.session.errors import blames_definition, explain
+from conduit_py.spark.session.options import SparkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

@@ -7,7 +7,7 @@ import msgspec
 from conduit_connectors.numbering import foreign_position
 
 
-class Staged(msgspec.Struct, frozen=True, tag="staged"):
+class SnapshotPosition(msgspec.Struct, frozen=True, tag="staged"):
     """A row of a segment of a snapshot."""
 
     snapshot: str
@@ -15,34 +15,34 @@ class Staged(msgspec.Struct, frozen=True, tag="staged"):
     row: int
 
 
-class Ordered(msgspec.Struct, frozen=True, tag="ordered"):
+class OrderedPosition(msgspec.Struct, frozen=True, tag="ordered"):
     """The values, as text, of the columns that rows are ordered by."""
 
     values: tuple[str, ...]
 
 
 _PREFIX = b"spark:1:"
-_decode = msgspec.json.Decoder(Staged | Ordered).decode
+_decode = msgspec.json.Decoder(SnapshotPosition | OrderedPosition).decode
 
 
-def encode(position: Staged | Ordered) -> bytes:
+def encode(position: SnapshotPosition | OrderedPosition) -> bytes:
     return _PREFIX + msgspec.json.encode(position)
 
 
 def staged_positions(snapshot: str, segment: int, rows: Sequence[int]) -> list[bytes]:
     """The positions of consecutive rows; formatting is many times cheaper than encoding each."""
-    [before, after] = encode(Staged(snapshot, segment, -1)).replace(b"%", b"%%").rsplit(b"-1", 1)
+    [before, after] = encode(SnapshotPosition(snapshot, segment, -1)).replace(b"%", b"%%").rsplit(b"-1", 1)
     template = before + b"%d" + after
     return [template % row for row in rows]
 
 
-def decode(position: bytes) -> Staged | Ordered:
+def decode(position: bytes) -> SnapshotPosition | OrderedPosition:
     """The position of a record; one of another connector is a FatalError."""
     text = position.removeprefix(_PREFIX)
     try:
         if text == position:
             raise ValueError
-        found: Staged | Ordered = _decode(text)
+        found: SnapshotPosition | OrderedPosition = _decode(text)
     except (msgspec.MsgspecError, ValueError):
         raise foreign_position("spark", position) from None
     return found

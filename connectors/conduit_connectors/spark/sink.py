@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import pyarrow as pa
 from pydantic import AfterValidator, Field, model_validator
 
-from conduit_connectors.spark.failures import blames_definition, explain
-from conduit_connectors.spark.gather import GatherOptions, Load
-from conduit_connectors.spark.gathering import GatheringDestination
+from conduit_connectors.spark.buffered_destination import BufferedDestination
+from conduit_connectors.spark.row_buffer import BufferOptions, Load
 from conduit_connectors.spark.rows import Fields, RowMaker, frame_of
 from conduit_py.sdk import FatalError
+from conduit_py.spark.session.errors import blames_definition, explain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ def _returns_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-class SinkOptions(GatherOptions):
+class SinkOptions(BufferOptions):
     """What a user may say to the sink."""
 
     table: str | None = Field(default=None, description="the table of Spark's catalog to append to")
@@ -40,7 +40,7 @@ class SinkOptions(GatherOptions):
         return self
 
 
-class Sink(GatheringDestination[SinkOptions]):
+class Sink(BufferedDestination[SinkOptions]):
     """Appends batches to a table, a format of Spark's, or through a function.
 
     At-least-once: a batch whose job failed half-way is written again in full, after a restart or in

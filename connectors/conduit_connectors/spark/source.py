@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from conduit_connectors.spark.failures import BadRows, spark_errors
 from conduit_connectors.spark.ordered import OrderedRows
 from conduit_connectors.spark.origin import OriginOptions, frame_at, stream_at
-from conduit_connectors.spark.positions import Ordered, Staged, decode
-from conduit_connectors.spark.snapshot import Snapshot
-from conduit_connectors.spark.stream import Stream
-from conduit_connectors.spark.work import OnSpark
+from conduit_connectors.spark.positions import OrderedPosition, SnapshotPosition, decode
+from conduit_connectors.spark.spool import QuerySnapshot
+from conduit_connectors.spark.stream import MicroBatches
 from conduit_py import metadata, sdk
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Operation, Payload, Record, TransientError
+from conduit_py.spark.session.errors import BadRows, spark_errors
+from conduit_py.spark.session.job_group import SparkConnector
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ class SourceOptions(OriginOptions):
         return self
 
 
-class Source(OnSpark[SourceOptions], sdk.Source[SourceOptions]):
+class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
     """One record per row, with its columns as `payload.after`, in a stable order; resumes at any row.
 
     Modes "snapshot" and "keyed" end; "incremental" and "stream" go on for ever, unless `available_now`.
@@ -66,25 +66,25 @@ class Source(OnSpark[SourceOptions], sdk.Source[SourceOptions]):
     one read is not seen: `column` must grow, also across transactions that commit out of order.
     """
 
-    _snapshot: Snapshot | None = None
-    _stream: Stream | None = None
+    _snapshot: QuerySnapshot | None = None
+    _stream: MicroBatches | None = None
 
     def open(self, position: bytes | None) -> None:
         at = decode(position) if position is not None else None
-        if at is not None and isinstance(at, Staged) != (self.options.mode in ("snapshot", "stream")):
+        if at is not None and isinstance(at, SnapshotPosition) != (self.options.mode in ("snapshot", "stream")):
             raise FatalError(
                 f"the position is not one of mode {self.options.mode!r}",
                 suggestion="give the source a new id to start afresh in another mode",
             )
         self._stopping = threading.Event()
         if self.options.mode == "snapshot":
-            assert at is None or isinstance(at, Staged)
+            assert at is None or isinstance(at, SnapshotPosition)
             self._open_snapshot(at)
         elif self.options.mode == "stream":
-            assert at is None or isinstance(at, Staged)
+            assert at is None or isinstance(at, SnapshotPosition)
             self._open_stream(at)
         else:
-            assert at is None or isinstance(at, Ordered)
+            assert at is None or isinstance(at, OrderedPosition)
             self._open_ordered(at)
 
     def read(self, n: int) -> list[Record]:
@@ -104,43 +104,43 @@ class Source(OnSpark[SourceOptions], sdk.Source[SourceOptions]):
         staged = self._snapshot or self._stream
         if staged is not None:
             at = decode(positions[-1])
-            assert isinstance(at, Staged)
+            assert isinstance(at, SnapshotPosition)
             staged.acked(at)
 
     def stop(self) -> None:
         self._stopping.set()
         if self._stream is not None:
             self._stream.stop()
-        self._work.cancel()
+        self._job_group.cancel()
 
     def on_deleted(self) -> None:
         if self.options.stage is not None:
-            Snapshot(self.options.stage, self._identity()).forget()
+            QuerySnapshot(self.options.stage, self._identity()).forget()
 
     def _close(self) -> None:
         if self._stream is not None:
             self._stream.close()
         super()._close()
 
-    def _open_snapshot(self, at: Staged | None) -> None:
+    def _open_snapshot(self, at: SnapshotPosition | None) -> None:
         assert self.options.stage is not None
-        self._snapshot = snapshot = Snapshot(self.options.stage.absolute(), self._identity())
+        self._snapshot = snapshot = QuerySnapshot(self.options.stage.absolute(), self._identity())
         if at is not None:
             snapshot.continue_after(at)
         elif not snapshot.is_taken():
             # Only to take it: reading what is on the disk needs no Spark.
             self._with_spark("taking a snapshot", lambda session: snapshot.take(frame_at(session, self.options)))
 
-    def _open_stream(self, at: Staged | None) -> None:
+    def _open_stream(self, at: SnapshotPosition | None) -> None:
         options = self.options
         assert options.stage is not None
-        self._stream = stream = Stream(options.stage.absolute(), self._identity(), options.name, self._work)
+        self._stream = stream = MicroBatches(options.stage.absolute(), self._identity(), options.name, self._job_group)
         stream.begin(at)
         poll = f"{round(options.poll_seconds * 1000)} milliseconds"
         trigger: dict[str, Any] = {"availableNow": True} if options.available_now else {"processingTime": poll}
         self._with_spark("starting a stream", lambda session: stream.start(stream_at(session, options), trigger))
 
-    def _open_ordered(self, at: Ordered | None) -> None:
+    def _open_ordered(self, at: OrderedPosition | None) -> None:
         options = self.options
         columns = list(dict.fromkeys([*([options.column] if options.column else []), *options.key]))
 
@@ -159,9 +159,9 @@ class Source(OnSpark[SourceOptions], sdk.Source[SourceOptions]):
         """Run jobs that `stop` can cancel, and say of a failure whose fault it is."""
         try:
             with spark_errors(f"{what} of {self.options.name}"):
-                if not self._work.started:
-                    self._work.start(self.options)
-                with self._work.running() as session:
+                if not self._job_group.started:
+                    self._job_group.start(self.options)
+                with self._job_group.running() as session:
                     return work(session)
         except BadRows as bad:
             raise FatalError(f"{what} of {self.options.name} failed: {bad}") from bad

@@ -1,9 +1,10 @@
-"""Stream: a streaming query of Spark's, whose batches are staged one at a time and let go when they are acked."""
+"""MicroBatches: a streaming query of Spark. Its batches are spooled one at a time and committed when acked."""
 
 import fcntl
 import shutil
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -11,21 +12,19 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 from py4j.protocol import Py4JError
 
-from conduit_connectors.spark.callback import Callback
-from conduit_connectors.spark.failures import BadRows, Cancelled, spark_errors
 from conduit_connectors.spark.folder import LocalFolder
-from conduit_connectors.spark.positions import Staged
-from conduit_connectors.spark.snapshot import folder_for
-from conduit_connectors.spark.stage import Segments, Stage
-from conduit_connectors.spark.work import Work
+from conduit_connectors.spark.positions import SnapshotPosition
+from conduit_connectors.spark.spool import RowSpool, Segments, folder_for
 from conduit_py.sdk import FatalError, TransientError
+from conduit_py.spark.session.errors import BadRows, Cancelled, spark_errors
+from conduit_py.spark.session.job_group import JobGroup
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-class Stream:
+class MicroBatches:
     """The rows of a query that has no end, in batches. Spark goes on to the next when all of one are acked.
 
     A batch is on disk before its first row is handed on, so its rows have the same order, and the same positions,
@@ -33,20 +32,20 @@ class Stream:
     checkpoint of Spark's; a run from the beginning is a new generation.
     """
 
-    def __init__(self, folder: Path, origin: str, name: str, work: Work) -> None:
+    def __init__(self, folder: Path, origin: str, name: str, work: JobGroup) -> None:
         self._name = name
-        self._work = work
+        self._job_group = work
         folder = folder_for(folder, origin)
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(folder, name)
-        self._stage = Stage(folder)
+        self._lock = _lock(folder, name)
+        self._stage = RowSpool(folder)
         self._changed = threading.Condition()
         self._failure: Exception | None = None
         self._over = self._stopping = self._closing = False
         self._query: StreamingQuery | None = None
         self._watcher: threading.Thread | None = None
 
-    def begin(self, at: Staged | None) -> None:
+    def begin(self, at: SnapshotPosition | None) -> None:
         """Go on after a row, or from the beginning. Called first, before the query is started."""
         state = self._stage.segments
         if at is None:
@@ -91,7 +90,7 @@ class Stream:
                 self._changed.wait()
             return [], []
 
-    def acked(self, position: Staged) -> None:
+    def acked(self, position: SnapshotPosition) -> None:
         with self._changed:
             self._stage.acked(position)
             self._changed.notify_all()
@@ -117,7 +116,7 @@ class Stream:
         self._lock.close()
 
     def _batch(self, frame: "DataFrame", number: int) -> bool:
-        """Stage a batch and wait until it is acked; whether Spark may commit it. In a thread that Spark calls."""
+        """RowSpool a batch and wait until it is acked; whether Spark may commit it. In a thread that Spark calls."""
         try:
             staged = _number(self._stage.segments.snapshot) if self._stage.segments is not None else -1
             if number > staged:
@@ -138,7 +137,7 @@ class Stream:
         return True
 
     def _take(self, frame: "DataFrame", number: int) -> None:
-        with _blamed(f"batch {number} of {self._name}"), self._work.running():
+        with _errors(f"batch {number} of {self._name}"), self._job_group.running():
             rows = self._stage.write(frame)
         if not sum(rows):
             return
@@ -163,7 +162,7 @@ class Stream:
         assert self._query is not None
         failure: Exception | None = None
         try:
-            with _blamed(f"the stream of {self._name}"):
+            with _errors(f"the stream of {self._name}"):
                 self._query.awaitTermination()
         except (FatalError, TransientError) as error:
             failure = error
@@ -206,7 +205,7 @@ def _query_id(checkpoint: Path) -> str | None:
         return None
 
 
-def _locked(folder: Path, name: str) -> TextIO:
+def _lock(folder: Path, name: str) -> TextIO:
     """Spark would end the query of the one when the other starts, and both would write to the same stage."""
     lock = (folder / "lock").open("w")
     try:
@@ -221,7 +220,7 @@ def _locked(folder: Path, name: str) -> TextIO:
 
 
 @contextmanager
-def _blamed(what: str) -> Iterator[None]:
+def _errors(what: str) -> Iterator[None]:
     """Say whose fault it is; of rows that cannot be read, Spark has no more to tell."""
     try:
         with spark_errors(what):
@@ -240,3 +239,28 @@ def _generation(state: Segments) -> int:
 
 def _number(snapshot: str) -> int:
     return int(snapshot.rpartition(".")[2])
+
+
+class Callback:
+    """Called with a batch and its number; `function` says whether Spark may commit the batch.
+
+    Where it may not, the line is hung up, on which Spark takes the batch for failed and ends the query. An exception
+    would do the same with two pages of stack traces. PySpark never ends the thread in which it calls: `close` does.
+    """
+
+    def __init__(self, session: "SparkSession", function: Callable[["DataFrame", int], bool]) -> None:
+        self._client: Any = session.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+        self._function = function
+        self._connection: Any = None
+
+    def __call__(self, frame: "DataFrame", number: int) -> None:
+        self._connection = self._client.get_thread_connection()
+        if not self._function(frame, number):
+            self.close()
+
+    def close(self) -> None:
+        """Hang up. Only the socket: to close the connection would wait for the thread that reads from it."""
+        line = self._connection.socket if self._connection is not None else None
+        if line is not None:
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)

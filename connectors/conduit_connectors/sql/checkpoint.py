@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from conduit_connectors.sql.database import Database
+from conduit_connectors.sql.database import SqlDatabase
 from conduit_py.sdk import FatalError, Fenced
 
 
@@ -14,7 +14,7 @@ class CheckpointTable:
 
     name: ClassVar[str] = "conduit_checkpoint"
 
-    def __init__(self, database: Database, place: str, bytes_type: str) -> None:
+    def __init__(self, database: SqlDatabase, place: str, bytes_type: str) -> None:
         self._database = database
         self._place = place
         self._owner = ""

@@ -1,11 +1,11 @@
-"""Database: what the SQL destinations need of a connection, and the statements they make."""
+"""SqlDatabase: what the SQL destinations need of a connection, and the statements they make."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from conduit_connectors.sql.row import Row
+from conduit_connectors.sql.row import TableRow
 from conduit_py.sdk import FatalError
 
 
@@ -13,7 +13,7 @@ class NotThisRow(Exception):
     """The database refuses the values of a row; its transaction can go on without it."""
 
 
-class Database(ABC):
+class SqlDatabase(ABC):
     """One connection, used by one call at a time. Nothing is committed but by `commit`."""
 
     mark: ClassVar[str]
@@ -39,7 +39,7 @@ class Database(ABC):
     def unique_count(self, table: str) -> int:
         """How many keys and other unique indexes a table has."""
 
-    def refuses_repeats(self, row: Row) -> bool:
+    def refuses_repeats(self, row: TableRow) -> bool:
         """Whether a row may be refused because of another row: not by the key that it replaces rows by."""
         return self.unique_count(row.table) > (1 if row.keys else 0)
 
@@ -63,13 +63,13 @@ class Database(ABC):
         """A name as SQL writes it; a dot parts schema and table."""
         return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
 
-    def create_table(self, row: Row) -> None:
+    def create_table(self, row: TableRow) -> None:
         columns = [f"{self.column(name)} {self.types[kind]}" for name, kind in zip(row.columns, row.kinds, strict=True)]
         if row.keys:
             columns.append(f"PRIMARY KEY ({', '.join(map(self.column, row.keys))})")
         self.run(f"CREATE TABLE IF NOT EXISTS {self.quoted(row.table)} ({', '.join(columns)})")
 
-    def statement(self, row: Row) -> str:
+    def statement(self, row: TableRow) -> str:
         """What does to the table what rows of this shape say."""
         table = self.quoted(row.table)
         if row.gone:
@@ -82,7 +82,7 @@ class Database(ABC):
             return insert
         return f"{insert} {self.replacing(row)}"
 
-    def replacing(self, row: Row) -> str:
+    def replacing(self, row: TableRow) -> str:
         """What makes an insert of rows of this shape replace those that have the same key."""
         others = [name for name in row.columns if name not in row.keys]
         changes = ", ".join(f"{self.column(name)} = excluded.{self.column(name)}" for name in others)

@@ -7,21 +7,21 @@ from typing import ClassVar, TypeVar
 import msgspec
 
 from conduit_connectors.sql.checkpoint import CheckpointTable
-from conduit_connectors.sql.database import Database
-from conduit_connectors.sql.row import Row, Rows, TableOptions
-from conduit_connectors.sql.writing import Writing
+from conduit_connectors.sql.database import SqlDatabase
+from conduit_connectors.sql.row import RowEncoder, TableOptions, TableRow
+from conduit_connectors.sql.table_writer import TableWriter
 from conduit_py import sdk
 from conduit_py.sdk import Batch, FatalError, PieceRefused
 
 OptionsT = TypeVar("OptionsT", bound=TableOptions)
 
 
-class Stage(msgspec.Struct, frozen=True, array_like=True):
+class StagedRows(msgspec.Struct, frozen=True, array_like=True):
     """An intent: rows or pieces to write, known again by the fence and number under which they were staged."""
 
     fence: int
     number: int
-    rows: list[Row]
+    rows: list[TableRow]
     pieces: list[bytes] = []
 
 
@@ -37,19 +37,19 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
     bytes_type: ClassVar[str]
     int_max: ClassVar[int | None] = None
     finite: ClassVar[bool] = False
-    _database: Database | None = None
+    _database: SqlDatabase | None = None
 
     @abstractmethod
-    def connect(self) -> Database:
+    def connect(self) -> SqlDatabase:
         """A connection of our own."""
 
     def open(self) -> None:
         self._database = self.connect()
-        self._rows = Rows(self.options, int_max=self.int_max, finite=self.finite)
-        self._writing = Writing(self._database, create=self.options.create)
+        self._rows = RowEncoder(self.options, int_max=self.int_max, finite=self.finite)
+        self._writing = TableWriter(self._database, create=self.options.create)
         self._checkpoint: CheckpointTable | None = None
         self._fence = 0
-        self._staged: list[Row] | None = None
+        self._staged: list[TableRow] | None = None
         self._staged_pieces: list[bytes] = []
         self._stages = 0
         self._under_way = False
@@ -95,7 +95,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
             self._undo()
         self._staged_pieces += pieces
 
-    def show_piece(self, database: Database, writing: Writing, piece: bytes) -> None:
+    def show_piece(self, database: SqlDatabase, writing: TableWriter, piece: bytes) -> None:
         """Write the rows of a piece within the transaction that is under way. Raises PieceRefused."""
         raise NotImplementedError(f"{type(self).__qualname__} does not prepare")
 
@@ -110,7 +110,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         self._db.run("COMMIT")
         self._under_way = False
 
-    def _tried(self, before: Sequence[Row], rows: Mapping[int, Row]) -> dict[int, str]:
+    def _tried(self, before: Sequence[TableRow], rows: Mapping[int, TableRow]) -> dict[int, str]:
         """What the tables would refuse of these rows after those before them."""
         self._start()
         try:
@@ -125,7 +125,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         if not self._staged and not self._staged_pieces:
             return None
         self._stages += 1
-        stage = Stage(self._fence, self._stages, self._staged or [], self._staged_pieces)
+        stage = StagedRows(self._fence, self._stages, self._staged or [], self._staged_pieces)
         self._staged, self._staged_pieces = [], []
         return msgspec.msgpack.encode(stage)
 
@@ -140,7 +140,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
             checkpoint = CheckpointTable(database, self.options.table or "", self.bytes_type)
             if not checkpoint.knows(owner):
                 return False
-            self._show(database, checkpoint, Writing(database, create=self.options.create), intent)
+            self._show(database, checkpoint, TableWriter(database, create=self.options.create), intent)
         finally:
             database.close()
         return True
@@ -150,9 +150,9 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
             self._database.close()
             self._database = None
 
-    def _show(self, database: Database, checkpoint: CheckpointTable, writing: Writing, intent: bytes) -> None:
+    def _show(self, database: SqlDatabase, checkpoint: CheckpointTable, writing: TableWriter, intent: bytes) -> None:
         """Write what a stage has, unless it was shown before."""
-        stage = msgspec.msgpack.decode(intent, type=Stage)
+        stage = msgspec.msgpack.decode(intent, type=StagedRows)
         with database.transaction():
             if not checkpoint.applies(stage.fence, stage.number):
                 return
@@ -176,7 +176,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
             self._under_way = False
 
     @property
-    def _db(self) -> Database:
+    def _db(self) -> SqlDatabase:
         assert self._database is not None, "opened"
         return self._database
 

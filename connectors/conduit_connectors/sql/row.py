@@ -1,4 +1,4 @@
-"""Row: a record as a row of a table, in values that every SQL database takes."""
+"""TableRow: a record as a row of a table, in values that every SQL database takes."""
 
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time, timedelta
@@ -32,7 +32,7 @@ class TableOptions(Options):
     create: bool = Field(default=True, description="create a missing table, with the columns of its first record")
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class TableRow(msgspec.Struct, frozen=True, array_like=True):
     """What is to happen to one row: it gets these values, or, with `gone`, the row with these values is deleted."""
 
     table: str
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 _JSON_COLUMNS = ("key", "operation", "metadata", "payload")
 
 
-class Rows:
+class RowEncoder:
     """Makes rows of records. `int_max` bounds integers; `finite` refuses NaN and infinity, which become NULL there."""
 
     def __init__(self, options: TableOptions, *, int_max: int | None, finite: bool) -> None:
@@ -56,9 +56,9 @@ class Rows:
         self._int_max = int_max
         self._finite = finite
 
-    def of(self, batch: Batch) -> tuple[dict[int, Row], dict[int, str]]:
+    def of(self, batch: Batch) -> tuple[dict[int, TableRow], dict[int, str]]:
         """Index → row, and index → reason for the records that make none."""
-        rows: dict[int, Row] = {}
+        rows: dict[int, TableRow] = {}
         refused: dict[int, str] = {}
         for index, record in enumerate(batch):
             try:
@@ -67,7 +67,7 @@ class Rows:
                 refused[index] = error.message
         return rows, refused
 
-    def _row(self, record: Record) -> Row:
+    def _row(self, record: Record) -> TableRow:
         table = self._options.table or record.metadata.get(metadata.COLLECTION)
         if not table:
             raise RecordRefused(f"has no {metadata.COLLECTION}, which says the table where none is set")
@@ -83,7 +83,7 @@ class Rows:
             raise RecordRefused("has no fields, so it makes no row")
         columns = tuple(fields)
         values = tuple(self._plain(name, value) for name, value in fields.items())
-        return Row(table, columns, values, keys, gone, tuple(_kind(value) for value in fields.values()))
+        return TableRow(table, columns, values, keys, gone, tuple(_kind(value) for value in fields.values()))
 
     def _keys(self, record: Record) -> tuple[str, ...]:
         if self._options.layout == "json":
@@ -118,9 +118,9 @@ class Rows:
         raise RecordRefused(f"{name!r} is a {type(value).__name__}, which has no form in SQL")
 
 
-def grouped(rows: Iterable[tuple[int, Row]]) -> list[list[tuple[int, Row]]]:
+def group_rows(rows: Iterable[tuple[int, TableRow]]) -> list[list[tuple[int, TableRow]]]:
     """Rows that follow each other and go into one statement, each group in order."""
-    groups: list[list[tuple[int, Row]]] = []
+    groups: list[list[tuple[int, TableRow]]] = []
     last: tuple[Any, ...] | None = None
     for index, row in rows:
         shape = (row.table, row.columns, row.keys, row.gone)

@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from conduit_processors.reference import kind
 from conduit_processors.text import text_of
+from conduit_py.sdk.template.field_path import kind
 
 
 def to_string(value: Any) -> str:

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 
 from conduit_processors.field.conversion import CONVERSIONS
-from conduit_processors.rewrite import FieldOptions, Rewrite
-from conduit_processors.target import Inner
+from conduit_processors.field_processor import FieldOptions, FieldProcessor, Inner
 
 TypeName: TypeAlias = Literal["string", "int", "float", "bool", "time", "decimal"]
 
@@ -36,7 +35,7 @@ class ConvertOptions(FieldOptions):
     )
 
 
-class Convert(Rewrite[ConvertOptions]):
+class Convert(FieldProcessor[ConvertOptions]):
     """Converts a field to another type and loses nothing: a value that does not fit is refused.
 
     Null stays null. `CONVERSIONS` has the rules.

@@ -4,15 +4,15 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from conduit_processors.reference import Reference
-from conduit_processors.target import Removable, references
+from conduit_processors.field_processor import Removable, split_field_list
 from conduit_py.sdk import Options, Processor, Record
+from conduit_py.sdk.template.field_path import FieldPath
 
 
 class ExcludeOptions(Options):
     """Options of field.exclude."""
 
-    fields: Annotated[list[Removable], BeforeValidator(references)] = Field(
+    fields: Annotated[list[Removable], BeforeValidator(split_field_list)] = Field(
         min_length=1, description="what to remove: a list of references, or one text with commas between them"
     )
 
@@ -25,8 +25,8 @@ class Exclude(Processor[ExcludeOptions]):
     """
 
     blocking = False
-    _fields: list[Reference]
-    _wholes: list[Reference]
+    _fields: list[FieldPath]
+    _wholes: list[FieldPath]
 
     def open(self) -> None:
         self._fields = [field for field in self.options.fields if field.path]

@@ -6,45 +6,45 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
 
-from conduit_processors.mistake import mistake
-from conduit_processors.reference import Reference, kind
-from conduit_processors.spelling import malformed, spell, split_outside_quotes
 from conduit_py.sdk import Options, Processor, Record, RecordRefused, Structured
+from conduit_py.sdk.template.field_path import FieldPath, kind
+from conduit_py.sdk.template.field_syntax import field_path_error, format_path, split_outside_quotes
+from conduit_py.sdk.text_option import option_error
 
 
-def _checked(value: object, check: ValidatorFunctionWrapHandler) -> dict[Reference, str]:
+def _checked(value: object, check: ValidatorFunctionWrapHandler) -> dict[FieldPath, str]:
     """The mapping from a dict or from Conduit's `reference:name,reference:name`, each field named once."""
     pairs = _pairs(value) if isinstance(value, str) else list(value.items()) if isinstance(value, dict) else []
     if not pairs:
-        raise mistake("must be a dict of references and new names, or a text such as .Payload.After.old:new")
-    mapping: dict[Reference, str] = check(dict(pairs))
+        raise option_error("must be a dict of references and new names, or a text such as .Payload.After.old:new")
+    mapping: dict[FieldPath, str] = check(dict(pairs))
     if len(mapping) != len(pairs):
-        raise mistake("must give each field one new name")
+        raise option_error("must give each field one new name")
     targets = Counter((reference.parent, name) for reference, name in mapping.items())
     (parent, name), count = targets.most_common(1)[0]
     if count > 1:
-        raise mistake(f"must give each field a name of its own (two become {_spell(parent, name)})")
+        raise option_error(f"must give each field a name of its own (two become {_spell(parent, name)})")
     return mapping
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
     pairs = [split_outside_quotes(pair, ":") for pair in split_outside_quotes(text, ",")]
     if any(len(pair) != 2 for pair in pairs):
-        raise mistake("must be pairs such as .Payload.After.old:new, with commas between them")
+        raise option_error("must be pairs such as .Payload.After.old:new, with commas between them")
     return [(old, new) for old, new in pairs]
 
 
-def _field(reference: Reference) -> Reference:
+def _field(reference: FieldPath) -> FieldPath:
     if not reference.path:
-        raise malformed("the parts of a record keep their names; rename a field inside one")
+        raise field_path_error("the parts of a record keep their names; rename a field inside one")
     return reference
 
 
 def _name(name: str) -> str:
     if not name.strip():
-        raise mistake("must be a name")
+        raise option_error("must be a name")
     if name.startswith("."):
-        raise mistake("must be the new name alone, as in .Payload.After.old:new")
+        raise option_error("must be the new name alone, as in .Payload.After.old:new")
     return name
 
 
@@ -52,7 +52,7 @@ class RenameOptions(Options):
     """Options of field.rename."""
 
     mapping: Annotated[
-        dict[Annotated[Reference, AfterValidator(_field)], Annotated[str, AfterValidator(_name)]],
+        dict[Annotated[FieldPath, AfterValidator(_field)], Annotated[str, AfterValidator(_name)]],
         WrapValidator(_checked),
     ] = Field(description="reference to new name, as a dict or as text: .Payload.After.old:new,.Key.a:b")
 
@@ -65,10 +65,10 @@ class Rename(Processor[RenameOptions]):
     """
 
     blocking = False
-    _holders: list[tuple[Reference, dict[str, str]]]
+    _holders: list[tuple[FieldPath, dict[str, str]]]
 
     def open(self) -> None:
-        holders: dict[Reference, dict[str, str]] = {}
+        holders: dict[FieldPath, dict[str, str]] = {}
         for reference, name in self.options.mapping.items():
             holders.setdefault(reference.parent, {})[reference.path[-1]] = name
         self._holders = list(holders.items())
@@ -82,7 +82,7 @@ class Rename(Processor[RenameOptions]):
         return record
 
 
-def _renamed(parent: Reference, names: dict[str, str], record: Record) -> tuple[Structured, Structured]:
+def _renamed(parent: FieldPath, names: dict[str, str], record: Record) -> tuple[Structured, Structured]:
     """The fields that some of `names` are among, and what they should become."""
     fields = parent.get(record)
     if not isinstance(fields, dict) or not names.keys() <= fields.keys():
@@ -94,7 +94,7 @@ def _renamed(parent: Reference, names: dict[str, str], record: Record) -> tuple[
     return before, after
 
 
-def _missing(parent: Reference, names: Iterable[str], fields: object) -> RecordRefused:
+def _missing(parent: FieldPath, names: Iterable[str], fields: object) -> RecordRefused:
     if not isinstance(fields, dict):
         suggestion = "decode it first, for example with conduit_processors.json.Decode"
         raw = isinstance(fields, (bytes, str))
@@ -104,11 +104,11 @@ def _missing(parent: Reference, names: Iterable[str], fields: object) -> RecordR
     return RecordRefused(f"cannot rename {_spell(parent, name)}: the record has no such field")
 
 
-def _taken(parent: Reference, names: dict[str, str], fields: Structured) -> RecordRefused:
+def _taken(parent: FieldPath, names: dict[str, str], fields: Structured) -> RecordRefused:
     old, new = next((old, new) for old, new in names.items() if new in fields and new not in names)
     where = _spell(parent, old)
     return RecordRefused(f"cannot rename {where} to {new!r}: {parent} has a field of that name")
 
 
-def _spell(parent: Reference, name: str) -> str:
-    return spell(parent.root, (*parent.path, name))
+def _spell(parent: FieldPath, name: str) -> str:
+    return format_path(parent.root, (*parent.path, name))

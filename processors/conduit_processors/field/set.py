@@ -9,15 +9,15 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, field_validator
 
-from conduit_processors.mistake import mistake
-from conduit_processors.target import Settable
+from conduit_processors.field_processor import Settable
 from conduit_processors.template import Template, is_template
 from conduit_py.sdk import Options, Processor, Record, RecordRefused
+from conduit_py.sdk.text_option import option_error
 
 
 def _value(value: object) -> object:
     if inspect.iscoroutinefunction(value):
-        raise mistake("must not be an async function; write a processor for that")
+        raise option_error("must not be an async function; write a processor for that")
     return Template(value) if isinstance(value, str) and is_template(value) else value
 
 
@@ -40,7 +40,7 @@ class SetOptions(Options):
             try:
                 info.data["field"].set(Record(), copy.deepcopy(value))
             except RecordRefused as refused:
-                raise mistake(f"must be what {info.data['field']} can hold ({refused.message})") from None
+                raise option_error(f"must be what {info.data['field']} can hold ({refused.message})") from None
         return value
 
 

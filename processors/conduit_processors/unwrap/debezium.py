@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from conduit_processors.reference import Reference, kind
-from conduit_processors.target import InPayload
+from conduit_processors.field_processor import InPayload
 from conduit_processors.text import text_of
 from conduit_processors.unwrap.envelope import as_data, open_envelope, unwrap_key
 from conduit_py.sdk import Operation, Options, Payload, Processor, Record, RecordRefused, Structured, metadata
+from conduit_py.sdk.template.field_path import FieldPath, kind
 
 OPERATIONS: Final = {
     "c": Operation.CREATE,
@@ -25,7 +25,7 @@ class DebeziumOptions(Options):
     """Options of unwrap.debezium."""
 
     field: InPayload = Field(
-        default=Reference.of(".Payload.After"), description="where the event is: structured data or its JSON"
+        default=FieldPath.of(".Payload.After"), description="where the event is: structured data or its JSON"
     )
 
 
@@ -39,7 +39,7 @@ class Debezium(Processor[DebeziumOptions]):
     """
 
     blocking = False
-    _field: Reference
+    _field: FieldPath
 
     def open(self) -> None:
         self._field = self.options.field

@@ -1,11 +1,11 @@
 """Envelope: the object in a field that wraps a record, and the key that comes with it."""
 
-from conduit_processors.reference import Reference, kind
 from conduit_processors.text import text_of
 from conduit_py.sdk import Data, Record, RecordRefused, Structured, decode_json
+from conduit_py.sdk.template.field_path import FieldPath, kind
 
 
-def open_envelope(field: Reference, record: Record) -> Structured:
+def open_envelope(field: FieldPath, record: Record) -> Structured:
     """The object in `field`, which is structured data or its JSON; anything else is refused."""
     value = field.get(record)
     if isinstance(value, (bytes, str)):

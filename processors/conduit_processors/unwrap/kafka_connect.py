@@ -2,17 +2,17 @@
 
 from pydantic import Field
 
-from conduit_processors.reference import Reference, kind
-from conduit_processors.target import InPayload
+from conduit_processors.field_processor import InPayload
 from conduit_processors.unwrap.envelope import open_envelope, unwrap_key
 from conduit_py.sdk import Operation, Options, Payload, Processor, Record, RecordRefused
+from conduit_py.sdk.template.field_path import FieldPath, kind
 
 
 class KafkaConnectOptions(Options):
     """Options of unwrap.kafkaconnect."""
 
     field: InPayload = Field(
-        default=Reference.of(".Payload.After"), description="where the envelope is: structured data or its JSON"
+        default=FieldPath.of(".Payload.After"), description="where the envelope is: structured data or its JSON"
     )
 
 
@@ -23,7 +23,7 @@ class KafkaConnect(Processor[KafkaConnectOptions]):
     """
 
     blocking = False
-    _field: Reference
+    _field: FieldPath
 
     def open(self) -> None:
         self._field = self.options.field

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from conduit_processors.reference import Reference
-from conduit_processors.target import Structurable
+from conduit_processors.field_processor import Structurable
 from conduit_processors.unwrap.envelope import open_envelope
 from conduit_py.sdk import Options, Processor, Record, RecordRefused
+from conduit_py.sdk.template.field_path import FieldPath
 
 REQUIRED = ("operation", "metadata", "payload")
 
@@ -14,7 +14,7 @@ class OpenCDCOptions(Options):
     """Options of unwrap.opencdc."""
 
     field: Structurable = Field(
-        default=Reference.of(".Payload.After"), description="where the record is: structured data or its JSON"
+        default=FieldPath.of(".Payload.After"), description="where the record is: structured data or its JSON"
     )
 
 
@@ -22,7 +22,7 @@ class OpenCDC(Processor[OpenCDCOptions]):
     """Replaces the record by the one in the field, written in Conduit's JSON form, except for its position."""
 
     blocking = False
-    _field: Reference
+    _field: FieldPath
 
     def open(self) -> None:
         self._field = self.options.field

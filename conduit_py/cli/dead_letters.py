@@ -1,0 +1,214 @@
+"""What the commands `dlq` do: the dead letters of a server, seen and acted on."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from conduit_py.cli.client import ApiClient, connect
+from conduit_py.cli.output import ExitCode, ago, printable, put, put_json, put_table
+from conduit_py.cli.server_commands import ServerCall
+from conduit_py.errors import ConduitError
+
+PAGE = 1000
+
+
+class CommandUnclear(ConduitError):
+    """The command does not say enough."""
+
+    code = "command.unclear"
+
+
+def selection(ids: Sequence[str], fields: dict[str, Any]) -> dict[str, Any]:
+    """The letters that a command means, as the API takes it."""
+    return {"ids": list(ids)} if ids else {"filter": fields}
+
+
+def show_all(call: ServerCall, fields: dict[str, Any], limit: int) -> ExitCode:
+    """Print a line for each letter."""
+    with connect(call) as client:
+        answer = _pages(client, fields, limit)
+    letters = answer["letters"]
+    if call.json:
+        put_json(answer)
+    elif letters:
+        headings = ("LETTER", "PIPELINE", "NODE", "STATE", "TRIES", "REFUSED", "ERROR")
+        put_table(headings, [_row(letter) for letter in letters], right=("TRIES", "REFUSED"))
+        if answer["total"] > len(letters):
+            put(f"{len(letters)} of {answer['total']:,}; --limit shows more", sys.stderr)
+    else:
+        put("there are no such dead letters")
+    return ExitCode.OK
+
+
+def _pages(client: ApiClient, fields: dict[str, Any], limit: int) -> dict[str, Any]:
+    answer = client.ask("GET", "dead-letters", query={**fields, "limit": min(limit, PAGE)})
+    while answer["next"] is not None and len(answer["letters"]) < limit:
+        room = min(limit - len(answer["letters"]), PAGE)
+        more = client.ask("GET", "dead-letters", query={**fields, "limit": room, "cursor": answer["next"]})
+        answer = {**more, "letters": answer["letters"] + more["letters"]}
+    return answer
+
+
+def show_causes(call: ServerCall, fields: dict[str, Any]) -> ExitCode:
+    """Print how many letters there are of each kind."""
+    with connect(call) as client:
+        answer = client.ask("GET", "dead-letters", "causes", query=fields)
+    if call.json:
+        put_json(answer)
+    elif answer["causes"]:
+        rows = [
+            (f"{each['count']:,}", each["pipeline"], each["node"], _since(each["last_at"]), each["cause"])
+            for each in answer["causes"]
+        ]
+        put_table(("LETTERS", "PIPELINE", "NODE", "LATEST", "CAUSE"), rows, right=("LETTERS", "LATEST"))
+    else:
+        put("there are no such dead letters")
+    return ExitCode.OK
+
+
+def show(call: ServerCall, id: str) -> ExitCode:
+    """Print everything about a letter."""
+    with connect(call) as client:
+        letter = client.ask("GET", "dead-letters", id)
+    if call.json:
+        put_json(letter)
+        return ExitCode.OK
+    on_its_way = f" for {', '.join(letter['queued_for'])}" if letter["queued_for"] else ""
+    put(printable(f"{id}: {letter['state']}{on_its_way}, of {letter['source']} in {letter['pipeline']}"))
+    put("")
+    for refusal in letter["history"]:
+        when = datetime.fromtimestamp(refusal["at"], UTC).isoformat(sep=" ", timespec="seconds")
+        put(printable(f"  {when}  attempt {refusal['attempt']}  {refusal['node']}: {refusal['error']}"))
+    for each in letter["records"]:
+        put(f"\nthe record at {each['node']}{', edited' if each['original'] else ''}:")
+        put(_pretty(each["record"]))
+        if each["cut"]:
+            put(f"not shown whole: {', '.join(each['cut'])}", sys.stderr)
+    return ExitCode.OK
+
+
+def edit(call: ServerCall, id: str, file: Path | None, node: str | None) -> ExitCode:
+    """Replace the record of a letter by what a file holds, or an editor leaves."""
+    with connect(call) as client:
+        letter = client.ask("GET", "dead-letters", id)
+        shown = next((each["record"] for each in letter["records"] if each["node"] == node), letter["record"])
+        record = _edit_in_editor(shown) if file is None else _read_record(file)
+        if record == shown and file is None:
+            put("nothing was changed")
+            return ExitCode.OK
+        body = {"record": record} | ({"node": node} if node else {})
+        answer = client.ask("PUT", "dead-letters", id, "record", body=body)
+    if call.json:
+        put_json(answer)
+    else:
+        put(f"{id}: edited; `conduit-py dlq replay {id}` sends it")
+    return ExitCode.OK
+
+
+def replay(call: ServerCall, which: dict[str, Any], destinations: Sequence[str], *, dry_run: bool) -> ExitCode:
+    """Send letters again, and say what became of the request."""
+    body = {**which, "dry_run": dry_run} | ({"destinations": list(destinations)} if destinations else {})
+    with connect(call) as client:
+        answer = client.ask("POST", "dead-letters", "replay", body=body)
+    if call.json:
+        put_json(answer)
+    else:
+        put(_replay_sentence(answer, dry_run=dry_run))
+        for letter in answer["letters"]:
+            put(f"  {letter['id']} enters {letter['pipeline']} at {', '.join(letter['nodes'])}")
+        for note in answer["notes"]:
+            put(printable(note))
+        for obstacle in answer["obstacles"]:
+            put(printable(f"{obstacle['id']} cannot be sent: {obstacle['reason']}"), sys.stderr)
+        for id in answer["not_found"]:
+            put(f"there is no dead letter {id}: it may have been delivered or discarded", sys.stderr)
+    return ExitCode.FAILED if answer["not_found"] or answer["obstacles"] else ExitCode.OK
+
+
+def discard(call: ServerCall, which: dict[str, Any], *, dry_run: bool, yes: bool) -> ExitCode:
+    """Forget letters, once the user has agreed to how many."""
+    with connect(call) as client:
+        count = client.ask("POST", "dead-letters", "discard", body={**which, "dry_run": True})["discarded"]
+        if not dry_run and count and not yes and not _ask_to_discard(count):
+            put("nothing was discarded")
+            return ExitCode.FAILED
+        answer = client.ask("POST", "dead-letters", "discard", body={**which, "dry_run": dry_run})
+    if call.json:
+        put_json(answer)
+    else:
+        put(f"{_count(answer['discarded'])} {'would be ' if dry_run else ''}discarded")
+    return ExitCode.OK
+
+
+def _ask_to_discard(count: int) -> bool:
+    if not sys.stdin.isatty():
+        raise CommandUnclear(
+            f"{_count(count)} would be gone for good", suggestion="say --yes to discard without being asked"
+        )
+    sys.stderr.write(f"Discard {_count(count)} for good? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _replay_sentence(answer: dict[str, Any], *, dry_run: bool) -> str:
+    queued, before = answer["queued"], answer["already_queued"]
+    said = f"{_count(queued)} {'would be' if dry_run else 'is' if queued == 1 else 'are'} sent again"
+    if before:
+        said += f"; {before:,} {'was' if before == 1 else 'were'} on {'its' if before == 1 else 'their'} way already"
+    return f"{said}; {answer['impossible']:,} cannot be" if answer["impossible"] else said
+
+
+def _edit_in_editor(record: dict[str, Any]) -> Any:
+    """The record as the user's editor leaves it."""
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    with tempfile.TemporaryDirectory(prefix="conduit-") as folder:
+        file = Path(folder, "record.json")
+        file.write_text(_pretty(record) + "\n")
+        try:
+            done = subprocess.run([*editor, str(file)])
+        except OSError as error:
+            raise CommandUnclear(
+                f"the editor {editor[0]} cannot be started: {error.strerror}",
+                suggestion="name yours in EDITOR, or give the record with --record FILE",
+            ) from error
+        if done.returncode:
+            raise CommandUnclear(f"the editor ended with {done.returncode}; nothing was changed")
+        return _read_record(file)
+
+
+def _read_record(file: Path) -> Any:
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+        record = json.loads(text)
+    except OSError as error:
+        raise CommandUnclear(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise CommandUnclear(f"{file} is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise CommandUnclear(f"{file} is not a record, which is an object", suggestion="`dlq show ID --json` has one")
+    return record
+
+
+def _pretty(record: dict[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, indent=2)
+
+
+def _row(letter: dict[str, Any]) -> tuple[str, ...]:
+    nodes, tries = ", ".join(letter["nodes"]), str(letter["attempts"])
+    return letter["id"], letter["pipeline"], nodes, letter["state"], tries, _since(letter["last_at"]), letter["error"]
+
+
+def _since(at: float) -> str:
+    return f"{ago(time.time() - at)} ago"
+
+
+def _count(letters: int) -> str:
+    return "1 letter" if letters == 1 else f"{letters:,} letters"

@@ -1,0 +1,168 @@
+"""The commands `dlq`: their arguments and help. What they do is imported when they are called."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from re import fullmatch
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter, validators
+
+from conduit_py.cli.server_commands import HERE, ServerCall
+
+dlq = App(name="dlq", help="See, edit, replay and discard the dead letters of a server.", sort_key=12)
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def parse_time(text: str) -> float:
+    """A time of day, or how long ago, in seconds since 1970."""
+    ago = fullmatch(r"(\d{1,9})([smhd])", text)
+    if ago:
+        return (datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})).timestamp()
+    time = datetime.fromisoformat(text)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def _check_moment(_: Any, text: str | None) -> None:
+    if text is None:
+        return
+    try:
+        parse_time(text)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            "must be a time such as 2026-11-16T09:30 (UTC), or how long ago, such as 90m, 2h or 7d"
+        ) from None
+
+
+def _check_letter(_: Any, id: str) -> None:
+    if not fullmatch(r"[a-z2-7]{16}", id):
+        raise ValueError("must be the id of a dead letter: 16 letters and digits, as `dlq list` prints it")
+
+
+def _check_letters(_: Any, ids: tuple[str, ...]) -> None:
+    for id in ids:
+        _check_letter(_, id)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class LetterSelection:
+    """LetterSelection letters are meant: those that fit everything that is said."""
+
+    pipeline: Annotated[str | None, Parameter(help="only of this pipeline")] = None
+    node: Annotated[str | None, Parameter(help="only those that this node refuses")] = None
+    cause: Annotated[str | None, Parameter(help="only with this cause, as `dlq list --causes` prints it")] = None
+    text: Annotated[str | None, Parameter(help="only with this in the error")] = None
+    source: Annotated[str | None, Parameter(help="only of this source")] = None
+    state: Annotated[Literal["kept", "queued"] | None, Parameter(help="only in this state")] = None
+    since: Annotated[
+        str | None,
+        Parameter(help="only last refused since: a time in UTC, or how long ago, as 2h", validator=_check_moment),
+    ] = None
+    until: Annotated[str | None, Parameter(help="only last refused before then", validator=_check_moment)] = None
+
+    def fields(self) -> dict[str, Any]:
+        """What was said, as the API takes it."""
+        said = {name: value for name, value in vars(self).items() if value is not None}
+        return said | {name: parse_time(said[name]) for name in ("since", "until") if name in said}
+
+
+ALL = LetterSelection()
+
+LetterId = Annotated[str, Parameter(help="id of the letter", validator=_check_letter)]
+LetterIds = Annotated[
+    tuple[str, ...], Parameter(help="ids of letters; without any, what the options say", validator=_check_letters)
+]
+DryRun = Annotated[bool, Parameter(help="say what would happen, and change nothing")]
+All = Annotated[bool, Parameter(name="--all", help="every letter there is")]
+
+
+def _check_selection(
+    *, ids: tuple[str, ...] = (), which: LetterSelection = ALL, all_letters: bool = False, **_: Any
+) -> None:
+    """Nothing said is not everything: that must be said."""
+    said = which != ALL
+    if ids and (said or all_letters):
+        raise ValueError("give ids, or options that say which letters, not both")
+    if not (ids or said or all_letters):
+        raise ValueError("this would concern every letter there is: name ids, narrow it down, or say --all")
+
+
+@dlq.command(name="list", sort_key=1)
+def list_letters(
+    *,
+    which: LetterSelection = ALL,
+    causes: Annotated[bool, Parameter(help="count them by node and cause instead")] = False,
+    limit: Annotated[
+        int, Parameter(help="the most letters to list", show_default=True, validator=validators.Number(gte=1))
+    ] = 100,
+    call: ServerCall = HERE,
+) -> int:
+    """List dead letters, the newest first."""
+    from conduit_py.cli import dead_letters
+
+    return (
+        dead_letters.show_causes(call, which.fields()) if causes else dead_letters.show_all(call, which.fields(), limit)
+    )
+
+
+@dlq.command(sort_key=2)
+def show(id: LetterId, /, *, call: ServerCall = HERE) -> int:
+    """Show a letter: the record as it stood where it was refused, and why it was."""
+    from conduit_py.cli import dead_letters
+
+    return dead_letters.show(call, id)
+
+
+@dlq.command(sort_key=3)
+def edit(
+    id: LetterId,
+    /,
+    *,
+    record: Annotated[
+        Path | None, Parameter(help="file with the record in JSON, - is stdin [default: opens your editor]")
+    ] = None,
+    node: Annotated[str | None, Parameter(help="at which node, if the records differ")] = None,
+    call: ServerCall = HERE,
+) -> int:
+    """Change the record of a letter. The original is kept; a replay sends it."""
+    from conduit_py.cli import dead_letters
+
+    return dead_letters.edit(call, id, record, node)
+
+
+@dlq.command(sort_key=4, validator=_check_selection)
+def replay(
+    ids: LetterIds = (),
+    /,
+    *,
+    which: LetterSelection = ALL,
+    all_letters: All = False,
+    to: Annotated[
+        tuple[str, ...], Parameter(help="only to this destination, of those that refused it", negative="")
+    ] = (),
+    dry_run: DryRun = False,
+    call: ServerCall = HERE,
+) -> int:
+    """Send letters again, each to the nodes that refused it; at once if its pipeline runs."""
+    from conduit_py.cli import dead_letters
+
+    return dead_letters.replay(call, dead_letters.selection(ids, which.fields()), to, dry_run=dry_run)
+
+
+@dlq.command(sort_key=5, validator=_check_selection)
+def discard(
+    ids: LetterIds = (),
+    /,
+    *,
+    which: LetterSelection = ALL,
+    all_letters: All = False,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, Parameter(help="do not ask")] = False,
+    call: ServerCall = HERE,
+) -> int:
+    """Forget letters for good: their records are nowhere else."""
+    from conduit_py.cli import dead_letters
+
+    return dead_letters.discard(call, dead_letters.selection(ids, which.fields()), dry_run=dry_run, yes=yes)

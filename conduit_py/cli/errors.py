@@ -1,0 +1,73 @@
+"""Errors on stderr: every problem of a definition at once, in colour on a terminal, and the exit code."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from conduit_py.cli.output import ExitCode
+from conduit_py.config.loaded import LoadWarning
+from conduit_py.config.python_file import FileInvalid
+from conduit_py.config.secrets import redact
+from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
+
+
+def print_error(error: BaseException) -> ExitCode:
+    """Say on stderr what is wrong, where, and what to do; the exit code that goes with it."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    problems = problems_of(error)
+    for problem in problems:
+        console.print(_problem_text(problem))
+    if problems:
+        console.print(Text(f"{count_of(problems)}; nothing was started", style="bold red"))
+    elif isinstance(error, ConduitError):
+        console.print(Text.assemble(("error: ", "bold red"), short_text(error.message)))
+        if error.suggestion:
+            console.print(Text.assemble(("  ", ""), (short_text(error.suggestion), "green")))
+    else:
+        console.print(Text.assemble(("internal error: ", "bold red"), redact(describe(error))))
+        console.print(Text("  this is a bug in conduit-py; run again with --debug for the traceback", style="green"))
+    return exit_code_of(error)
+
+
+def print_warnings(warnings: Iterable[LoadWarning]) -> None:
+    """Say on stderr what keeps nothing from running, but is hardly what was meant."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    for warning in warnings:
+        console.print(Text.assemble(("warning: ", "bold yellow"), short_text(str(warning))))
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    if isinstance(error, EnvironmentUnfit):
+        return ExitCode.ENVIRONMENT
+    return ExitCode.INVALID if problems_of(error) else ExitCode.FAILED
+
+
+def problems_of(error: BaseException) -> Sequence[Problem]:
+    return error.problems if isinstance(error, FileInvalid | PipelineInvalid) else ()
+
+
+def count_of(problems: Sequence[Problem]) -> str:
+    return "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+
+
+def short_text(text: str) -> str:
+    """The text with paths below the working directory as a user would type them, and without secrets."""
+    return redact(text).replace(os.getcwd() + os.sep, "")
+
+
+def place_of(problem: Problem) -> str:
+    if problem.file is None:
+        return ""
+    file = str(Path(short_text(problem.file)))
+    return file if problem.line is None else f"{file}:{problem.line}"
+
+
+def _problem_text(problem: Problem) -> Text:
+    parts = [(place_of(problem), "bold"), (problem.path, "yellow"), (redact(problem.message), "")]
+    text = Text(": ").join(Text(part, style) for part, style in parts if part)
+    if problem.suggestion:
+        text.append(f" ({short_text(problem.suggestion)})", "green")
+    return text

@@ -1,1 +1,0 @@
-"""Exactly-once: transactions over the data plane, and steps between journals."""

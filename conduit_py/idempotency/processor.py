@@ -1,0 +1,172 @@
+"""Idempotency: a processor that lets each message through once, or marks those that come again."""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import trio
+from pydantic import Field, field_validator
+
+from conduit_py.batch import Batch, Fate, MessageId
+from conduit_py.errors import RecordRefused
+from conduit_py.idempotency.tracker import REPEATED, Repeat
+from conduit_py.record import Record, encode_json
+from conduit_py.sdk.options import Options
+from conduit_py.sdk.processor import Processor, Result
+
+
+class SeenKeys(Protocol):
+    """Where the keys of messages are remembered that were delivered. `Store.seen` is one."""
+
+    async def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]: ...
+
+    async def remember(self, scope: str, keys: Collection[bytes]) -> set[bytes]: ...
+
+
+class RecentKeys:
+    """The last `count_max` keys, for as long as the process lasts."""
+
+    def __init__(self, count_max: int = 1_000_000) -> None:
+        self._count_max = count_max
+        self._keys: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+
+    async def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
+        await trio.lowlevel.checkpoint()
+        return {key for key in keys if (scope, key) in self._keys}
+
+    async def remember(self, scope: str, keys: Collection[bytes]) -> set[bytes]:
+        repeated = await self.known(scope, list(keys))
+        self._keys.update(dict.fromkeys((scope, key) for key in keys))
+        while len(self._keys) > self._count_max:
+            self._keys.popitem(last=False)
+        return repeated
+
+
+class IdempotencyOptions(Options):
+    """Which messages are the same, and what becomes of one that comes again."""
+
+    scope: str = Field(default="messages", description="keys of different scopes have nothing to do with each other")
+    key: str | Callable[[Record], bytes] = Field(
+        default="metadata.message_id",
+        description="what names a message: `key`, `delivery`, `metadata.NAME`, `payload.NAME`, or a function in Python",
+    )
+    repeat: Repeat = Field(
+        default="skip",
+        description=f"`skip` filters a message that came before, `mark` gives it the metadata {REPEATED}",
+    )
+    remember: Literal["transaction", "after-ack"] = Field(
+        default="transaction",
+        description="`transaction`: with everything else an exactly-once pipeline commits; `after-ack`: in any "
+        "pipeline, once a message is delivered, which makes repeats fewer but does not exclude them",
+    )
+    retention_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description="with `transaction`: after how long a key may be forgotten; must be longer than a message "
+        "may be delivered again",
+    )
+    # Made with the options, which all runs share, so that the next run knows what the last one delivered.
+    seen: Any = Field(
+        default_factory=RecentKeys, description="with `after-ack`: where keys are kept; by default in memory"
+    )
+
+    @field_validator("key")
+    @classmethod
+    def _names_something(cls, key: str | Callable[[Record], bytes]) -> str | Callable[[Record], bytes]:
+        if isinstance(key, str) and not _NAMED.fullmatch(key):
+            raise ValueError("write key, delivery, metadata.NAME or payload.NAME")
+        return key
+
+
+_NAMED = re.compile(r"key|delivery|(metadata|payload)\.\S+")
+
+
+class Idempotency(Processor[IdempotencyOptions]):
+    """Lets each message through once.
+
+    With remember="transaction", in an exactly-once pipeline, a message is recorded in the same step as its
+    effects: exactly once, however often it is sent. With remember="after-ack", in any other, it is recorded
+    once all destinations have it: a crash in between lets a repeat through, nothing is ever lost.
+    """
+
+    @property
+    def stateful(self) -> bool:  # type: ignore[override]
+        # Asked of one with mistakes in its options too, where there are none to look at.
+        return self._options is not None and self.options.remember == "transaction"
+
+    def open(self) -> None:
+        self._under_way: set[bytes] = set()
+        self._delivered: set[bytes] = set()
+        if self.stateful and self.options.retention_seconds is not None:
+            self.state.retain(self.options.scope, self.options.retention_seconds)
+
+    async def process_batch(self, batch: Batch) -> list[Result]:
+        results: list[Result] = []
+        keys: dict[int, bytes] = {}
+        for index, record in enumerate(batch.records):
+            try:
+                keys[index] = self._key(batch, index)
+                results.append(record)
+            except RecordRefused as refusal:
+                results.append(refusal)
+        repeated = await self._repeated(batch, keys)
+        for index in keys:
+            results[index] = self._judged(batch.records[index], index in repeated)
+        return results
+
+    def _judged(self, record: Record, repeated: bool) -> Record | None:
+        record.metadata.pop(REPEATED, None)
+        if not repeated:
+            return record
+        record.metadata[REPEATED] = "true"
+        return record if self.options.repeat == "mark" else None
+
+    async def _repeated(self, batch: Batch, keys: dict[int, bytes]) -> set[int]:
+        """The indices of the messages that came before, in this batch or earlier."""
+        if self.stateful:
+            first = await self.state.once(self.options.scope, list(keys.values()))
+            return {index for index, new in zip(keys, first, strict=True) if not new}
+        await self._remember()
+        known = await self.options.seen.known(self.options.scope, list(keys.values()))
+        repeated = set()
+        for index, key in keys.items():
+            # The fate of one may have become known since the question was asked.
+            if key in known or key in self._under_way or key in self._delivered:
+                repeated.add(index)
+            else:
+                self._under_way.add(key)
+                batch.on_fate(index, partial(self._ended, key))
+        return repeated
+
+    def _ended(self, key: bytes, message: MessageId, fate: Fate) -> None:
+        self._under_way.discard(key)
+        if fate is Fate.ACKED:
+            self._delivered.add(key)
+
+    async def _remember(self) -> None:
+        delivered, self._delivered = self._delivered, set()
+        if delivered:
+            await self.options.seen.remember(self.options.scope, delivered)
+
+    async def close(self) -> None:
+        await self._remember()
+
+    def _key(self, batch: Batch, index: int) -> bytes:
+        how, record = self.options.key, batch.records[index]
+        if callable(how):
+            return how(record)
+        if how == "delivery":
+            return batch.delivery_key(index)
+        part, _, name = how.partition(".")
+        value = _part(record, part, name)
+        if value is None:
+            raise RecordRefused(f"the record has no {how}, by which it would be known again")
+        return value if isinstance(value, bytes) else encode_json(value)
+
+
+def _part(record: Record, part: str, name: str) -> Any:
+    if part == "metadata":
+        return record.metadata.get(name)
+    return record.payload.get(name) if part == "payload" else record.key

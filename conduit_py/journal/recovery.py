@@ -1,0 +1,142 @@
+"""Recover: what is done about a journal that was not closed well, or is damaged, before anything is appended to it.
+
+Nothing that could be somebody's message is thrown away: what is cut off or set aside is kept in `quarantine/`,
+and said in the log with its offsets.
+"""
+
+import logging
+import os
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+
+from conduit_py.journal.disk import Disk
+from conduit_py.journal.errors import JournalUnfit
+from conduit_py.journal.frame import (
+    GAP,
+    HEADER_SIZE,
+    SEAL,
+    NotASegment,
+    SegmentInfo,
+    encode_segment,
+    mark,
+    segment_name,
+)
+from conduit_py.journal.registers import Registers
+from conduit_py.journal.segment import Damage, Segment, SegmentSummary, bases, summarise
+
+_logger = logging.getLogger(__name__)
+
+UNFINISHED = "an unfinished frame"
+
+
+def open_last(directory: Path, disk: Disk) -> tuple[Segment, SegmentSummary]:
+    """Open the segment to append to, verified and repaired; make the first one of a new journal."""
+    for leftover in directory.glob("*.tmp"):
+        disk.remove(leftover)
+    starts = bases(directory)
+    if not starts:
+        create_segment(directory, 0, secrets.token_hex(8), {}, disk)
+        starts = [0]
+    elif len(starts) > 1:
+        _seal_before(directory, starts[-2], starts[-1], disk)
+    segment = open_segment(directory, starts[-1], write=True)
+    try:
+        return segment, _verified(segment, disk)
+    except BaseException:
+        segment.close()
+        raise
+
+
+def open_segment(directory: Path, base: int, *, write: bool = False) -> Segment:
+    """Open a segment that must be there and be readable."""
+    try:
+        return Segment.open(directory, base, write=write)
+    except NotASegment as error:
+        why = str(error)
+    except FileNotFoundError:
+        why = "it is missing"
+    except OSError as error:
+        why = error.strerror or str(error)
+    raise JournalUnfit(
+        f"segment {segment_name(base)} of journal {directory} cannot be used: {why}",
+        suggestion=f"see what else is wrong with `conduit-py journal verify {directory}`, "
+        f"then set it aside with `conduit-py journal repair {directory}`",
+    )
+
+
+def create_segment(
+    directory: Path, base: int, journal: str, registers: Registers, disk: Disk, missing_until: int | None = None
+) -> None:
+    """Make a segment, on the disk on return, or none at all."""
+    info = SegmentInfo(journal, base, registers, datetime.now(UTC).isoformat(timespec="seconds"), missing_until)
+    disk.create(directory / segment_name(base), encode_segment(info))
+
+
+def cut_tail(segment: Segment, damage: Damage, disk: Disk) -> None:
+    """Cut off what follows the last good frame. Unless it is just an append that never ended, it is kept aside."""
+    if damage.what != UNFINISHED:
+        _keep(segment, damage, disk)
+    disk.truncate(segment.descriptor, damage.begin - segment.base)
+    disk.sync(segment.descriptor)
+    _logger.warning(
+        "journal %s: cut off %s at its end, offsets %d to %d",
+        segment.path.parent,
+        damage.what,
+        damage.begin,
+        damage.end,
+    )
+
+
+def set_aside(segment: Segment, damage: Damage, disk: Disk) -> None:
+    """Keep damaged bytes in `quarantine/`, and put a gap in their place, so that readers go on behind it."""
+    kept = _keep(segment, damage, disk)
+    size = damage.end - damage.begin
+    disk.write(segment.descriptor, mark(GAP, damage.begin, size), damage.begin - segment.base)
+    disk.sync(segment.descriptor)
+    _logger.error(
+        "journal %s: %s at offsets %d to %d was set aside in %s: the messages in it are lost to readers",
+        segment.path.parent,
+        damage.what,
+        damage.begin,
+        damage.end,
+        kept,
+    )
+
+
+def _verified(segment: Segment, disk: Disk) -> SegmentSummary:
+    # After a failed fsync the pages in memory are not what is on the disk: have them read from there.
+    disk.sync(segment.descriptor)
+    os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    summary = summarise(segment)
+    for damage in summary.damages:
+        (cut_tail if damage.tail else set_aside)(segment, damage, disk)
+    following = segment.info.missing_until or (summary.end if summary.sealed else None)
+    if following is not None:
+        raise JournalUnfit(
+            f"journal {segment.path.parent} goes on at offset {following}, but that segment is missing",
+            suggestion=f"put {segment_name(following)} back, or give up what it held "
+            f"with `conduit-py journal repair {segment.path.parent}`",
+        )
+    return summarise(segment) if summary.damages else summary
+
+
+def _seal_before(directory: Path, base: int, following: int, disk: Disk) -> None:
+    """Seal a segment whose successor was made by a process that died before it came to the seal."""
+    path = directory / segment_name(base)
+    if base + path.stat().st_size != following - HEADER_SIZE:
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        disk.write(descriptor, mark(SEAL, following - HEADER_SIZE), following - HEADER_SIZE - base)
+        disk.sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _keep(segment: Segment, damage: Damage, disk: Disk) -> Path:
+    folder = segment.path.parent / "quarantine"
+    folder.mkdir(exist_ok=True)
+    kept = folder / f"{damage.begin:020d}-{damage.end:020d}.bin"
+    disk.create(kept, segment.read(damage.begin, damage.end - damage.begin))
+    return kept

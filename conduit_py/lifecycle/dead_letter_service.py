@@ -1,0 +1,186 @@
+"""DeadLetterService: what people do with the dead letters of a fleet: look, edit, send again, discard."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
+from typing import Protocol
+
+import msgspec
+
+from conduit_py.errors import LetterUnclear, LetterUnknown
+from conduit_py.graph.node import Graph
+from conduit_py.record import Record
+from conduit_py.store.dead_letter_store import DeadLetterStore
+from conduit_py.store.letter_table import LetterSummary
+from conduit_py.store.stored_letter import LetterFilter, LetterState, StoredLetter
+
+log = logging.getLogger("conduit_py.dead_letters")
+
+PAGE = 1000
+LISTED_MAX = 1000
+"""How many letters an answer names one by one."""
+
+
+class LetterPipeline(Protocol):
+    """The pipeline of a letter, as far as the desk must know it."""
+
+    @property
+    def graph(self) -> Graph: ...
+
+    @property
+    def running(self) -> bool: ...
+
+
+class LetterReplay(msgspec.Struct, frozen=True):
+    """A letter that is sent again, and the nodes at which it enters."""
+
+    id: str
+    pipeline: str
+    nodes: list[str]
+
+
+class ReplayObstacle(msgspec.Struct, frozen=True):
+    """A letter that cannot be sent again as things stand, and why."""
+
+    id: str
+    reason: str
+
+
+class ReplayReport(msgspec.Struct):
+    """What a replay did, or would do. The lists are of the first thousand; the numbers are of all."""
+
+    queued: int = 0
+    already_queued: int = 0
+    impossible: int = 0
+    not_found: list[str] = []
+    letters: list[LetterReplay] = []
+    obstacles: list[ReplayObstacle] = []
+    notes: list[str] = []
+
+
+class DeadLetterService:
+    """Works on a box of letters with the knowledge of which pipelines there are."""
+
+    def __init__(self, box: DeadLetterStore, owners: Callable[[], dict[str, LetterPipeline]]) -> None:
+        self.box = box
+        self._owners = owners
+
+    async def replay(
+        self, filter: LetterFilter, *, destinations: Collection[str] | None = None, dry_run: bool = False
+    ) -> ReplayReport:
+        """Queue the letters that match, in the order in which they came; to these destinations only, if named.
+
+        A letter that is queued already, or cannot be sent, stays as it is. A dry run changes nothing.
+        """
+        report = ReplayReport()
+        found = await self._summaries(filter)
+        report.not_found = sorted(set(filter.ids or ()) - {summary.id for summary in found})
+        sendings = list(self._sendings(found, destinations, report))
+        report.notes = self._notes(sendings, found)
+        report.letters = sendings[:LISTED_MAX]
+        report.queued = len(sendings) if dry_run else await self._queue(sendings, report)
+        return report
+
+    async def discard(self, filter: LetterFilter, *, dry_run: bool = False) -> int:
+        """Forget the letters that match; how many there are, or would be."""
+        if dry_run:
+            return (await self.box.page(filter, limit=1)).total
+        return await self.box.discard(filter)
+
+    async def edit(self, id: str, revise: Callable[[Record], Record], node: str | None = None) -> StoredLetter:
+        """Have the record of a letter replaced. One with other records at other nodes needs to be told which."""
+        letter = await self.box.letter(id)
+        if node is not None and node not in letter.records:
+            raise LetterUnknown(f"{node} does not refuse dead letter {id!r}", suggestion=_choose(letter))
+        first = letter.record
+        if node is None and any(record != first for record in letter.records.values()):
+            raise LetterUnclear(f"dead letter {id!r} has another record at each node", suggestion=_choose(letter))
+        nodes = list(letter.records) if node is None else [node]
+        return await self.box.edit(id, {each: revise(letter.records[each]) for each in nodes})
+
+    async def forget_old(self) -> None:
+        """Do what the retention of every pipeline says."""
+        for id, owner in self._owners().items():
+            letters = owner.graph.pipeline.dead_letters
+            retention = letters.retention
+            if letters.handler == "journal" and (retention.age or retention.count_max):
+                removed = await self.box.retain(id, retention.since(time.time()), retention.count_max)
+                if removed:
+                    log.warning("%s: forgot %d dead letters, as its retention says", id, removed)
+
+    async def _summaries(self, filter: LetterFilter) -> list[LetterSummary]:
+        """All that match, the oldest first."""
+        found: list[LetterSummary] = []
+        page = await self.box.page(filter, limit=PAGE)
+        found += page.letters
+        while page.next is not None:
+            page = await self.box.page(filter, page.next, PAGE)
+            found += page.letters
+        return found[::-1]
+
+    def _sendings(
+        self, found: Sequence[LetterSummary], destinations: Collection[str] | None, report: ReplayReport
+    ) -> Iterator[LetterReplay]:
+        owners = self._owners()
+        for summary in found:
+            if summary.state is LetterState.QUEUED:
+                report.already_queued += 1
+                continue
+            owner = owners.get(summary.pipeline)
+            nodes, reason = _entry_nodes(summary, owner.graph if owner else None, destinations)
+            if nodes:
+                yield LetterReplay(summary.id, summary.pipeline, nodes)
+                continue
+            report.impossible += 1
+            if len(report.obstacles) < LISTED_MAX:
+                report.obstacles.append(ReplayObstacle(summary.id, reason))
+
+    async def _queue(self, sendings: Sequence[LetterReplay], report: ReplayReport) -> int:
+        queued = 0
+        for pipeline in dict.fromkeys(sending.pipeline for sending in sendings):
+            mine = iter([sending for sending in sendings if sending.pipeline == pipeline])
+            while some := list(islice(mine, PAGE)):
+                queued += len(await self.box.queue(pipeline, {each.id: each.nodes for each in some}))
+        # Somebody else may have been faster.
+        report.already_queued += len(sendings) - queued
+        return queued
+
+    def _notes(self, sendings: Sequence[LetterReplay], found: Sequence[LetterSummary]) -> list[str]:
+        owners = self._owners()
+        notes = [
+            f"{pipeline} is not running: its letters are sent when it is started"
+            for pipeline in dict.fromkeys(sending.pipeline for sending in sendings)
+            if not owners[pipeline].running
+        ]
+        chosen = {sending.id for sending in sendings}
+        unread = sum(each.id in chosen and each.node == each.source and not each.edited for each in found)
+        if unread:
+            notes.append(f"{unread} were refused by their source and enter behind it as they are: edit them first")
+        return notes
+
+
+def _entry_nodes(
+    summary: LetterSummary, graph: Graph | None, destinations: Collection[str] | None
+) -> tuple[list[str], str]:
+    """The nodes at which a letter enters, or none and why it does not."""
+    if graph is None:
+        return [], f"there is no pipeline {summary.pipeline!r} here"
+    if graph.pipeline.dead_letters.handler != "journal":
+        return [], f"{summary.pipeline} no longer keeps its letters: only the handler journal sends them again"
+    present = [node for node in summary.nodes if node in graph.nodes]
+    if not present:
+        return [], f"{', '.join(summary.nodes)} is no longer in the pipeline"
+    if destinations is None:
+        return present, ""
+    chosen = [node for node in present if _behind(graph, node) <= set(destinations)]
+    return chosen, "" if chosen else f"it was refused by {', '.join(present)}, not on the way to these destinations"
+
+
+def _behind(graph: Graph, node: str) -> set[str]:
+    votes = graph.votes(node)
+    return {each.id for each in graph.destinations if votes & graph.votes(each.id)}
+
+
+def _choose(letter: StoredLetter) -> str:
+    return f"name one of {', '.join(letter.records)}"

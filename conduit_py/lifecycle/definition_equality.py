@@ -1,0 +1,201 @@
+"""same: whether two parts of a definition, read at different times, do the same.
+
+Reading a Python file again makes every function and class anew, so identity says nothing. What counts
+is what they consist of: code, defaults, closures, the globals they use, options, attributes. Whatever
+cannot be compared counts as different: to exchange a processor for its equal costs little, to keep
+one that was edited would be wrong.
+"""
+
+import dataclasses
+import functools
+import operator
+import re
+import types
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+from conduit_py.sdk.plugin import Plugin
+
+_PLAIN = (
+    str, bytes, int, float, complex, bool, type(None), type(...), Decimal, date, datetime, time, timedelta, tzinfo,
+    UUID, PurePath, range, re.Pattern, SecretStr, SecretBytes,
+)  # fmt: skip
+"""What has a value of its own, that `==` compares."""
+
+
+def definitions_equal(one: object, other: object) -> bool:
+    """Whether the two do the same, as far as can be told; False in doubt."""
+    return _Comparison().same(one, other)
+
+
+class _Comparison:
+    """Two values compared in depth. What is being compared already counts as the same: functions call each other."""
+
+    def __init__(self) -> None:
+        self._pairs: set[tuple[int, int]] = set()
+        # Ids are those of other objects as soon as theirs are gone.
+        self._kept: list[tuple[object, object]] = []
+
+    def same(self, one: Any, other: Any) -> bool:
+        if one is other:
+            return True
+        if type(one) is not type(other) and not self._classes_made_anew(type(one), type(other)):
+            return False
+        pair = (id(one), id(other))
+        if pair in self._pairs:
+            return True
+        self._pairs.add(pair)
+        self._kept.append((one, other))
+        return self._alike(one, other)
+
+    def _classes_made_anew(self, one: type, other: type) -> bool:
+        return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__) and self.same(one, other)
+
+    def _alike(self, one: Any, other: Any) -> bool:
+        if isinstance(one, Enum):
+            return one.name == other.name and self.same(one.value, other.value)
+        if isinstance(one, _PLAIN):
+            # 1 == True and 0.0 == -0.0, and neither is meant.
+            return bool(one == other) and repr(one) == repr(other)
+        if isinstance(one, list | tuple):
+            return len(one) == len(other) and all(map(self.same, one, other))
+        if isinstance(one, set | frozenset):
+            return bool(one == other) and all(isinstance(each, _PLAIN) for each in one)
+        if isinstance(one, dict | types.MappingProxyType):
+            return list(one) == list(other) and self._fields(one, other, list(one))
+        if isinstance(one, type):
+            return self._classes(one, other)
+        return self._callables(one, other)
+
+    def _callables(self, one: Any, other: Any) -> bool:
+        if isinstance(one, types.FunctionType):
+            return self._functions(one, other)
+        if isinstance(one, types.CodeType):
+            return _shape(one) == _shape(other) and self.same(one.co_consts, other.co_consts)
+        if isinstance(one, types.CellType):
+            return self.same(_content(one), _content(other))
+        if isinstance(one, types.MethodType):
+            return self.same(one.__func__, other.__func__) and self.same(one.__self__, other.__self__)
+        if isinstance(one, functools.partial):
+            return self.same((one.func, one.args, one.keywords), (other.func, other.args, other.keywords))
+        if isinstance(one, staticmethod | classmethod):
+            return self.same(one.__func__, other.__func__)
+        if isinstance(one, property):
+            return self.same((one.fget, one.fset, one.fdel), (other.fget, other.fset, other.fdel))
+        if isinstance(one, functools._lru_cache_wrapper):
+            return self.same(one.__wrapped__, other.__wrapped__)
+        if isinstance(one, operator.itemgetter | operator.attrgetter | operator.methodcaller):
+            return self.same(one.__reduce__(), other.__reduce__())
+        if isinstance(one, types.MemberDescriptorType):
+            return bool(one.__name__ == other.__name__)
+        return self._objects(one, other)
+
+    def _objects(self, one: Any, other: Any) -> bool:
+        if isinstance(one, Plugin):
+            attributes = [name for name in vars(one) if name not in ("place", "problems")]
+            known = sorted(attributes) == sorted(name for name in vars(other) if name not in ("place", "problems"))
+            return known and self._fields(vars(one), vars(other), attributes)
+        if isinstance(one, BaseModel):
+            return self.same((dict(one), one.__pydantic_private__), (dict(other), other.__pydantic_private__))
+        if isinstance(one, msgspec.Struct):
+            return self.same(msgspec.structs.asdict(one), msgspec.structs.asdict(other))
+        if dataclasses.is_dataclass(one):
+            names = [field.name for field in dataclasses.fields(one)]
+            return all(self.same(getattr(one, name), getattr(other, name)) for name in names)
+        # A lock, a client, a cache: there is no telling what it stands for, unless it is a value and says so.
+        return type(one) is type(other) and _is_value(type(one)) and bool(one == other)
+
+    def _functions(self, one: types.FunctionType, other: types.FunctionType) -> bool:
+        return (
+            self.same(one.__code__, other.__code__)
+            and self.same(one.__defaults__, other.__defaults__)
+            and self.same(one.__kwdefaults__, other.__kwdefaults__)
+            and self.same(one.__closure__, other.__closure__)
+            and self.same(_attributes(one), _attributes(other))
+            and self._globals(one, other)
+        )
+
+    def _globals(self, one: types.FunctionType, other: types.FunctionType) -> bool:
+        """Whether the names that they use, in functions within them too, stand for the same."""
+        for name in sorted(_names(one.__code__)):
+            here, there = name in one.__globals__, name in other.__globals__
+            if here != there:
+                return False
+            if here and not self.same(one.__globals__[name], other.__globals__[name]):
+                return False
+        return True
+
+    def _classes(self, one: type, other: type) -> bool:
+        names = {name for name in vars(one) if name not in _MADE_BY_PYTHON}
+        if any(repr(vars(one).get(name)) != repr(vars(other).get(name)) for name in _COMPARED_AS_TEXT):
+            return False
+        if one.__bases__ != other.__bases__ and not self.same(one.__bases__, other.__bases__):
+            return False
+        if issubclass(one, BaseModel):
+            # What pydantic adds to the class follows from these, unless there are validators.
+            return not _validates(one) and not _validates(other) and self.same(_model(one), _model(other))
+        if names != {name for name in vars(other) if name not in _MADE_BY_PYTHON}:
+            return False
+        return self._fields(vars(one), vars(other), sorted(names))
+
+    def _fields(self, one: Mapping[Any, Any], other: Mapping[Any, Any], names: list[Any]) -> bool:
+        return all(self.same(one[name], other[name]) for name in names)
+
+
+_COMPARED_AS_TEXT = ("__annotations__", "__dataclass_params__")
+_MADE_BY_PYTHON = {
+    *_COMPARED_AS_TEXT,
+    "__module__", "__dict__", "__weakref__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
+    "__orig_bases__", "__parameters__", "__abstractmethods__", "_abc_impl", "__dataclass_fields__",
+    "__annotate_func__", "__annotations_cache__",
+}  # fmt: skip
+
+
+def _shape(code: types.CodeType) -> tuple[object, ...]:
+    """What a piece of code does, apart from its constants and from where it stands."""
+    return (
+        code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags,
+        code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_exceptiontable,
+    )  # fmt: skip
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (_names(const) for const in code.co_consts if isinstance(const, types.CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _content(cell: types.CellType) -> tuple[object, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # A name that is given its value later.
+        return ()
+
+
+def _is_value(kind: Any) -> bool:
+    return kind.__eq__ is not object.__eq__ and kind.__hash__ not in (None, object.__hash__)
+
+
+def _attributes(function: types.FunctionType) -> dict[str, object]:
+    return dict(sorted(function.__dict__.items()))
+
+
+def _validates(model: type[BaseModel]) -> bool:
+    infos = model.__pydantic_decorators__
+    return any(getattr(infos, field.name) for field in dataclasses.fields(infos))
+
+
+def _model(model: type[BaseModel]) -> tuple[object, ...]:
+    fields = [
+        (name, repr(field.annotation), field.is_required(), field.default, field.default_factory, repr(field.metadata))
+        for name, field in model.model_fields.items()
+    ]
+    functions = {name: value for name, value in vars(model).items() if isinstance(value, types.FunctionType)}
+    return fields, functions

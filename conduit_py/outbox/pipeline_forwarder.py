@@ -1,0 +1,108 @@
+"""PipelineForwarder: forwards what the processors of a pipeline publish, while the pipeline runs."""
+
+import logging
+from collections.abc import Mapping
+
+import trio
+
+from conduit_py.batch import Batch, Span
+from conduit_py.errors import RecordRefused, StateFailed
+from conduit_py.outbox.forwarder import Forwarder, Outbox
+from conduit_py.record import Record
+from conduit_py.sdk.destination import AckMode, DestinationConnector
+from conduit_py.store.tables import PendingIntent
+from conduit_py.stream.plugin_calls import PluginCaller, answers_about, check_refusals, plugin_errors
+
+log = logging.getLogger("conduit_py")
+
+LEASE_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+
+
+class PipelineForwarder:
+    """A forwarder whose targets are connectors, opened and torn down by the run.
+
+    It sends what is committed, in order per target: while the pipeline runs, and once more when everything of
+    it is committed. What has not arrived then, or when a run is cut short, waits in the store for the next one.
+    """
+
+    def __init__(self, outbox: Outbox, calls: Mapping[str, PluginCaller]) -> None:
+        self._outbox = outbox
+        self._calls = calls
+        self._forwarder = Forwarder(
+            outbox, self._send, targets=frozenset(calls), lease_seconds=LEASE_SECONDS, flush=self._flush
+        )
+        # One who drains at a time: to the outbox, both would be the same holder.
+        self._turn = trio.Lock()
+
+    def published(self) -> None:
+        """There is something new to send."""
+        self._forwarder.wake.set()
+
+    async def run(self) -> None:
+        """Forward until cancelled."""
+        await self._forwarder.run(turn=self._turn)
+
+    async def finish(self) -> None:
+        """Forward everything that is committed, except to targets in trouble.
+
+        What a process that was killed had leased is waited for, as long as such a lease can last.
+        """
+        until: float | None = None
+        while await self._left_after_draining():
+            until = until or trio.current_time() + LEASE_SECONDS
+            if trio.current_time() > until:
+                return
+            await trio.sleep(LOOK_SECONDS)
+
+    async def _left_after_draining(self) -> bool:
+        """Forward what waits; whether there is more, which another has leased."""
+        try:
+            async with self._turn:
+                await self._forwarder.drain()
+            waiting = set(await self._outbox.targets()) & set(self._calls) - set(self._forwarder.failing)
+        except StateFailed as error:
+            log.warning("the outbox cannot be read: %s; what is in it waits for the next run", error.message)
+            return False
+        return bool(waiting)
+
+    async def _send(self, message: PendingIntent) -> None:
+        calls = self._calls[message.target]
+        node, batch = target_node(message.target), _PublishedBatch(message)
+        with plugin_errors(node, "write"):
+            refused = check_refusals(node, await calls("write", batch), 1)
+        if not refused and _acks(calls) is AckMode.LATER:
+            await calls("flush")
+            refused = await answers_about(node, calls, batch, refused)
+        if refused:
+            raise RecordRefused(f"{node} refuses a record: {refused[0]}")
+
+    async def _flush(self, target: str) -> None:
+        with plugin_errors(target_node(target), "flush"):
+            await self._calls[target]("flush")
+
+
+def target_node(target: str) -> str:
+    """How a target of the outbox is called where nodes are named."""
+    return f"outbox:{target}"
+
+
+def _acks(calls: PluginCaller) -> AckMode:
+    assert isinstance(calls.plugin, DestinationConnector)
+    return calls.plugin.acks
+
+
+class _PublishedBatch(Batch):
+    """A published record. Its delivery key is that of the message: the same on every attempt."""
+
+    __slots__ = ()
+
+    def __init__(self, message: PendingIntent) -> None:
+        record = Record.from_json(message.body)
+        record.position = record.position or b"%d" % message.number
+        # Several published records may have the same position: what names the message is its key.
+        span = Span(message.owner, target_node(message.target), message.number, [message.key])
+        super().__init__(span, [record], [message.number])
+
+    def delivery_key(self, index: int) -> bytes:
+        return self.positions[index]

@@ -1,0 +1,319 @@
+"""QueueSource: what every source over a leased queue has in common; a connector adds only its queue."""
+
+import inspect
+import logging
+import uuid
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+import trio
+
+from conduit_py.queue.content import LookAhead, ObjectOpener, ObjectRecord, end_point, is_end_point, offset_of, point_at
+from conduit_py.queue.cooldown import Cooldown
+from conduit_py.queue.lease import Lease
+from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
+from conduit_py.queue.message_body import Announcement, Discard, Kind, parse_body
+from conduit_py.queue.options import QueueOptions
+from conduit_py.queue.work_in_progress import HeldMessage, WorkInProgress, WorkItem
+from conduit_py.record import Operation, Payload, Record
+from conduit_py.sdk.plugin import OptionsT
+from conduit_py.sdk.source import QueueCounts, Reading, ShardProgress, ShardState, ShardTable, SharedSource
+
+log = logging.getLogger("conduit_py.queue")
+
+T = TypeVar("T")
+
+_PAUSE_SECONDS = 0.1
+"""After a receive that gave nothing to do at once: a queue that does not wait must not be asked in a loop."""
+
+
+class QueueSource(SharedSource[OptionsT]):
+    """Takes messages from a queue that delivers at least once, and has the content of each committed once.
+
+    Every piece of work has a row in the state store with a token of whoever works on it and how far it has
+    come. In an exactly-once pipeline progress commits with the data: a message that is delivered again, to
+    this process or another, goes on where the last commit was, and one that is done is only acked. A
+    lease that is lost stops the work; should it go on all the same, the token makes its commit fail.
+    At least once otherwise. In order within a piece of work.
+    """
+
+    tally: QueueCounts
+    _queue: LeasedQueue
+
+    @abstractmethod
+    def queue(self) -> LeasedQueue:
+        """The queue, not opened."""
+
+    def objects(self) -> ObjectOpener:
+        """Where the content of announced objects is read from."""
+        raise NotImplementedError(f"{type(self).__qualname__} cannot read objects: its messages are the records")
+
+    @property
+    def settings(self) -> QueueOptions:
+        options = self.options
+        assert isinstance(options, QueueOptions)
+        return options
+
+    @property
+    def scope(self) -> str:
+        return self.settings.group or self._home
+
+    def join(self, shards: ShardTable, home: str) -> None:
+        self._shards = shards
+        self._home = home
+        self.tally = QueueCounts()
+
+    async def open(self, position: bytes | None) -> None:
+        # Where to go on is in the table, piece by piece; the position of the last record says nothing.
+        self._token = f"{self._home}/{uuid.uuid4().hex}"
+        self._work = WorkInProgress(self.settings.window_messages)
+        self._content: LookAhead | None = None
+        if self.settings.messages is not Kind.RECORD:
+            self._objects = self.objects()
+        self._leases, self._kept = trio.open_memory_channel[Lease](0)
+        self._cleaned = Cooldown()
+        self._queue = self.queue()
+        await self._call(self._queue.open)
+
+    async def read(self, n: int) -> list[Record] | Reading:
+        while True:
+            if self._work.reading is not None:
+                reading = await self._read_on(self._work.reading, n)
+                if reading.records:
+                    return reading
+            elif items := self._work.take(n if self.settings.messages is Kind.RECORD else 1):
+                if self.settings.messages is Kind.RECORD:
+                    return [self._whole(item) for item in items]
+                await self._begin(items[0])
+            else:
+                await self._poll(n)
+
+    def progress(self, positions: Sequence[bytes]) -> Sequence[ShardProgress]:
+        reached: dict[str, bytes] = {}
+        for partition, point in map(_decode, positions):
+            reached[partition] = point
+        made: list[ShardProgress] = []
+        for partition, point in reached.items():
+            item = self._work.tracked(partition)
+            assert item is not None, f"{partition} is committed and was not read"
+            made.append(ShardProgress(partition, self._token, item.committed, point, is_end_point(point)))
+            item.committed = point
+        return made
+
+    async def ack(self, positions: Sequence[bytes]) -> None:
+        finished: list[QueueDelivery] = []
+        for partition, point in map(_decode, positions):
+            item = self._work.tracked(partition)
+            if item is None:
+                continue
+            self._work.settle(item, point)
+            if is_end_point(point):
+                finished += self._work.complete(item)
+        await self._ack(finished)
+
+    async def background(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._clean_up)
+            async for lease in self._kept:
+                nursery.start_soon(self._keep, lease)
+
+    async def teardown(self) -> None:
+        await self._leases.aclose()
+        if self._content is not None:
+            await self._apart(self._content.close)
+        await self._call(self._queue.close)
+
+    async def _keep(self, lease: Lease) -> None:
+        self.tally.held += 1
+        try:
+            await lease.keep()
+        finally:
+            self.tally.held -= 1
+            self.tally.lost += lease.lost
+
+    async def _clean_up(self) -> None:
+        settings = self.settings
+        while True:
+            await trio.sleep(settings.cleanup_seconds)
+            if self._cleaned.ready(self.scope, trio.current_time(), settings.cleanup_seconds):
+                await self._shards.prune(
+                    self.scope,
+                    age_seconds=settings.window_seconds,
+                    count_max=settings.window_messages,
+                    grace_seconds=settings.grace_seconds,
+                )
+
+    async def _poll(self, count: int) -> None:
+        """Receive messages, and find out what is to be done about each."""
+        asked_at = trio.current_time()
+        terms = self.settings.terms
+        receive = partial(self._queue.receive, min(count, self._queue.receive_max), terms.receive_seconds)
+        deliveries: Sequence[QueueDelivery] = await self._call(receive)
+        haul = _Received()
+        for delivery in deliveries:
+            finding = parse_body(delivery, self.settings.messages)
+            if isinstance(finding, Discard):
+                haul.done.append(delivery)
+            elif isinstance(finding, Announcement):
+                self._sort(delivery, finding.partitions, haul)
+            else:
+                self.tally.unreadable += 1
+                log.error("message %s cannot be used: %s", delivery.id, finding.reason)
+        if haul.fresh:
+            await self._track(haul, asked_at + terms.receive_seconds)
+        for delivery, partitions in haul.again:
+            self._work.redelivered(partitions, delivery)
+        await self._ack(haul.done)
+        if not haul.fresh:
+            await trio.sleep(_PAUSE_SECONDS)
+
+    def _sort(self, delivery: QueueDelivery, partitions: tuple[str, ...], haul: "_Received") -> None:
+        """A message that is done is acked, one whose work we have is left, any other is new."""
+        if all(self._work.is_completed(partition) for partition in partitions):
+            self.tally.duplicates += 1
+            haul.done.append(delivery)
+        elif haul.names.intersection(partitions) or any(map(self._work.tracked, partitions)):
+            # Not acked yet: should our work fail, somebody must get it again.
+            self.tally.duplicates += 1
+            haul.again.append((delivery, partitions))
+        else:
+            haul.names.update(partitions)
+            haul.fresh.append((delivery, partitions))
+
+    async def _track(self, haul: "_Received", deadline: float) -> None:
+        """Make what may be worked on ready; messages all of whose work is done already are done with."""
+        rows = {row.shard: row for row in await self._shards.open(self.scope, list(haul.names), self._token)}
+        rows |= {row.shard: row for row in await self._take_over(rows.values())}
+        for delivery, names in haul.fresh:
+            open_names = [name for name in names if not rows[name].done]
+            for name in set(names) - set(open_names):
+                self._work.note_completed(name)
+            ours = [name for name in open_names if rows[name].token == self._token]
+            if not open_names:
+                self.tally.duplicates += 1
+                haul.done.append(delivery)
+            elif ours:
+                # What others work on keeps the message from being acked, and it will be delivered again.
+                held = HeldMessage(delivery, self._extend, deadline, self.settings.terms, open_names)
+                for name in ours:
+                    self._work.add(WorkItem(name, held, rows[name].position))
+                await self._leases.send(held.lease)
+
+    async def _take_over(self, rows: Iterable[ShardState]) -> list[ShardState]:
+        """What we began in an earlier run is ours at once, for that one is over; what others began, if they left it."""
+        foreign = [row for row in rows if row.token != self._token and not row.done]
+        earlier = [row.shard for row in foreign if row.token.startswith(f"{self._home}/")]
+        left = [row.shard for row in foreign if row.shard not in earlier]
+        taken: list[ShardState] = []
+        if earlier:
+            taken += await self._shards.acquire(self.scope, earlier, self._token, 0.0)
+        if left:
+            acquired = await self._shards.acquire(self.scope, left, self._token, self.settings.grace_seconds)
+            self.tally.taken_over += len(acquired)
+            taken += acquired
+        return taken
+
+    async def _extend(self, delivery: QueueDelivery, seconds: float) -> None:
+        await self._call(self._queue.extend, delivery, seconds)
+        self.tally.extended += 1
+
+    async def _begin(self, item: WorkItem) -> None:
+        """Open an object where its last commit was. One that cannot be opened is left to be delivered again."""
+        opener = partial(self._objects.open, item.partition, offset_of(item.committed))
+        try:
+            self._content = await self._apart(lambda: LookAhead(opener()))
+        except Exception as error:  # a border: the object is the user's
+            self.tally.failed += 1
+            log.error("%s cannot be opened: %s: %s", item.partition, type(error).__qualname__, error)
+            self._work.give_up(item)
+            return
+        self._work.begin(item)
+
+    async def _read_on(self, item: WorkItem, n: int) -> Reading:
+        content = self._content
+        assert content is not None
+        parts: list[ObjectRecord] = []
+        last = False
+        if not item.held.lease.lost:
+            try:
+                parts, last = await self._apart(partial(content.take, n))
+            except Exception as error:  # a border: the object is the user's
+                self.tally.failed += 1
+                log.error("%s cannot be read on: %s: %s", item.partition, type(error).__qualname__, error)
+        if parts:
+            item.read = end_point(parts[-1].offset) if last else point_at(parts[-1].offset)
+        if last or not parts:
+            await self._close(item, finished=last)
+        for part in parts:
+            part.record.position = _encode(item.partition, point_at(part.offset))
+        if parts:
+            parts[-1].record.position = _encode(item.partition, item.read)
+        refused = {index: part.refused for index, part in enumerate(parts) if part.refused is not None}
+        return Reading([part.record for part in parts], refused)
+
+    async def _close(self, item: WorkItem, *, finished: bool) -> None:
+        content, self._content = self._content, None
+        if content is not None:
+            await self._apart(content.close)
+        if not finished:
+            self._work.give_up(item)
+        elif item.read == item.committed:
+            # Nothing follows what is committed: there is no record to carry the end, and none is needed.
+            await self._ack(self._work.complete(item))
+        else:
+            self._work.await_commit(item)
+
+    def _whole(self, item: WorkItem) -> Record:
+        delivery = item.held.delivery
+        item.read = end_point(1)
+        self._work.await_commit(item)
+        return Record(
+            position=_encode(item.partition, item.read),
+            operation=Operation.CREATE,
+            metadata=dict(delivery.attributes),
+            key=delivery.id.encode(),
+            payload=Payload(after=delivery.body),
+        )
+
+    async def _ack(self, deliveries: Sequence[QueueDelivery]) -> None:
+        if deliveries:
+            await self._call(self._queue.ack, deliveries)
+
+    async def _apart(self, work: Callable[[], T]) -> T:
+        """Do something with an object, which may take time."""
+        if self._objects.blocking:
+            return await trio.to_thread.run_sync(work)
+        await trio.lowlevel.checkpoint()
+        return work()
+
+    async def _call(self, method: Callable[..., Any], *args: object) -> Any:
+        """Call a method of the queue: a sync one in a thread, for it may wait."""
+        target = method.func if isinstance(method, partial) else method
+        if inspect.iscoroutinefunction(target):
+            return await method(*args)
+        return await trio.to_thread.run_sync(method, *args, abandon_on_cancel=True)
+
+
+class _Received:
+    """The messages of one receive: new ones, those whose work is under way, and those that are done with."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.fresh: list[tuple[QueueDelivery, tuple[str, ...]]] = []
+        self.again: list[tuple[QueueDelivery, tuple[str, ...]]] = []
+        self.done: list[QueueDelivery] = []
+
+
+def _encode(partition: str, point: bytes) -> bytes:
+    return msgspec.json.encode([partition, point.decode()])
+
+
+_POSITION = msgspec.json.Decoder(tuple[str, str])
+
+
+def _decode(position: bytes) -> tuple[str, bytes]:
+    partition, point = _POSITION.decode(position)
+    return partition, point.encode()

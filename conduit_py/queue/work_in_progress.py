@@ -1,0 +1,166 @@
+"""WorkInProgress: the messages that are ours just now, and the pieces of work in them."""
+
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from enum import Enum
+
+from conduit_py.queue.lease import Lease, LeaseTerms
+from conduit_py.queue.leased_queue import QueueDelivery
+
+
+class WorkState(Enum):
+    """Where a piece of work is. Only what is completed may be acked."""
+
+    READY = "ready"
+    READING = "reading"
+    AWAITING = "awaiting commit"
+    GIVEN_UP = "given up"
+    """Not read any further; what was read of it is on its way, and until that is settled it is not begun again."""
+
+
+class HeldMessage:
+    """A message that is ours: its lease, and the pieces of work in it.
+
+    `deliveries` has what is acked with it, by the ids of messages: its own newest delivery, and others that
+    announce nothing but the same work.
+    """
+
+    def __init__(
+        self,
+        delivery: QueueDelivery,
+        extend: Callable[[QueueDelivery, float], Awaitable[None]],
+        deadline: float,
+        terms: LeaseTerms,
+        partitions: Iterable[str],
+    ) -> None:
+        self._id = delivery.id
+        self._extend = extend
+        self.deliveries = {delivery.id: delivery}
+        self.lease = Lease(self._extend_newest, deadline, terms)
+        self.names = frozenset(partitions)
+        self.incomplete = set(self.names)
+        self.unread = set(self.names)
+
+    @property
+    def delivery(self) -> QueueDelivery:
+        """The newest of its own."""
+        return self.deliveries[self._id]
+
+    async def _extend_newest(self, seconds: float) -> None:
+        await self._extend(self.delivery, seconds)
+
+
+class WorkItem:
+    """One piece of work, the message it came with, and how far it is read and committed."""
+
+    __slots__ = ("committed", "held", "partition", "read", "stage")
+
+    def __init__(self, partition: str, held: HeldMessage, position: bytes) -> None:
+        self.partition = partition
+        self.held = held
+        self.stage = WorkState.READY
+        self.committed = position
+        self.read = position
+
+
+class WorkInProgress:
+    """Pieces of work by name. At most one is being read; those that wait for their commit are not bounded.
+
+    Completed ones are remembered by name, the latest `completed_max` of them, so that a message that is
+    delivered again can be acked without asking the store.
+    """
+
+    def __init__(self, completed_max: int = 100_000) -> None:
+        self._items: dict[str, WorkItem] = {}
+        self._ready: deque[WorkItem] = deque()
+        self._reading: WorkItem | None = None
+        self._completed: OrderedDict[str, None] = OrderedDict()
+        self._completed_max = completed_max
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def tracked(self, partition: str) -> WorkItem | None:
+        return self._items.get(partition)
+
+    def is_completed(self, partition: str) -> bool:
+        return partition in self._completed
+
+    @property
+    def reading(self) -> WorkItem | None:
+        return self._reading
+
+    def add(self, item: WorkItem) -> None:
+        assert item.partition not in self._items, f"{item.partition} is tracked already"
+        self._items[item.partition] = item
+        self._ready.append(item)
+
+    def take(self, count: int) -> list[WorkItem]:
+        """The next that are ready, at most `count`; those whose lease was lost meanwhile are forgotten."""
+        taken: list[WorkItem] = []
+        while self._ready and len(taken) < count:
+            item = self._ready.popleft()
+            if item.held.lease.lost:
+                self.forget(item)
+            else:
+                taken.append(item)
+        return taken
+
+    def begin(self, item: WorkItem) -> None:
+        assert self._reading is None, "at most one piece of work is being read"
+        item.stage = WorkState.READING
+        self._reading = item
+
+    def await_commit(self, item: WorkItem) -> None:
+        """It is read to its end. When that holds for the whole message its lease need not go on for ever."""
+        self._leave(item, WorkState.AWAITING)
+        item.held.unread.discard(item.partition)
+        if not item.held.unread:
+            item.held.lease.finish()
+
+    def give_up(self, item: WorkItem) -> None:
+        """Read no further. It is forgotten as soon as nothing of it is on its way."""
+        self._leave(item, WorkState.GIVEN_UP)
+        item.held.lease.release()
+        if item.committed == item.read:
+            self.forget(item)
+
+    def settle(self, item: WorkItem, point: bytes) -> None:
+        """It is committed up to this point."""
+        item.committed = point
+        if item.stage is WorkState.GIVEN_UP and point == item.read:
+            self.forget(item)
+
+    def complete(self, item: WorkItem) -> list[QueueDelivery]:
+        """All of it is committed. Gives the deliveries to ack if this was the last piece of its message."""
+        self.forget(item)
+        self.note_completed(item.partition)
+        item.held.incomplete.discard(item.partition)
+        if item.held.incomplete:
+            return []
+        item.held.lease.release()
+        return list(item.held.deliveries.values())
+
+    def note_completed(self, partition: str) -> None:
+        self._completed[partition] = None
+        self._completed.move_to_end(partition)
+        if len(self._completed) > self._completed_max:
+            self._completed.popitem(last=False)
+
+    def forget(self, item: WorkItem) -> None:
+        if self._reading is item:
+            self._reading = None
+        self._items.pop(item.partition, None)
+
+    def redelivered(self, partitions: Sequence[str], delivery: QueueDelivery) -> bool:
+        """Whether we have work that is announced here. If that is all there is in it, it is acked with that work."""
+        found = [self._items[partition].held for partition in partitions if partition in self._items]
+        for held in found:
+            if all(partition in held.names or self.is_completed(partition) for partition in partitions):
+                held.deliveries[delivery.id] = delivery
+        return bool(found)
+
+    def _leave(self, item: WorkItem, stage: WorkState) -> None:
+        item.stage = stage
+        if self._reading is item:
+            self._reading = None

@@ -1,0 +1,111 @@
+"""Resolves the plugins named in a pipeline definition and collects every problem with them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from conduit_py import sdk
+from conduit_py.errors import Problem
+from conduit_py.sdk import registry
+from conduit_py.sdk.options import Place, at
+from conduit_py.sdk.plugin import Plugin
+from conduit_py.sdk.processor import FunctionProcessor, table_problems
+
+
+def as_list(name: str, given: Any, place: Place | None) -> tuple[list[Any], list[Problem]]:
+    """What stands in a list. A thing by itself counts as a list of it, so that its own mistakes are found too."""
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        return list(given), []
+    what = f"must be a list, not {describe_value(given)}"
+    return [given], [Problem(name, what, f"write {name}=[…]", *(place or (None, None)))]
+
+
+def resolve_connector(
+    kind: Literal["source", "destination"],
+    base: type[Any],
+    connector: object,
+    settings: Mapping[str, Any] | None,
+    place: Place | None,
+) -> tuple[Any, list[Problem]]:
+    """The connector that a definition gives, itself or by name, or None; and what is wrong with it."""
+    spot = place or (None, None)
+    if isinstance(connector, str):
+        connector, problems = _by_name(kind, "connector", connector, settings, place)
+        if problems:
+            return None, problems
+    elif settings is not None:
+        return connector, [Problem("settings", "go with a connector's name; this one has its own options", None, *spot)]
+    if not isinstance(connector, base):
+        what = f"must be a {kind} connector, not {describe_value(connector)}"
+        return None, [Problem("connector", what, f"connectors derive from conduit_py.sdk.{base.__name__}", *spot)]
+    return connector, plugin_problems(connector, "connector", spot)
+
+
+def resolve_outbox(
+    outbox: object, place: Place | None
+) -> tuple[dict[str, sdk.DestinationConnector[Any]], list[Problem]]:
+    """The targets of an outbox, each with its connector; and what is wrong with them."""
+    if outbox is None:
+        return {}, []
+    spot = place or (None, None)
+    if not isinstance(outbox, Mapping):
+        hint = 'write outbox={"a-target": a destination connector}'
+        return {}, [Problem("outbox", f"must be a mapping, not {describe_value(outbox)}", hint, *spot)]
+    targets: dict[str, sdk.DestinationConnector[Any]] = {}
+    problems: list[Problem] = []
+    for target, given in outbox.items():
+        if not isinstance(target, str) or not target:
+            problems.append(Problem("outbox", f"a target must have a name, not {target!r}", None, *spot))
+            continue
+        connector, amiss = resolve_connector("destination", sdk.DestinationConnector, given, None, place)
+        problems += [at(problem, f"outbox.{target}") for problem in amiss]
+        if connector is not None:
+            targets[target] = connector
+    return targets, problems
+
+
+def plugin_problems(plugin: Plugin[Any], path: str, spot: tuple[str | None, int | None]) -> list[Problem]:
+    """What is wrong with the options of a plugin."""
+    if hasattr(plugin, "problems"):
+        return list(plugin.problems)
+    hint = "call super().__init__(**options), or declare options and leave __init__ out"
+    return [Problem(path, f"{type(plugin).__qualname__}.__init__ does not pass its options on", hint, *spot)]
+
+
+def resolve_processor(
+    item: object, settings: Mapping[str, Any] | None, place: Place | None
+) -> tuple[sdk.Processor[Any] | None, list[Problem]]:
+    """The processor that a definition gives, a function or by name too, or None; and what is wrong with it."""
+    spot = place or (None, None)
+    if isinstance(item, str):
+        item, problems = _by_name("processor", "processor", item, settings, place)
+        if problems:
+            return None, problems
+    if isinstance(item, type):
+        hint = f"write {item.__name__}(…) with its options"
+        return None, [Problem("processor", f"is the class {item.__name__}, not a processor", hint, *spot)]
+    if callable(item) and not isinstance(item, sdk.Processor):
+        item = FunctionProcessor(item)
+    if isinstance(item, sdk.Processor):
+        return item, plugin_problems(item, "processor", spot) + table_problems(item)
+    return None, [Problem("processor", f"must be a function or a processor, not {describe_value(item)}", None, *spot)]
+
+
+def _by_name(
+    kind: registry.Kind, path: str, name: str, settings: Mapping[str, Any] | None, place: Place | None
+) -> tuple[object, list[Problem]]:
+    """The plugin with this name. One that is installed but cannot be imported raises: the definition is right."""
+    try:
+        return registry.find(kind, name)(**(settings or {})), []
+    except registry.UnknownPlugin as unknown:
+        return None, [Problem(path, unknown.message, unknown.suggestion, *(place or (None, None)))]
+
+
+def describe_value(value: object) -> str:
+    """A wrong thing, as an error names it."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    for kind, name in ((sdk.SourceConnector, "source"), (sdk.DestinationConnector, "destination")):
+        if isinstance(value, kind):
+            return f"a {name} connector"
+    # All that most objects say of themselves is their address.
+    return repr(value) if type(value).__repr__ is not object.__repr__ else f"a {type(value).__qualname__}"

@@ -1,0 +1,256 @@
+"""Records as Arrow columns of one schema: which rows fit it, and columns back as Python values. Needs pyarrow."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import repeat
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+
+from conduit_py.record import Structured
+
+ARROW_ERRORS = (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError)
+"""What Arrow raises for a value that it cannot take."""
+
+
+class FittedRows(NamedTuple):
+    """The rows that fit, whose indices are `kept`, and why the others do not."""
+
+    batch: pa.RecordBatch
+    kept: Sequence[int]
+    refused: dict[int, str]
+
+
+def fit_to_schema(rows: Sequence[Structured], schema: pa.Schema, *, more: bool = False) -> FittedRows:
+    """The rows as columns of the schema. A row fits if Arrow takes its values without changing one.
+
+    Fields that are missing are null. With `more` fields that the schema lacks are left out; without, a row that has
+    one does not fit.
+    """
+    values, complete = _columns(rows, schema.names)
+    # Rows that have every field have others only if they have more.
+    known = more or (max(map(len, rows)) <= len(values) if complete else _has_only_fields_of(rows, schema))
+    refused: dict[int, str] = {}
+    if not known or not _fit_plainly(values, schema):
+        refused = _reasons(misfit_reason(row, schema, more=more) for row in rows)
+    try:
+        return _without(refused, values, schema, len(rows))
+    except ARROW_ERRORS:
+        return _without(_reasons(_unfit(row, schema) for row in rows) | refused, values, schema, len(rows))
+
+
+def _has_only_fields_of(rows: Sequence[Structured], schema: pa.Schema) -> bool:
+    """Whether no row has a field that the schema lacks."""
+    return all(map(set(schema.names).issuperset, rows))
+
+
+def _without(refused: dict[int, str], values: dict[str, list[Any]], schema: pa.Schema, count: int) -> FittedRows:
+    if not refused:
+        return FittedRows(_batch(values, schema, count), range(count), refused)
+    kept = [index for index in range(count) if index not in refused]
+    left = {name: [column[index] for index in kept] for name, column in values.items()}
+    return FittedRows(_batch(left, schema, len(kept)), kept, dict(sorted(refused.items())))
+
+
+def _reasons(found: Iterable[str | None]) -> dict[int, str]:
+    return {index: reason for index, reason in enumerate(found) if reason is not None}
+
+
+def columns(rows: Sequence[Structured], names: Iterable[str]) -> dict[str, list[Any]]:
+    """The values of these fields, None where they are missing."""
+    return _columns(rows, names)[0]
+
+
+def _columns(rows: Sequence[Structured], names: Iterable[str]) -> tuple[dict[str, list[Any]], bool]:
+    """The same, and whether none is missing, as is so most of the time."""
+    # Other mappings may make up what they lack.
+    if {*map(type, rows)} == {dict}:
+        with suppress(KeyError):
+            return {name: list(map(itemgetter(name), rows)) for name in names}, True
+    return {name: [row.get(name) for row in rows] for name in names}, False
+
+
+def misfit_reason(row: Structured, schema: pa.Schema, *, more: bool = False) -> str | None:
+    """Why a row does not fit, as far as Arrow would not notice: it drops fields and digits without a word."""
+    if not more:
+        known = set(schema.names)
+        extra = [name for name in row if name not in known]
+        if extra:
+            return f"has fields that are not in the schema: {', '.join(map(repr, extra))}"
+    for field in schema:
+        value = row.get(field.name)
+        if value is None:
+            if not field.nullable:
+                return f"{field.name} is missing, and its column takes no null"
+        elif reason := _change_reason(value, field.type, more):
+            return f"{field.name} {reason}"
+    return None
+
+
+def _batch(values: Mapping[str, list[Any]], schema: pa.Schema, count: int) -> pa.RecordBatch:
+    if not schema.names:
+        # Without columns there is nothing else that would say how many rows there are.
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+    # There are types of which Arrow makes no array of values, not even of none.
+    arrays = [pa.array(values[field.name], field.type) if count else pa.nulls(0, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _unfit(row: Structured, schema: pa.Schema) -> str | None:
+    """Why Arrow does not take one row; None if it does."""
+    for field in schema:
+        try:
+            pa.array([row.get(field.name)], field.type)
+        except ARROW_ERRORS as error:
+            return f"{field.name} does not fit the column's type {field.type}: {error}"
+    return None
+
+
+def _fit_plainly(values: Mapping[str, list[Any]], schema: pa.Schema) -> bool:
+    """Whether the types of their values alone show that all rows fit; if not, each row needs a look of its own."""
+    for field in schema:
+        kinds = set(map(type, values[field.name]))
+        if field.nullable:
+            kinds.discard(type(None))
+        if not kinds <= _plain_types(field.type):
+            return False
+    return True
+
+
+def _plain_types(kind: pa.DataType) -> set[type]:
+    """The types of values that such a column takes as they are, or refuses."""
+    if pa.types.is_integer(kind):
+        return {int}
+    if pa.types.is_floating(kind):
+        return {int, float}
+    if pa.types.is_string(kind):
+        return {str}
+    if pa.types.is_boolean(kind):
+        return {bool}
+    if pa.types.is_binary(kind):
+        return {bytes}
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return {datetime}
+    return set()
+
+
+def _change_reason(value: Any, kind: pa.DataType, more: bool) -> str | None:
+    """How Arrow would change a value on the way into a column; None when it would not, or would refuse it itself."""
+    if pa.types.is_integer(kind) and isinstance(value, float):
+        return f"is {value!r}, and its column takes integers"
+    if pa.types.is_floating(kind) and isinstance(value, bool):
+        return f"is {value!r}, and its column takes numbers"
+    if pa.types.is_temporal(kind):
+        return _time_change_reason(value, kind)
+    if _is_binary(kind) and isinstance(value, str):
+        return "is text, and its column takes bytes"
+    if _is_text(kind) and isinstance(value, bytes | bytearray):
+        return "is bytes, and its column takes text"
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return _struct_change_reason(value, kind, more)
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and isinstance(value, list | tuple):
+        return next((reason for item in value if (reason := _change_reason(item, kind.value_type, more))), None)
+    return None
+
+
+def _time_change_reason(value: Any, kind: pa.DataType) -> str | None:
+    if value is not None and not isinstance(value, date | time | timedelta):
+        return f"is {value!r}, and its column takes {kind}"
+    if pa.types.is_date(kind) and isinstance(value, datetime):
+        return "is a time, and its column takes dates"
+    if pa.types.is_timestamp(kind) and kind.tz is None and isinstance(value, datetime) and value.tzinfo is not None:
+        return "has a time zone, and its column takes none"
+    return None
+
+
+def _struct_change_reason(value: dict[str, Any], kind: pa.StructType, more: bool) -> str | None:
+    extra = [name for name in value if kind.get_field_index(name) < 0]
+    if extra and not more:
+        return f"has fields that are not in the schema: {', '.join(map(repr, extra))}"
+    for field in kind:
+        if reason := _change_reason(value.get(field.name), field.type, more):
+            return f"{field.name} {reason}"
+    return None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return any(is_kind(kind) for is_kind in _BINARY)
+
+
+_BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+
+
+Maps = Literal["lossy", "strict"] | None
+"""What `to_pylist` takes as `maps_as_pydicts`."""
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - of timestamps that have no zone
+_TO_ORDINAL = _EPOCH.toordinal()
+_SINCE: dict[str, Callable[[list[int]], Iterator[timedelta]]] = {
+    "s": lambda numbers: map(timedelta, repeat(0), numbers),
+    "ms": lambda numbers: map(timedelta, repeat(0), repeat(0), repeat(0), numbers),
+    "us": lambda numbers: map(timedelta, repeat(0), repeat(0), numbers),
+}
+
+
+def rows_of(table: pa.Table | pa.RecordBatch, *, maps: Maps = None) -> list[dict[str, Any]]:
+    """The rows as `to_pylist` gives them, each a dict that nobody else has."""
+    if not table.num_columns or not (maps or any(map(_fast_conversion, table.schema.types))):
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return rows
+    names, columns = table.schema.names, [values_of(column, maps=maps) for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def values_of(column: pa.Array | pa.ChunkedArray, *, maps: Maps = None) -> list[Any]:
+    """The values of a column as `to_pylist` gives them, of the same types, or the error that it raises."""
+    made: list[Any]
+    if (way := _fast_conversion(column.type)) is not None:
+        kind, make = way
+        try:
+            if not column.null_count:
+                return list(make(column.cast(kind).to_pylist()))
+            there = make(column.drop_null().cast(kind).to_pylist())
+            return [next(there) if valid else None for valid in column.is_valid().to_pylist()]
+        except (pa.ArrowException, OverflowError, ValueError):
+            pass  # There are times that Python's types do not reach: let Arrow find the words.
+    made = column.to_pylist(maps_as_pydicts=maps) if maps and _may_have_maps(column.type) else column.to_pylist()
+    return made
+
+
+def _fast_conversion(kind: pa.DataType) -> tuple[pa.DataType, Callable[[list[Any]], Iterator[Any]]] | None:
+    """A type to cast to and what to make of its values, where Arrow itself would go through an object for each."""
+    if pa.types.is_timestamp(kind) and kind.unit in _SINCE and kind.tz in (None, "UTC"):
+        # Not any UTC: it must be the object for a zone that Arrow would take.
+        epoch = _EPOCH if kind.tz is None else pa.scalar(0, kind).as_py()
+        since = _SINCE[kind.unit]
+        return pa.int64(), lambda numbers: map(epoch.__add__, since(numbers))
+    if pa.types.is_duration(kind) and kind.unit in _SINCE:
+        return pa.int64(), _SINCE[kind.unit]
+    if pa.types.is_date32(kind):
+        return pa.int32(), lambda numbers: map(date.fromordinal, map(_TO_ORDINAL.__add__, numbers))
+    if pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind):
+        return pa.string(), lambda texts: map(Decimal, texts)
+    return None
+
+
+def _may_have_maps(kind: pa.DataType) -> bool:
+    """Asked for maps as dicts, Arrow takes the slow way for all that it is asked for."""
+    return not (pa.types.is_primitive(kind) or any(is_kind(kind) for is_kind in _WITHOUT_MAPS))
+
+
+_WITHOUT_MAPS = (
+    pa.types.is_null,
+    pa.types.is_decimal,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+)

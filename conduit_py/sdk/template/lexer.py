@@ -1,0 +1,168 @@
+"""Lexer: the text of a template → text and actions, and an action → its tokens."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from conduit_py.sdk.template.errors import TemplateInvalid
+
+Kind: TypeAlias = Literal["field", "name", "variable", "string", "number", "symbol", "end"]
+
+
+@dataclass(frozen=True)
+class Text:
+    """What stands outside of braces and is written as it is."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Action:
+    """What stands inside of double braces; `offset` is where its first character is in the template."""
+
+    text: str
+    offset: int
+
+
+class Token(NamedTuple):
+    """A word of an action. `spaced` tells whether a blank comes before it: `.a .b` is not `.a.b`."""
+
+    kind: Kind
+    value: str | int | float
+    offset: int
+    spaced: bool
+
+
+def split(template: str) -> list[Text | Action]:
+    """The template as text and actions in turn; comments are gone, and blanks that `{{-` and `-}}` take away."""
+    pieces: list[Text | Action] = []
+    at, trim = 0, False
+    while (opening := template.find("{{", at)) >= 0:
+        inner, trim_before = _begin(template, opening)
+        text = template[at:opening]
+        pieces += _text(text.lstrip() if trim else text, trim_before)
+        end, trim = _end(template, opening, inner)
+        at = end.after
+        if not template.startswith("/*", inner):
+            pieces.append(Action(template[inner : end.before], inner))
+    rest = template[at:]
+    pieces += _text(rest.lstrip() if trim else rest, False)
+    return pieces
+
+
+def tokens(action: Action) -> Iterator[Token]:
+    """The words of an action, the last of them an "end"."""
+    at, spaced, text = 0, True, action.text
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise _unreadable(text, at, action.offset + at)
+        at, kind = match.end(), match.lastgroup
+        if kind != "space":
+            yield _token(str(kind), match.group(), action.offset + match.start(), spaced)
+        spaced = kind == "space"
+    yield Token("end", "", action.offset + len(text.rstrip()), True)
+
+
+class _End(NamedTuple):
+    before: int
+    after: int
+
+
+def _begin(template: str, opening: int) -> tuple[int, bool]:
+    """Where the inside of an action begins, and whether the blanks before it go."""
+    trims = _TRIM_LEFT.match(template, opening + 2)
+    return (trims.end(), True) if trims else (opening + 2, False)
+
+
+def _end(template: str, opening: int, inner: int) -> tuple[_End, bool]:
+    """Where the inside ends and what follows begins, and whether the blanks after it go."""
+    if template.startswith("/*", inner):
+        match = _COMMENT.match(template, inner)
+        if match is None:
+            raise TemplateInvalid("a comment {{/* must end in */}}", opening)
+        return _End(inner, match.end()), match["trim"] is not None
+    match = _INSIDE.match(template, inner)
+    if match is None:
+        raise TemplateInvalid("a {{ has no }}, or a quote in it no end", opening)
+    return _End(match.end("inside"), match.end()), match["trim"] is not None
+
+
+def _text(text: str, trim: bool) -> list[Text | Action]:
+    text = text.rstrip() if trim else text
+    return [Text(text)] if text else []
+
+
+_TRIM_LEFT = re.compile(r"-\s+")
+_COMMENT = re.compile(r"/\*.*?\*/(?P<trim>\s+-)?\}\}", re.DOTALL)
+# Braces inside of quotes do not end an action.
+_STRING = r'"(?:[^"\\\n]|\\.)*"'
+_RAW = r"`[^`]*`"
+_CHARACTER = r"'(?:[^'\\\n]|\\.)*'"
+_INSIDE = re.compile(
+    rf"(?P<inside>(?:{_STRING}|{_RAW}|{_CHARACTER}|(?!\s-\}}\}}|\}}\}})[^\"'`])*)(?P<trim>\s-)?\}}\}}", re.DOTALL
+)
+_TOKEN = re.compile(
+    rf"""
+    (?P<space>\s+)
+    | (?P<number>[+-]?(?:0[xX][0-9a-fA-F_]+|(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.]))
+    | (?P<field>\.(?:[^\W\d]\w*)?)
+    | (?P<name>[^\W\d]\w*)
+    | (?P<variable>\$\w*)
+    | (?P<string>{_STRING}|{_RAW})
+    | (?P<symbol>:=|[|(),=])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def _token(kind: str, text: str, offset: int, spaced: bool) -> Token:
+    if kind == "string":
+        return Token("string", text[1:-1] if text[0] == "`" else _unescape(text, offset), offset, spaced)
+    if kind == "number":
+        return Token("number", _number(text, offset), offset, spaced)
+    return Token(kind, text, offset, spaced)  # type: ignore[arg-type]
+
+
+def _number(text: str, offset: int) -> int | float:
+    try:
+        return int(text, 16) if "x" in text.lower() else int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise TemplateInvalid(f"{text} is not a number", offset) from None
+
+
+def _unescape(text: str, offset: int) -> str:
+    def replaced(match: re.Match[str]) -> str:
+        escape = match[0]
+        if escape[1] in _ESCAPES:
+            return _ESCAPES[escape[1]]
+        if len(escape) > 2 and int(escape[2:], 16) <= _CODE_POINT_MAX:
+            return chr(int(escape[2:], 16))
+        at = offset + 1 + match.start()
+        raise TemplateInvalid(f"{escape} means nothing inside quotes", at, r"write \\ for \ itself")
+
+    return _ESCAPE.sub(replaced, text[1:-1])
+
+
+_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\", "a": "\a", "b": "\b", "f": "\f"}
+_CODE_POINT_MAX: Final = 0x10FFFF
+
+
+def _unreadable(text: str, at: int, offset: int) -> TemplateInvalid:
+    character = text[at]
+    if character == "'":
+        return TemplateInvalid("text goes in double quotes or in backticks, not in single quotes", offset)
+    if character == "[":
+        return TemplateInvalid("'[' means nothing here", offset, 'write index .Metadata "a key" for .Metadata["a key"]')
+    if character == "-":
+        hint = 'a name with a dash in it is read with index: index .Payload.After "a-name"'
+        return TemplateInvalid("'-' means nothing here", offset, hint)
+    if character in "=!<>&+*/":
+        return TemplateInvalid(f"{character!r} means nothing here", offset, "functions compare: eq, ne, lt, le, gt, ge")
+    return TemplateInvalid(f"{character!r} means nothing here", offset)

@@ -1,0 +1,209 @@
+"""Dead letters over HTTP: list, count and show them, edit them, send them again, discard them."""
+
+import logging
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import ConfigDict, Field, StringConstraints
+from starlette.convertors import StringConvertor, register_url_convertor
+
+from conduit_py.inspect.record_edit import apply_edit
+from conduit_py.pipeline import Id, NodeId
+from conduit_py.record import Operation, Record
+from conduit_py.server.dead_letter_views import (
+    CausesView,
+    DiscardView,
+    LetterReplayView,
+    LettersView,
+    LetterView,
+    cause_view,
+    letter_view,
+    replay_view,
+    shown_record,
+    summary_view,
+)
+from conduit_py.server.errors import error_responses
+from conduit_py.server.service import InService
+from conduit_py.server.views import ApiModel
+from conduit_py.store.stored_letter import LetterFilter, LetterState
+
+log = logging.getLogger("conduit_py.server")
+
+router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
+
+IDS_MAX = 5000
+
+
+class _LetterConvertor(StringConvertor):
+    """Keeps /causes, /replay and /discard from being taken for the id of a letter."""
+
+    regex = "[a-z2-7]{16}"
+
+
+register_url_convertor("letter", _LetterConvertor())
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+ExactTime = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False, strict=True)]
+LetterId = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{16}$", strict=True)]
+LetterIdInPath = Annotated[LetterId, Path(description="the id of a dead letter")]
+Base64 = Annotated[
+    str, StringConstraints(pattern=r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$", strict=True)
+]
+Cursor = Annotated[int, Query(ge=1, le=2**62, description="`next` of the page before")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="the most letters in the answer")]
+
+
+class FilterQuery(ApiModel):
+    """Which letters are meant: those that fit everything that is said."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pipeline: Id | None = None
+    node: NodeId | None = Field(default=None, description="a node that refuses it")
+    cause: Text | None = Field(default=None, description="as /causes names it")
+    text: Text | None = Field(default=None, description="a part of the error, in upper or lower case")
+    source: NodeId | None = None
+    state: LetterState | None = None
+    since: Time | None = Field(default=None, description="last refused then or later, in seconds since 1970")
+    until: Time | None = Field(default=None, description="last refused before then")
+
+    def to_filter(self, ids: tuple[str, ...] | None = None) -> LetterFilter:
+        return LetterFilter(ids=ids, **self.model_dump())
+
+
+class FilterRequest(FilterQuery):
+    """The same in a body, where a number is a number and not the text of one."""
+
+    since: ExactTime | None = Field(default=None, description="last refused then or later, in seconds since 1970")
+    until: ExactTime | None = Field(default=None, description="last refused before then")
+
+
+class PageQuery(FilterQuery):
+    """Which letters, and how many of them at once."""
+
+    cursor: Cursor | None = None
+    limit: Limit = 100
+
+
+class _Request(ApiModel):
+    model_config = ConfigDict(extra="forbid")
+
+    dry_run: bool = Field(default=False, strict=True, description="say what would happen, and change nothing")
+
+
+class IdsRequest(_Request):
+    """Letters by their ids."""
+
+    ids: list[LetterId] = Field(max_length=IDS_MAX)
+
+    def to_filter(self) -> LetterFilter:
+        return LetterFilter(ids=tuple(self.ids))
+
+
+class MatchRequest(_Request):
+    """All letters that fit a filter; an empty one fits every letter there is."""
+
+    filter: FilterRequest
+
+    def to_filter(self) -> LetterFilter:
+        return self.filter.to_filter()
+
+
+class _Destinations(ApiModel):
+    destinations: list[NodeId] | None = Field(
+        default=None, min_length=1, max_length=100, description="only to these, of those that refused it"
+    )
+
+
+class ReplayIdsRequest(IdsRequest, _Destinations):
+    """Letters to send again, by their ids."""
+
+
+class ReplayMatchRequest(MatchRequest, _Destinations):
+    """Letters to send again: all that fit a filter."""
+
+
+class PayloadForm(ApiModel):
+    """The state before and after; structured, or raw bytes in base64."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    before: Base64 | dict[str, Any] | None = None
+    after: Base64 | dict[str, Any] | None = None
+
+
+class RecordForm(ApiModel):
+    """A record in its JSON form. What is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    position: Base64 = ""
+    operation: Operation = Operation.CREATE
+    metadata: dict[str, str] = Field(default_factory=dict)
+    key: Base64 | dict[str, Any] | None = None
+    payload: PayloadForm = PayloadForm()
+
+
+class RecordRequest(ApiModel):
+    """The record as it shall be. What is as it was shown stays exactly as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    record: RecordForm
+    node: NodeId | None = Field(default=None, description="at which node; needed only where the records differ")
+
+
+@router.get("", responses=error_responses(503))
+async def list_letters(service: InService, which: Annotated[PageQuery, Query()]) -> LettersView:
+    """Letters without their records, the newest first."""
+    filter = FilterQuery(**which.model_dump(exclude={"cursor", "limit"})).to_filter()
+    page = await service.fleet.letters.box.page(filter, which.cursor, which.limit)
+    letters = [summary_view(each, service.redaction) for each in page.letters]
+    return LettersView(letters=letters, next=page.next, total=page.total)
+
+
+@router.get("/causes", responses=error_responses(503))
+async def list_causes(service: InService, which: Annotated[FilterQuery, Query()]) -> CausesView:
+    """How many letters there are by node and cause, the most frequent first."""
+    causes = await service.fleet.letters.box.causes(which.to_filter())
+    return CausesView(causes=[cause_view(each, service.redaction) for each in causes])
+
+
+@router.post("/replay", status_code=202, responses=error_responses(503))
+async def replay_letters(service: InService, request: ReplayIdsRequest | ReplayMatchRequest) -> LetterReplayView:
+    """Send letters again, each to the nodes that refused it. To ask twice is to ask once."""
+    report = await service.fleet.letters.replay(
+        request.to_filter(), destinations=request.destinations, dry_run=request.dry_run
+    )
+    if not request.dry_run:
+        log.info("%d dead letters are sent again, over HTTP", report.queued)
+    return replay_view(report, dry_run=request.dry_run)
+
+
+@router.post("/discard", responses=error_responses(503))
+async def discard_letters(service: InService, request: IdsRequest | MatchRequest) -> DiscardView:
+    """Forget letters for good. One that is on its way may be delivered all the same."""
+    discarded = await service.fleet.letters.discard(request.to_filter(), dry_run=request.dry_run)
+    if not request.dry_run:
+        log.info("%d dead letters were discarded, over HTTP", discarded)
+    return DiscardView(discarded=discarded)
+
+
+@router.get("/{letter:letter}", responses=error_responses(404, 503))
+async def show_letter(service: InService, letter: LetterIdInPath) -> LetterView:
+    """A letter with its record as it stood where it was refused, and all that is known of why."""
+    return letter_view(await service.fleet.letters.box.letter(letter), service.redaction)
+
+
+@router.put("/{letter:letter}/record", responses=error_responses(404, 409, 503))
+async def edit_letter(service: InService, letter: LetterIdInPath, request: RecordRequest) -> LetterView:
+    """Put another record in its place; the original is kept. It is sent only by a replay."""
+    given = request.record.model_dump(exclude_unset=True)
+
+    def revise(original: Record) -> Record:
+        return apply_edit(original, shown_record(original, service.redaction), given)
+
+    edited = await service.fleet.letters.edit(letter, revise, request.node)
+    log.info("dead letter %s was edited, over HTTP", letter)
+    return letter_view(edited, service.redaction)

@@ -1,0 +1,141 @@
+"""Every error as an HTTP status and one stable body, `{"error": {"code", "message", …}}`."""
+
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from conduit_py import errors
+from conduit_py.errors import ConduitError
+from conduit_py.sdk.catalog import PluginUnknown
+from conduit_py.server.redaction import Redaction
+from conduit_py.server.views import ApiModel
+
+log = logging.getLogger("conduit_py.server")
+
+STATUSES: list[tuple[type[ConduitError], HTTPStatus]] = [
+    (errors.PipelineUnknown, HTTPStatus.NOT_FOUND),
+    (errors.LetterUnknown, HTTPStatus.NOT_FOUND),
+    (PluginUnknown, HTTPStatus.NOT_FOUND),
+    (errors.ShuttingDown, HTTPStatus.SERVICE_UNAVAILABLE),
+    (errors.FleetError, HTTPStatus.CONFLICT),
+    (errors.PipelineInvalid, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.RecordRefused, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.EnvironmentUnfit, HTTPStatus.SERVICE_UNAVAILABLE),
+    (errors.StateFailed, HTTPStatus.SERVICE_UNAVAILABLE),
+]
+"""The first that fits counts."""
+
+CODES = {
+    HTTPStatus.BAD_REQUEST: "request.malformed",
+    HTTPStatus.UNAUTHORIZED: "access.token_missing",
+    HTTPStatus.FORBIDDEN: "access.refused",
+    HTTPStatus.NOT_FOUND: "path.unknown",
+    HTTPStatus.METHOD_NOT_ALLOWED: "method.not_allowed",
+    HTTPStatus.REQUEST_TIMEOUT: "request.timed_out",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request.too_large",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "request.invalid",
+}
+"""The codes of what is wrong with a request itself."""
+
+
+class ErrorBody(ApiModel):
+    """What is wrong, where in the request, and what to do about it."""
+
+    code: str
+    message: str
+    path: str | None = None
+    suggestion: str | None = None
+
+
+class ErrorAnswer(ApiModel):
+    """The body of every answer that is an error."""
+
+    error: ErrorBody
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error answers of a route, for the OpenAPI document: these, and those that any route may give."""
+    everywhere = (400, 401, 403, 405, 408, 413, 422, 500)
+    return {status: {"model": ErrorAnswer} for status in sorted({*everywhere, *statuses})}
+
+
+def error_response(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    answer = ErrorAnswer(error=body).model_dump(mode="json", exclude_none=True)
+    return JSONResponse(answer, status, headers=headers)
+
+
+def handle_errors(app: FastAPI, redaction: Redaction, routes: Sequence[APIRoute]) -> None:
+    """Have the routes of an app answer every error that they may raise on purpose in this shape."""
+
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        status, body, headers = status_and_body(error)
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers = {"allow": _allowed_methods(routes, request.scope["path"])}
+        redacted = {"message": redaction(body.message), "suggestion": body.suggestion and redaction(body.suggestion)}
+        return error_response(status, body.model_copy(update=redacted), headers)
+
+    for kind in (ConduitError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer)
+
+
+def _allowed_methods(routes: Sequence[APIRoute], path: str) -> str:
+    """The methods of all routes with this path: the framework names those of the first only."""
+    return ", ".join(
+        sorted({method for route in routes if route.path_regex.match(path) for method in route.methods or ()})
+    )
+
+
+def status_and_body(error: Exception) -> tuple[int, ErrorBody, Mapping[str, str] | None]:
+    """The status, the fault and further headers with which an error is answered."""
+    if isinstance(error, RequestValidationError):
+        return 422, _invalid_request(error), None
+    if isinstance(error, HTTPException):
+        code = CODES.get(HTTPStatus(error.status_code), "request.refused")
+        return error.status_code, ErrorBody(code=code, message=str(error.detail)), error.headers
+    assert isinstance(error, ConduitError)
+    body = ErrorBody(code=error.code, message=error.message, suggestion=error.suggestion)
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), 500), body, None
+
+
+def _invalid_request(error: RequestValidationError) -> ErrorBody:
+    # The first only, and never the value: it may be a secret that was put in the wrong place.
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"])
+    return ErrorBody(code="request.invalid", message=f"{path}: {first['msg']}", path=path)
+
+
+class UnexpectedErrors:
+    """The place where an error that nobody expected becomes an answer: an id for the caller, the rest for the log."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note)
+        except Exception:  # the border of one request
+            id = secrets.token_hex(8)
+            log.exception("error %s in %s %r", id, scope.get("method", scope["type"]), scope.get("path"))
+            if scope["type"] == "http" and not started:
+                body = ErrorBody(
+                    code="internal",
+                    message=f"an error of conduit-py itself, {id}",
+                    suggestion="look for this id in the log of the server",
+                )
+                await error_response(500, body)(scope, receive, send)

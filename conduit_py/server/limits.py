@@ -1,0 +1,176 @@
+"""Limits on clients: how many connections, how long a client may read nothing, how long a request body may be."""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import trio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from conduit_py.server.errors import ErrorBody, error_response
+
+log = logging.getLogger("conduit_py.server")
+
+CLIENT_READ_SECONDS = 10.0
+CONNECTIONS_MAX = 512
+LINGER_SECONDS = 2.0
+"""What the protocol may still do once the connection is closed: it can wait for ever for a reader that has left."""
+
+
+class LimitedConnection(trio.abc.HalfCloseableStream):
+    """A socket whose peer has to take in what it is sent: one that does not is dropped, and nobody waits for it."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self.socket = stream.socket
+        self.scope = trio.CancelScope()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        # The protocol shields its sends from cancellation, but not from a deadline within.
+        try:
+            with trio.fail_after(CLIENT_READ_SECONDS):
+                await self._stream.send_all(data)
+        except trio.TooSlowError as error:
+            await trio.aclose_forcefully(self._stream)
+            raise trio.BrokenResourceError("the client reads nothing") from error
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return await self._stream.receive_some(max_bytes)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        self.scope.deadline = min(self.scope.deadline, trio.current_time() + LINGER_SECONDS)
+        await self._stream.aclose()
+
+
+class LimitedListener(trio.abc.Listener[LimitedConnection]):
+    """Accepts connections with limits."""
+
+    def __init__(self, listener: trio.SocketListener) -> None:
+        self._listener = listener
+
+    async def accept(self) -> LimitedConnection:
+        return LimitedConnection(await self._listener.accept())
+
+    async def aclose(self) -> None:
+        await self._listener.aclose()
+
+
+class ConnectionLimit:
+    """Hands connections to a handler, so many at a time; one that fails concerns nobody else."""
+
+    def __init__(
+        self, handler: Callable[[trio.abc.Stream], Awaitable[None]], *, connections_max: int = CONNECTIONS_MAX
+    ) -> None:
+        self._handler = handler
+        self._connections_max = connections_max
+        self._open = 0
+
+    async def __call__(self, stream: "LimitedConnection | trio.SSLStream[LimitedConnection]") -> None:
+        connection = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+        if self._open >= self._connections_max:
+            await trio.aclose_forcefully(stream)
+            return
+        self._open += 1
+        try:
+            with connection.scope:
+                await self._handler(stream)
+        except Exception:  # a border: a connection that fails may not end the server, and so its pipelines
+            log.exception("a connection ended by an error of the server itself")
+        finally:
+            self._open -= 1
+            await trio.aclose_forcefully(stream)
+
+
+BYTES_MAX = 128 * 1024
+"""A position of the greatest length in base64, and room around it."""
+SECONDS_MAX = 30.0
+DRAIN_SECONDS = 2.0
+
+
+class BodyLimit:
+    """Reads the body of a request whole before anything else sees it, or answers 413 or 408."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body, error = b"", _declared_too_long(scope)
+        if error is None:
+            try:
+                with trio.fail_after(SECONDS_MAX):
+                    body = await _read(receive)
+            except trio.TooSlowError:
+                error = 408, ErrorBody(code="request.timed_out", message="the body did not arrive in time")
+            except _TooLong:
+                error = _too_long()
+            except _Gone:
+                return
+        if error is None:
+            await self._app(scope, _replay(body, receive), send)
+        else:
+            await _drain(receive)
+            await error_response(*error, headers={"connection": "close"})(scope, receive, send)
+
+
+class _TooLong(Exception):
+    """More has arrived than is allowed."""
+
+
+class _Gone(Exception):
+    """The client left before its body had arrived: half a request is none."""
+
+
+async def _read(receive: Receive) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Gone
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > BYTES_MAX:
+            raise _TooLong
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()  # only a disconnect can follow
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def _drain(receive: Receive) -> None:
+    """Take in what is on its way, for a moment: a client that is still sending would not see the answer."""
+    with trio.move_on_after(DRAIN_SECONDS):
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                return
+
+
+def _declared_too_long(scope: Scope) -> tuple[int, ErrorBody] | None:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value[:20]) > BYTES_MAX:
+            return _too_long()
+    return None
+
+
+def _too_long() -> tuple[int, ErrorBody]:
+    return 413, ErrorBody(code="request.too_large", message=f"the body is longer than {BYTES_MAX} bytes")

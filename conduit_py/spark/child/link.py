@@ -1,0 +1,169 @@
+"""The messages between a server and the process of one of its pipelines, and the connection that carries them."""
+
+import struct
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+import trio
+
+from conduit_py import errors
+from conduit_py.backoff import Recovery
+from conduit_py.errors import ConduitError, EnvironmentUnfit, describe
+from conduit_py.safe_text import safe_text
+from conduit_py.status import PipelineState, Stopper
+from conduit_py.stream.meter import Progress
+
+Inbound = TypeVar("Inbound")
+
+FRAME_MAX = 1024 * 1024 * 1024
+"""No message is larger: one that claims to be is not ours."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One of our errors, so that the other side can raise it as the same."""
+
+    code: str
+    message: str
+    suggestion: str | None = None
+    facts: dict[str, Any] = {}
+    """What else it knows, by attribute: plain values."""
+
+    @classmethod
+    def of(cls, error: ConduitError) -> "Fault":
+        facts = {name: value for name, value in vars(error).items() if name != "suggestion"}
+        plain = {name: value for name, value in facts.items() if isinstance(value, str | int | bytes | None)}
+        return cls(error.code, safe_text(error.message), error.suggestion and safe_text(error.suggestion), plain)
+
+    def error(self) -> ConduitError:
+        """The error of the same class; of one that is not known here, a class that is handled alike."""
+        kind = _KINDS.get(self.code, EnvironmentUnfit)
+        # Not by its constructor, which makes the message of other things.
+        error = kind.__new__(kind)
+        error.args = (self.message,)
+        error.suggestion = self.suggestion
+        for name, value in self.facts.items():
+            setattr(error, name, value)
+        return error
+
+
+def _kinds(root: type[ConduitError]) -> dict[str, type[ConduitError]]:
+    known = {root.code: root} if root.__module__ == errors.__name__ else {}
+    return known | {code: kind for each in root.__subclasses__() for code, kind in _kinds(each).items()}
+
+
+_KINDS = _kinds(ConduitError)
+
+
+class StartPipeline(msgspec.Struct, frozen=True, tag=True):
+    """The first message, from the server: what to run, and with what to import it."""
+
+    pipeline: bytes
+    recovery: str
+    """As JSON."""
+    path: list[str]
+    debug: bool
+
+
+class StopPipeline(msgspec.Struct, frozen=True, tag=True):
+    """From the server: end gracefully or, with `force`, at once. Repeated when more is wanted than before."""
+
+    by: Stopper
+    force: bool
+
+
+class LettersQueued(msgspec.Struct, frozen=True, tag=True):
+    """From the server: dead letters of the pipeline were queued to be sent again."""
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """From the server: what came of a call. A change is durable when this is sent."""
+
+    number: int
+    result: bytes = b""
+    fault: Fault | None = None
+
+
+class StoreCall(msgspec.Struct, frozen=True, tag=True):
+    """From the child: something that is wanted of the store."""
+
+    number: int
+    name: str
+    arguments: bytes
+
+
+class ProgressReport(msgspec.Struct, frozen=True, tag=True):
+    """From the child, several times a second: how it gets on."""
+
+    state: PipelineState
+    progress: Progress
+
+
+class PipelineEnded(msgspec.Struct, frozen=True, tag=True):
+    """The last message, from the child: how the pipeline ended, or why it could not begin."""
+
+    state: PipelineState | None = None
+    progress: Progress | None = None
+    fault: Fault | None = None
+
+
+ToChild: TypeAlias = StartPipeline | StopPipeline | LettersQueued | Answer
+ToServer: TypeAlias = StoreCall | ProgressReport | PipelineEnded
+TO_CHILD = msgspec.msgpack.Decoder(ToChild)
+TO_SERVER = msgspec.msgpack.Decoder(ToServer)
+
+
+def recovery_in(begin: StartPipeline) -> Recovery:
+    return Recovery.model_validate_json(begin.recovery)
+
+
+class ChildLink(Generic[Inbound]):
+    """One end of the connection. Messages arrive whole and in the order of sending, or not at all."""
+
+    def __init__(self, stream: trio.abc.HalfCloseableStream, inbound: "msgspec.msgpack.Decoder[Inbound]") -> None:
+        self._stream = stream
+        self._inbound = inbound
+        self._sending = trio.Lock()
+        self._received = bytearray()
+        self.ended = False
+        """Whether the other side is known to be gone."""
+
+    async def send(self, message: ToChild | ToServer) -> None:
+        """Send a message. Raises trio.BrokenResourceError when the other side is gone."""
+        data = msgspec.msgpack.encode(message)
+        assert len(data) <= FRAME_MAX, f"a message of {len(data)} bytes"
+        async with self._sending:
+            # Half a message would make nonsense of all that follow.
+            with trio.CancelScope(shield=True):
+                await self._stream.send_all(_LENGTH.pack(len(data)) + data)
+
+    async def receive(self) -> Inbound | None:
+        """The next message; None when the other side is gone."""
+        try:
+            head = await self._exactly(_LENGTH.size)
+            body = head and await self._exactly(_LENGTH.unpack(head)[0])
+        except trio.BrokenResourceError:
+            body = None
+        self.ended = not body
+        return self._inbound.decode(body) if body else None
+
+    async def aclose(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+    async def _exactly(self, size: int) -> bytes | None:
+        assert size <= FRAME_MAX, f"a message of {size} bytes"
+        while len(self._received) < size:
+            more = await self._stream.receive_some()
+            if not more:
+                return None
+            self._received += more
+        taken = bytes(self._received[:size])
+        del self._received[:size]
+        return taken
+
+
+_LENGTH = struct.Struct(">I")
+
+
+def fault_of(error: Exception) -> Fault:
+    """Whatever was raised, as something that can be told."""
+    return Fault.of(error) if isinstance(error, ConduitError) else Fault("internal", safe_text(describe(error)))

@@ -1,0 +1,167 @@
+"""ChildProcess: the process in which a pipeline runs on Spark, with the Java that it starts."""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+import trio
+
+from conduit_py.errors import TransientError
+from conduit_py.safe_text import safe_text
+from conduit_py.spark.child.link import TO_SERVER, ChildLink, ToServer
+
+LINE_MAX = 64 * 1024
+KEPT_LINES = 5
+LOG_SECONDS = 1.0
+EXIT_SECONDS = 2.0
+CHATTER = (
+    "WARNING: Using incubator", "Setting default log level", "To adjust logging", "Setting Spark log level", "\tat ",
+)  # fmt: skip
+"""What Java says at every start, and after every error."""
+
+
+class ProcessLost(TransientError):
+    """The process of a pipeline ended before the pipeline had: it was killed, or Java or Python gave up."""
+
+    code = "process.lost"
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A line of the child's log, as it travels on its stderr."""
+
+    level: int
+    logger: str
+    message: str
+    at: float
+    traceback: str | None = None
+
+
+class ChildProcess:
+    """A process that does not outlive the block that it was started for, nor does anything that it started."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+        here, there = socket.socketpair()
+        # From this thread, which lives as long as the server: what a thread has started is killed when it ends.
+        with there:
+            self._process = subprocess.Popen(
+                # -P: a file of the working directory must not take the place of a module.
+                [sys.executable, "-P", "-m", "conduit_py.spark.child.program", str(there.fileno()), str(os.getpid())],
+                pass_fds=(there.fileno(),),
+                stderr=subprocess.PIPE,
+                # A group of its own: Ctrl-C is for the server, and Java can be ended with it.
+                start_new_session=True,
+            )
+        here.setblocking(False)
+        self.link: ChildLink[ToServer] = ChildLink(trio.SocketStream(trio.socket.from_stdlib_socket(here)), TO_SERVER)
+        self._last_words: deque[str] = deque(maxlen=KEPT_LINES)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it at once, with everything that it started."""
+        # It was not waited for yet, so nothing else can have its number.
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _runs(self) -> bool:
+        # Without waiting for it, or its number could go to another process, which `kill` would hit.
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+
+    def loss_error(self) -> ProcessLost:
+        """Why it is gone; once it is."""
+        code = self._process.returncode
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
+        last = f"; it said last: {self._last_words[-1]}" if self._last_words else ""
+        return ProcessLost(
+            f"the process in which {self._pipeline} runs on Spark {how}{last}",
+            suggestion="look at the log for what it said before; out of memory is the usual reason for SIGKILL",
+        )
+
+    async def relay_log(self) -> None:
+        """Log what it logs, and what Java says, until it is gone."""
+        assert self._process.stderr is not None
+        stream = trio.lowlevel.FdStream(os.dup(self._process.stderr.fileno()))
+        async with stream:
+            async for line in _lines(stream):
+                self._relay(line)
+
+    def _relay(self, line: bytes) -> None:
+        try:
+            said = msgspec.json.decode(line, type=LogLine)
+        except msgspec.DecodeError:
+            self._relay_text(safe_text(line.decode(errors="replace")).rstrip())
+            return
+        logger = logging.getLogger(said.logger)
+        if logger.isEnabledFor(said.level):
+            text = f"{self._pipeline}: {said.message}" + (f"\n{said.traceback}" if said.traceback else "")
+            record = logger.makeRecord(said.logger, said.level, "", 0, text, (), None)
+            record.created = said.at
+            logger.handle(record)
+
+    def _relay_text(self, text: str) -> None:
+        chatter = text.startswith(CHATTER)
+        log.log(logging.DEBUG if chatter else logging.INFO, "%s: %s", self._pipeline, text)
+        if not chatter:
+            self._last_words.append(text)
+
+    async def reap(self) -> None:
+        """Kill what is left of it and wait until it is gone. One that is about to end may, to say how."""
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(EXIT_SECONDS):
+                while self._runs():  # noqa: ASYNC110 - the end of a process sets no event
+                    await trio.sleep(0.01)
+            self.kill()
+            await trio.to_thread.run_sync(self._process.wait)
+        await self.link.aclose()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+
+@asynccontextmanager
+async def start_child(pipeline: str) -> AsyncIterator[ChildProcess]:
+    """A process for a pipeline. Outside of the block there is none, so two never run the same pipeline."""
+    try:
+        child = ChildProcess(pipeline)
+    except OSError as error:
+        raise ProcessLost(f"no process can be started for {pipeline}: {error.strerror or error}") from error
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(child.relay_log)
+        try:
+            yield child
+        finally:
+            await child.reap()
+            # Workers of Spark's may have the log open a moment longer.
+            nursery.cancel_scope.deadline = trio.current_time() + LOG_SECONDS
+
+
+async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
+    """Whole lines; one that is endless is cut."""
+    held = bytearray()
+    while more := await stream.receive_some(LINE_MAX):
+        held += more
+        for line in _split_lines(held):
+            yield line
+    if held:
+        yield bytes(held)
+
+
+def _split_lines(held: bytearray) -> Iterator[bytes]:
+    while (end := held.find(b"\n")) >= 0 or len(held) > LINE_MAX:
+        size = end + 1 if end >= 0 else LINE_MAX
+        line = bytes(held[:size])
+        del held[:size]
+        if line.strip():
+            yield line
+
+
+log = logging.getLogger("conduit_py.spark")

@@ -1,0 +1,133 @@
+"""The program that runs one pipeline on Spark for a server: `python -m conduit_py.spark.child.program SOCKET SERVER`.
+
+Everything that it knows comes from the server, and everything that must last goes there. When the server is
+gone there is nobody to make anything durable, so it ends at once.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+import msgspec
+import trio
+
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.safe_text import safe_text
+from conduit_py.spark.child.link import (
+    TO_CHILD,
+    Answer,
+    ChildLink,
+    LettersQueued,
+    PipelineEnded,
+    ProgressReport,
+    StartPipeline,
+    StopPipeline,
+    ToChild,
+    fault_of,
+    recovery_in,
+)
+from conduit_py.spark.child.process import LogLine
+from conduit_py.spark.child.store import ChildStore
+
+REPORT_SECONDS = 0.25
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> NoReturn:
+    """The entry point."""
+    descriptor, server = int(sys.argv[1]), int(sys.argv[2])
+    _die_with(server)
+    trio.run(_run, socket.socket(fileno=descriptor))
+    # Without waiting for threads that were left behind: what they do is of no use any more.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _die_with(server: int) -> None:
+    """Have the operating system kill this process with its server, where it can: a loop that is stuck hears nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != server:
+        os._exit(1)
+
+
+async def _run(connected: socket.socket) -> None:
+    connected.setblocking(False)
+    link = ChildLink(trio.SocketStream(trio.socket.from_stdlib_socket(connected)), TO_CHILD)
+    begin = await link.receive()
+    if isinstance(begin, StartPipeline):
+        _log_to_stderr(debug=begin.debug)
+        try:
+            await link.send(await _ran(link, begin))
+        except trio.BrokenResourceError:
+            os._exit(1)
+
+
+async def _ran(link: ChildLink[ToChild], begin: StartPipeline) -> PipelineEnded:
+    store = ChildStore(link)
+    try:
+        supervisor = _supervisor(begin, store)
+    except Exception as error:  # a border: what the user's code does when it is loaded, or what is not installed here
+        return PipelineEnded(fault=fault_of(error))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_listen, link, store, supervisor)
+        nursery.start_soon(_report, link, supervisor)
+        state = await supervisor.run()
+        nursery.cancel_scope.cancel()
+    return PipelineEnded(state, supervisor.progress())
+
+
+def _supervisor(begin: StartPipeline, store: ChildStore) -> Supervisor:
+    sys.path[:] = begin.path
+    from pyspark import cloudpickle
+
+    pipeline = cloudpickle.loads(begin.pipeline)
+    pipeline.settings = pipeline.settings.model_copy(update={"recovery": recovery_in(begin)})
+    if pipeline.spark is None:
+        return Supervisor(pipeline, store)
+    from conduit_py.spark.engine.supervisor import spark_supervisor
+
+    return spark_supervisor(pipeline, store)
+
+
+async def _listen(link: ChildLink[ToChild], store: ChildStore, supervisor: Supervisor) -> None:
+    while (message := await link.receive()) is not None:
+        if isinstance(message, Answer):
+            store.answer(message)
+        elif isinstance(message, LettersQueued):
+            store.letters.notice()
+        elif isinstance(message, StopPipeline):
+            (supervisor.force if message.force else supervisor.stop)(message.by)
+    # The server is gone. Java ends when this process does.
+    os._exit(1)
+
+
+async def _report(link: ChildLink[ToChild], supervisor: Supervisor) -> None:
+    while True:
+        await link.send(ProgressReport(supervisor.state, supervisor.progress()))
+        await trio.sleep(REPORT_SECONDS)
+
+
+def _log_to_stderr(*, debug: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    for name in ("conduit_py", "conduit_connectors", "conduit_processors"):
+        logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.INFO)
+
+
+class _Lines(logging.Formatter):
+    """A line that the server reads, and logs as its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        traceback = self.formatException(record.exc_info) if record.exc_info else None
+        line = LogLine(record.levelno, record.name, safe_text(record.getMessage()), record.created, traceback)
+        return msgspec.json.encode(line).decode()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""ChildStore: the server's store, used from the process of a pipeline. Only the server keeps state."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
+
+import msgspec
+import trio
+
+from conduit_py.dead_letter import DeadLetter
+from conduit_py.errors import ConduitError, StateFailed
+from conduit_py.exactly_once.checkpoint import decode_settled, encode_settled
+from conduit_py.spark.child.link import Answer, ChildLink, Fault, StoreCall, ToChild
+from conduit_py.store.dead_letter_store import DeadLetterStore
+from conduit_py.store.letter_table import LetterTable, QueuedLetter, SettledLetter, decode_letter, encode_letter
+from conduit_py.store.store import Kind, Store, StoredEntry
+from conduit_py.store.stored_letter import StoredLetter
+from conduit_py.store.tables import Tables
+
+T = TypeVar("T")
+
+
+class ChildStore(Store):
+    """Has the server do what is asked of the store, and returns when the server has: durable is durable there.
+
+    When the server is gone nothing can be made durable any more: calls raise StateFailed. A transaction of
+    several steps cannot travel, for the server must not wait for a child in the middle of one.
+    """
+
+    letters: "ChildLetters"
+
+    def __init__(self, link: ChildLink[ToChild]) -> None:
+        self.letters = ChildLetters(self._ask)
+        self._link = link
+        self._number = 0
+        self._waiting: dict[int, tuple[trio.Event, list[Answer]]] = {}
+        self._closed = False
+
+    def answer(self, answer: Answer) -> None:
+        """Give an answer to whoever waits for it; they may have been cancelled."""
+        if answer.number in self._waiting:
+            event, answers = self._waiting[answer.number]
+            answers.append(answer)
+            event.set()
+
+    async def transact(self, work: Callable[[Tables], T]) -> T:
+        return cast(T, await self._step("transact", work))
+
+    async def look(self, work: Callable[[Tables], T]) -> T:
+        return cast(T, await self._step("look", work))
+
+    async def pipelines(self) -> list[str]:
+        return cast(list[str], await self._ask("pipelines"))
+
+    async def close(self) -> None:
+        """Let go of it; the server's store stays open."""
+        self._closed = True
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def _load(self, pipeline: str, kind: Kind) -> list[tuple[str, bytes]]:
+        return cast(list[tuple[str, bytes]], await self._ask("load", pipeline, kind))
+
+    async def _save(self, rows: list[StoredEntry]) -> None:
+        await self._ask("save", rows)
+
+    async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
+        await self._ask("forget", pipeline, kind, node)
+
+    async def _step(self, how: str, work: Callable[[Tables], Any]) -> Any:
+        noted = _RecordedCall()
+        result = work(cast(Tables, noted))
+        assert result is noted, "a transaction that travels is one call of the tables, and gives what it gives"
+        return await self._ask(f"{how}.{noted.name}", *noted.arguments)
+
+    async def _ask(self, name: str, *arguments: Any) -> Any:
+        if self._closed:
+            raise StateFailed("the state store is closed")
+        signature = _SIGNATURES[name]
+        self._number += 1
+        number, event, answers = self._number, trio.Event(), list[Answer]()
+        self._waiting[number] = event, answers
+        try:
+            with suppress(trio.BrokenResourceError):
+                await self._link.send(StoreCall(number, name, _ENCODER.encode(arguments)))
+                await event.wait()
+        finally:
+            del self._waiting[number]
+        if not answers:
+            raise StateFailed("the server that keeps the state is gone")
+        if answers[0].fault is not None:
+            raise answers[0].fault.error()
+        return signature.result.decode(answers[0].result)
+
+
+class ChildLetters(DeadLetterStore):
+    """The letters of the server: what a run keeps, sends again and forgets. People ask the server itself."""
+
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        super().__init__()
+        self._ask = ask
+
+    def notice(self) -> None:
+        """Letters were queued: tell whoever watches."""
+        for notice in list(self._watchers.values()):
+            notice()
+
+    async def store(self, letters: Sequence[DeadLetter]) -> None:
+        await self._ask("keep", [encode_letter(StoredLetter.of(letter)) for letter in letters])
+
+    async def queued(self, pipeline: str, after: int, limit: int) -> list[QueuedLetter]:
+        packed = await self._ask("queued", pipeline, after, limit)
+        return [QueuedLetter(turn, decode_letter(letter)) for turn, letter in packed]
+
+    async def settle(self, settled: Sequence[SettledLetter]) -> None:
+        await self._ask("settle", encode_settled(settled))
+
+    async def retain(self, pipeline: str, since: float | None, count_max: int | None) -> int:
+        return cast(int, await self._ask("retain", pipeline, since, count_max))
+
+    async def close(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def _look(self, work: Callable[[LetterTable], T]) -> T:
+        raise StateFailed("only a server looks through dead letters, not the process of a pipeline on Spark")
+
+    async def _change(self, work: Callable[[LetterTable], T]) -> T:
+        raise StateFailed("only a server changes dead letters, not the process of a pipeline on Spark")
+
+
+class _RecordedCall:
+    """Stands for the tables: notes which of their methods is called, and with what."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.arguments: tuple[Any, ...] = ()
+
+    def __getattr__(self, name: str) -> Callable[..., "_RecordedCall"]:
+        def note(*arguments: Any) -> "_RecordedCall":
+            assert not self.name, f"{self.name} and {name} in one transaction"
+            self.name, self.arguments = name, arguments
+            return self
+
+        return note
+
+
+class Signature(NamedTuple):
+    """How the arguments and the result of a call are read."""
+
+    arguments: "msgspec.msgpack.Decoder[Any]"
+    result: "msgspec.msgpack.Decoder[Any]"
+
+    @classmethod
+    def of(cls, *arguments: Any, result: Any) -> "Signature":
+        return cls(msgspec.msgpack.Decoder(tuple.__class_getitem__(arguments)), msgspec.msgpack.Decoder(result))
+
+
+def _steps(how: str) -> dict[str, Signature]:
+    """Every step that tables know, by what their signatures say."""
+    hints = {name: get_type_hints(getattr(Tables, name)) for name in sorted(Tables.__abstractmethods__)}
+    results = {name: types.pop("return") for name, types in hints.items()}
+    return {f"{how}.{name}": Signature.of(*types.values(), result=results[name]) for name, types in hints.items()}
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=list)
+_SIGNATURES = {
+    "pipelines": Signature.of(result=list[str]),
+    "load": Signature.of(str, Kind, result=list[tuple[str, bytes]]),
+    "save": Signature.of(list[StoredEntry], result=None),
+    "forget": Signature.of(str, Kind, str | None, result=None),
+    "keep": Signature.of(list[bytes], result=None),
+    "queued": Signature.of(str, int, int, result=list[tuple[int, bytes]]),
+    "settle": Signature.of(list[bytes], result=None),
+    "retain": Signature.of(str, float | None, int | None, result=int),
+    **_steps("transact"),
+    **_steps("look"),
+}
+
+
+async def answer_call(store: Store, call: StoreCall) -> Answer:
+    """Do for a child what it asks of the store, on the server's side."""
+    signature = _SIGNATURES[call.name]
+    arguments = signature.arguments.decode(call.arguments)
+    try:
+        result = await _run_call(store, call.name, arguments)
+    except ConduitError as error:
+        return Answer(call.number, fault=Fault.of(error))
+    return Answer(call.number, _ENCODER.encode(result))
+
+
+async def _run_call(store: Store, name: str, arguments: tuple[Any, ...]) -> Any:
+    how, _, step = name.partition(".")
+    if step:
+        run = store.transact if how == "transact" else store.look
+        return await run(lambda tables: getattr(tables, step)(*arguments))
+    if name in ("keep", "queued", "settle", "retain"):
+        return await _run_letters_call(store.letters, name, arguments)
+    if name == "pipelines":
+        return await store.pipelines()
+    direct: dict[str, Callable[..., Awaitable[Any]]] = {
+        "load": store._load, "save": store._save, "forget": store._forget
+    }  # fmt: skip
+    return await direct[name](*arguments)
+
+
+async def _run_letters_call(box: DeadLetterStore, name: str, arguments: tuple[Any, ...]) -> Any:
+    if name == "keep":
+        letters = list(map(decode_letter, *arguments))
+        return await box._change(lambda table: table.store(letters))
+    if name == "queued":
+        return [(turn, encode_letter(letter)) for turn, letter in await box.queued(*arguments)]
+    if name == "settle":
+        return await box.settle(decode_settled(*arguments))
+    return await box.retain(*arguments)

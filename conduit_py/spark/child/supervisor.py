@@ -1,0 +1,335 @@
+"""ChildSupervisor: a pipeline on Spark as a server sees it, like any other; it runs in a process of its own.
+
+A Java that dies, hangs or runs out of memory takes its own pipeline down, and no other. The invariants:
+
+C1. The server alone keeps the state. What the child has made durable, the server has, before the child hears of it.
+C2. A pipeline has one process at most: the next one starts when the last one, its Java included, is gone and
+    everything that it asked of the store has been done. From then on nothing of it can change the state.
+C3. No child outlives its server.
+C4. A child that is lost is an error that starting again may help against, as is any other.
+"""
+
+import importlib
+import logging
+import random
+import sys
+import threading
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import msgspec
+import trio
+
+from conduit_py.backoff import Recovery
+from conduit_py.errors import (
+    FatalError,
+    PipelineInvalid,
+    Problem,
+    RunElsewhere,
+    RunError,
+    StateFailed,
+    StopTimedOut,
+    describe,
+)
+from conduit_py.graph.node import Graph
+from conduit_py.inspect.tap import Taps
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.pipeline import Pipeline
+from conduit_py.sdk.options import Place
+from conduit_py.spark.child.link import (
+    LettersQueued,
+    PipelineEnded,
+    ProgressReport,
+    StartPipeline,
+    StopPipeline,
+    StoreCall,
+)
+from conduit_py.spark.child.process import ChildProcess, ProcessLost, start_child
+from conduit_py.spark.child.store import answer_call
+from conduit_py.spark.engine.plan import by_value, users_modules
+from conduit_py.status import PipelineState, Status, Stopper
+from conduit_py.store.store import Store
+from conduit_py.stream.meter import Progress
+from conduit_py.stream.run import Ending, How
+from conduit_py.stream.signal import Signal
+
+log = logging.getLogger("conduit_py")
+
+FORCE_SECONDS = 5.0
+"""How long a child may take for a forceful stop before it is killed."""
+STOP_SECONDS = 15.0
+"""How much longer than the pipeline's own deadline a graceful stop may take: a child that hears it keeps that."""
+SILENT_SECONDS = 5.0
+"""After how long without a word from the child people are told so."""
+
+
+class ChildSupervisor(Supervisor):
+    """Runs a pipeline in a process of its own, which recovers by itself; here is made good what it cannot: its end."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        store: Store,
+        *,
+        recovery: Recovery | None = None,
+        rng: random.Random | None = None,
+        taps: Taps | None = None,
+    ) -> None:
+        super().__init__(pipeline, store, recovery=recovery, rng=rng, taps=taps)
+        self._forced = trio.Event()
+        self._ordered = trio.Event()
+        self._before: Progress | None = None
+        """What children that were lost have done."""
+        self._heard: Progress | None = None
+        self._heard_at = 0.0
+        self._concluded: PipelineState | None = None
+        self._children = 0
+        self.child: ChildProcess | None = None
+
+    def stop(self, by: Stopper = Stopper.USER) -> None:
+        super().stop(by)
+        self._order()
+
+    def force(self, by: Stopper = Stopper.USER) -> None:
+        super().force(by)
+        self._forced.set()
+        self._order()
+
+    async def swap(self, graph: Graph, nodes: Collection[str]) -> None:
+        """Take on another description. Processors are not exchanged while they run on Spark: it is started anew."""
+        assert not nodes, f"{', '.join(nodes)} cannot be exchanged on Spark"
+        self._graph = graph
+        await trio.lowlevel.checkpoint()
+
+    def progress(self) -> Progress:
+        """What its process last said, with what those before it did that were lost."""
+        heard = self._heard or Progress(self.pipeline.id, "", 0.0, 0, 0, 0, 0, 0, None, [])
+        seen = _sum_progress(self._before, heard)
+        return msgspec.structs.replace(
+            seen,
+            recoveries=seen.recoveries + self._recoveries,
+            status=self.state.status.value,
+            elapsed_seconds=self._elapsed_seconds(),
+            blocked_on=self._blocked_on(heard) if self.child is not None else None,
+        )
+
+    def _blocked_on(self, heard: Progress) -> str | None:
+        if self._heard is None:
+            return "Spark, which is starting"
+        silent = trio.current_time() - self._heard_at
+        if silent > SILENT_SECONDS:
+            return f"a word from its process, which has been silent for {silent:.0f} s"
+        return heard.blocked_on
+
+    async def _run_once(self) -> Ending:
+        if self._stop_requested.is_set():
+            return Ending(How.STOPPED)
+        self._run_began_at = trio.current_time()
+        self._mended = trio.Event()
+        if self._children:
+            self._recoveries += 1
+        self._children += 1
+        try:
+            async with self._store.held(self.pipeline.id):
+                return await self._run_child()
+        except (RunElsewhere, StateFailed, ProcessLost, FatalError) as error:
+            return Ending(How.FAILED, error)
+        finally:
+            self._fold()
+
+    def _after(self, ending: Ending) -> PipelineState:
+        if self._concluded is None:
+            return super()._after(ending)
+        # A user may have stopped it, to stay stopped, while the word came that it had ended.
+        stopped = self._concluded.status is Status.STOPPED and self._stopped_by is not None
+        by = self._stopped_by if stopped else self._concluded.stopped_by
+        return msgspec.structs.replace(self._concluded, stopped_by=by)
+
+    async def _run_child(self) -> Ending:
+        unsaved = await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
+        if unsaved is not None:
+            return Ending(How.FAILED, unsaved)
+        begin = await trio.to_thread.run_sync(start_message, self.pipeline, self._recovery)
+        if self._stop_requested.is_set():
+            return Ending(How.STOPPED)
+        timed_out: list[RunError] = []
+        async with start_child(self.pipeline.id) as child, trio.open_nursery() as nursery:
+            self.child, self._heard = child, None
+            nursery.start_soon(self._tell_of_letters, child)
+            nursery.start_soon(self._command, child, begin)
+            nursery.start_soon(self._end_in_time, child, timed_out)
+            # Of its own, so that what was asked of the store is done before anything else is.
+            async with trio.open_nursery() as answering:
+                ended = await self._attend(child, answering)
+            nursery.cancel_scope.cancel()
+        self.child = None
+        if ended is not None:
+            return self._conclude(ended)
+        if self._forced.is_set():
+            return Ending(How.FORCED)
+        loss_error = timed_out[0] if timed_out else child.loss_error()
+        log.warning("%s", loss_error.message)
+        return Ending(How.FAILED, loss_error)
+
+    async def _attend(self, child: ChildProcess, answering: trio.Nursery) -> PipelineEnded | None:
+        """Do what the child asks for until it has ended; None if it did so without a word."""
+        ended = None
+        while (message := await child.link.receive()) is not None:
+            self._heard_at = trio.current_time()
+            if isinstance(message, StoreCall):
+                answering.start_soon(self._answer, child, message)
+            elif isinstance(message, ProgressReport):
+                self._heard = message.progress
+                self._take_on(message.state)
+            else:
+                ended = message
+        return ended
+
+    async def _answer(self, child: ChildProcess, call: StoreCall) -> None:
+        answer = await answer_call(self._store, call)
+        try:
+            await child.link.send(answer)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            log.debug("%s: nobody is there any more for an answer", self.pipeline.id)
+
+    async def _command(self, child: ChildProcess, begin: StartPipeline) -> None:
+        """Tell the child what to run, then to stop, as often as that becomes more."""
+        try:
+            await child.link.send(begin)
+            said: tuple[Stopper | None, bool] = (None, False)
+            while True:
+                ordered = self._ordered
+                now = (self._stopped_by, self._forced.is_set())
+                if now != said and now[0] is not None:
+                    await child.link.send(StopPipeline(now[0], now[1]))
+                    said = now
+                await ordered.wait()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            log.debug("%s: nobody is there any more to be told", self.pipeline.id)
+
+    async def _tell_of_letters(self, child: ChildProcess) -> None:
+        """Tell the child when letters were queued: it looks for those at its start, and then when it is told."""
+        queued = Signal()
+        with self._store.letters.watched(self.pipeline.id, queued.set):
+            try:
+                while True:
+                    await queued.wait()
+                    await child.link.send(LettersQueued())
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                log.debug("%s: nobody is there any more to be told of letters", self.pipeline.id)
+
+    async def _end_in_time(self, child: ChildProcess, timed_out: list[RunError]) -> None:
+        """Kill a child that does not do as it was told, or that nobody waits for any more."""
+        try:
+            await self._patience(timed_out)
+        finally:
+            # Not one that is about to end: how it does is worth knowing.
+            if not child.link.ended:
+                child.kill()
+
+    async def _patience(self, timed_out: list[RunError]) -> None:
+        await self._stop_requested.wait()
+        seconds = self.pipeline.settings.stop_seconds + STOP_SECONDS
+        with trio.move_on_after(seconds):
+            await self._forced.wait()
+        if self._forced.is_set():
+            await trio.sleep(FORCE_SECONDS)
+        else:
+            text = f"the graceful stop did not end within {seconds:g} s, and its process was ended"
+            timed_out.append(StopTimedOut(text, suggestion="what was in flight will be read again"))
+
+    def _take_on(self, state: PipelineState) -> None:
+        """What the child says of itself, unless it does not know yet that it is to stop."""
+        stopping = self._stopped_by is not None and state.status in (Status.RUNNING, Status.RECOVERING)
+        lasting = state.status in (Status.RUNNING, Status.RECOVERING, Status.STOPPING)
+        # Why the process before it was lost, it does not know either.
+        error = state.error or self.state.error
+        if not stopping and lasting and (state.status, error) != (self.state.status, self.state.error):
+            self.state = msgspec.structs.replace(state, error=error)
+
+    def _conclude(self, ended: PipelineEnded) -> Ending:
+        if ended.fault is not None:
+            error = FatalError(ended.fault.message, suggestion=ended.fault.suggestion)
+            return Ending(How.FAILED, error)
+        assert ended.state is not None
+        self._heard, self._concluded = ended.progress, ended.state
+        return Ending(How.STOPPED)
+
+    def _fold(self) -> None:
+        """Put what a child has done to what those before it did."""
+        if self._heard is not None:
+            self._before, self._heard = _sum_progress(self._before, self._heard), None
+            for meter in self._before.nodes:
+                meter.rest()
+            self._before = msgspec.structs.replace(self._before, in_flight=0, blocked_on=None)
+        self.child = None
+
+    def _order(self) -> None:
+        ordered, self._ordered = self._ordered, trio.Event()
+        ordered.set()
+
+
+def _sum_progress(before: Progress | None, now: Progress) -> Progress:
+    """The progress of now with the counts of both."""
+    if before is None:
+        return now
+    counts = ("read", "acked", "filtered", "dead_letters", "recoveries")
+    earlier = {meter.node: meter for meter in before.nodes}
+    return msgspec.structs.replace(
+        now,
+        nodes=[meter.plus(earlier.get(meter.node)) for meter in now.nodes] or before.nodes,
+        **{name: getattr(before, name) + getattr(now, name) for name in counts},
+    )
+
+
+def start_message(pipeline: Pipeline, recovery: Recovery) -> StartPipeline:
+    """What a child is told to run: the pipeline as the server has it, whatever its file says by now.
+
+    Raises FatalError when it cannot be sent, or there is no Spark to send it for.
+    """
+    try:
+        pickled = _pickle(pipeline)
+    except PipelineInvalid as error:
+        raise FatalError(error.message, suggestion=error.suggestion) from error
+    except ImportError as error:
+        what = f"the engine spark needs pyspark, not installed here: {error}"
+        raise FatalError(what, suggestion="pip install 'conduit-dataflow[spark]'") from error
+    debug = logging.getLogger("conduit_py").isEnabledFor(logging.DEBUG)
+    return StartPipeline(pickled, recovery.model_dump_json(), sys.path, debug)
+
+
+def _pickle(pipeline: Pipeline) -> bytes:
+    cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")
+    # One at a time: which modules go by value is known to the whole process.
+    with _LOCK, by_value(users_modules(pipeline)):
+        problems = [
+            Problem(path, f"cannot be sent to a process of its own: {why}", _HINT, *(place or (None, None)))
+            for path, part, place in _parts(pipeline)
+            if (why := _obstacle(cloudpickle, part)) is not None
+        ]
+        if problems:
+            raise PipelineInvalid(pipeline.id, problems)
+        pickled: bytes = cloudpickle.dumps(pipeline)
+        return pickled
+
+
+_LOCK = threading.Lock()
+_HINT = "make connections, locks and open files in `open`, not where the file is loaded"
+
+
+def _parts(pipeline: Pipeline) -> Iterator[tuple[str, object, Place | None]]:
+    for source in pipeline.sources:
+        yield f"sources.{source.id}", source, source.place
+    for processor in pipeline.processors:
+        yield f"processors.{processor.id}", processor, processor.place
+    for destination in pipeline.destinations:
+        yield f"destinations.{destination.id}", destination, destination.place
+    yield "dead_letters", pipeline.dead_letters, pipeline.dead_letters.place or pipeline.place
+
+
+def _obstacle(cloudpickle: Any, part: object) -> str | None:
+    try:
+        cloudpickle.dumps(part)
+    except Exception as error:  # a border: what the user's objects do when they are pickled
+        return describe(error)
+    return None

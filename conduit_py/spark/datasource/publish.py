@@ -1,0 +1,159 @@
+"""How the driver publishes what tasks have prepared: all of it or nothing, and each batch of a stream once."""
+
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from conduit_py import sdk
+from conduit_py.batch import Batch, Span
+from conduit_py.crash_point import reach
+from conduit_py.errors import FatalError, RecordRefused
+from conduit_py.record import Record
+from conduit_py.sdk.destination import AckMode, TransactionalDestination, refusal_text
+from conduit_py.spark.datasource.rows import refused_row
+from conduit_py.spark.datasource.task_output import TaskOutput
+from conduit_py.store.claim import Changes
+from conduit_py.store.opening import open_store
+from conduit_py.stream.plugin_calls import PluginCaller, answers_about, check_refusals, plugin_errors
+
+NODE = "destination"
+
+
+class RowRefused(FatalError):
+    """A row cannot be written. Spark has no place for such rows, so the job fails."""
+
+    code = "row.refused"
+
+
+class RowDestination:
+    """Numbers the rows of each partition, which are their identities for whoever looks at delivery keys."""
+
+    def __init__(self, calls: PluginCaller, owner: str) -> None:
+        self._calls = calls
+        self._owner = owner
+        self._rows: dict[int, int] = {}
+
+    async def call(self, name: str, *args: Any) -> Any:
+        with plugin_errors(NODE, name):
+            return await self._calls(name, *args)
+
+    async def write(self, partition: int, records: list[Record]) -> Batch:
+        """Have the next rows of the partition written. Raises RowRefused for the first that is refused."""
+        first = self._rows.get(partition, 0)
+        positions = [b"%d:%d" % (partition, first + index) for index in range(len(records))]
+        batch = Batch.whole(Span(self._owner, "spark", first, positions), records)
+        self._rows[partition] = first + len(records)
+        with plugin_errors(NODE, "write"):
+            refused = check_refusals(NODE, await self._write(batch), len(batch))
+        for index, reason in refused.items():
+            raise RowRefused(refused_row(first + index, partition, RecordRefused(reason), records[index]))
+        return batch
+
+    async def _write(self, batch: Batch) -> Any:
+        try:
+            return await self._calls("write", batch)
+        except RecordRefused as error:
+            return dict.fromkeys(range(len(batch)), refusal_text(error))
+
+    async def deliver(self, partition: int, records: list[Record]) -> None:
+        """Write these rows and wait until they are handled, by the destination's own rules."""
+        batch = await self.write(partition, records)
+        plugin = self._calls.plugin
+        assert isinstance(plugin, sdk.DestinationConnector)
+        if plugin.acks is not AckMode.WRITE:
+            await self.call("flush")
+        if plugin.acks is not AckMode.LATER:
+            return
+        for index, reason in (await answers_about(NODE, self._calls, batch, {})).items():
+            number = batch.sequences[index]
+            raise RowRefused(refused_row(number, partition, RecordRefused(reason), records[index]))
+
+
+@asynccontextmanager
+async def open_destination(destination: sdk.DestinationConnector[Any], owner: str) -> AsyncIterator[RowDestination]:
+    calls = PluginCaller(NODE, destination.fresh())
+    rows = RowDestination(calls, owner)
+    try:
+        await rows.call("open")
+        yield rows
+    finally:
+        try:
+            await calls("teardown")
+        finally:
+            calls.close()
+
+
+class PublishedBatch(msgspec.Struct, frozen=True, array_like=True):
+    """The last batch of a stream that is committed, and what shows it if that has not been done yet."""
+
+    batch: int
+    intent: bytes | None = None
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, encoded: bytes | None) -> "PublishedBatch":
+        return cls(-1) if encoded is None else msgspec.msgpack.decode(encoded, type=cls)
+
+
+async def publish_once(destination: sdk.StagedDestination[Any], owner: str, outputs: Iterable[TaskOutput]) -> None:
+    """Show the rows of a job. A crash before they are shown leaves nothing of them.
+
+    Whoever else does this for the same owner and place at the same time fences this: then nothing is shown.
+    """
+    async with open_destination(destination, owner) as rows:
+        if isinstance(destination, TransactionalDestination):
+            await rows.call("claim", owner, _fence())
+            await _write_outputs(rows, outputs)
+            await rows.call("commit", PublishedBatch(0).encode())
+            return
+        await rows.call("begin", owner, _fence(), [])
+        await _write_outputs(rows, outputs)
+        intent = await rows.call("stage")
+        if intent is not None:
+            await rows.call("apply", intent)
+
+
+async def publish_batch(
+    destination: sdk.StagedDestination[Any], owner: str, batch: int, state: str, outputs: Iterable[TaskOutput]
+) -> None:
+    """Show the rows of one batch of a stream, unless it or a later one was shown before.
+
+    A database keeps the number of the batch with its rows, in one transaction. For any other destination the store
+    at `state` keeps it with the intent, between staging and showing.
+    """
+    async with open_destination(destination, owner) as rows:
+        if isinstance(destination, TransactionalDestination):
+            last = PublishedBatch.decode(await rows.call("claim", owner, _fence()))
+            if batch > last.batch:
+                await _write_outputs(rows, outputs)
+                await rows.call("commit", PublishedBatch(batch).encode())
+            return
+        async with await open_store(state) as store:
+            claim = await store.claim(owner)
+            last = PublishedBatch.decode(claim.checkpoint)
+            await rows.call("begin", owner, claim.fence, [] if last.intent is None else [last.intent])
+            if batch <= last.batch:
+                return
+            await _write_outputs(rows, outputs)
+            intent = await rows.call("stage")
+            reach("spark.format.before_commit")
+            await claim.commit(Changes(claim.committed + 1, PublishedBatch(batch, intent).encode()))
+            reach("spark.format.before_apply")
+            if intent is not None:
+                await rows.call("apply", intent)
+
+
+async def _write_outputs(rows: RowDestination, outputs: Iterable[TaskOutput]) -> None:
+    for output in outputs:
+        for records in output.records():
+            await rows.write(output.partition, records)
+
+
+def _fence() -> int:
+    """Higher than that of any earlier claim: nobody but the clock is there to count them."""
+    return time.time_ns()

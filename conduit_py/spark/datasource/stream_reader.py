@@ -1,0 +1,136 @@
+"""StreamReader: a source read as a stream, in micro-batches, from where Spark's checkpoint is."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, cast
+
+from pyspark.sql import datasource, types
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from conduit_py.errors import Problem
+from conduit_py.sdk.source import SplittableSource
+from conduit_py.spark.datasource.errors import note_suggestions, on_executor
+from conduit_py.spark.datasource.offset import BEGINNING, Json, Offset
+from conduit_py.spark.datasource.open_source import read_all
+from conduit_py.spark.datasource.rows import Row, check_schema, row_of
+from conduit_py.spark.datasource.settings import ReadSettings, invalid, read_settings
+from conduit_py.spark.datasource.streams import ROWS, WAIT_SECONDS, DriverStream, SplitStream, decode_rows
+from conduit_py.stream.plugin_calls import PluginCaller
+
+PATIENCE_SECONDS = 5.0
+"""For a source that waits instead of saying that there is nothing, when all that is there now is to be read."""
+
+
+class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Two of them work for a query: one in a process of the driver; the other is sent to executors and only reads.
+
+    Making one never fails: Spark would hide why. What is wrong with the options is told when it is first asked.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: types.StructType) -> None:
+        self._options = dict(options)
+        self._schema = schema
+        self._folder = os.getcwd()
+        self._ways: DriverStream | SplitStream | None = None
+        self._available_now = False
+        self._finished = False
+
+    def initialOffset(self) -> Json:  # noqa: N802
+        with note_suggestions():
+            self._way()
+            return BEGINNING.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        with note_suggestions():
+            settings, _ = _check(self._options)
+            if isinstance(self._way(), DriverStream):
+                return ReadMaxRows(settings.rows_per_batch or ROWS)
+            return ReadMaxBytes(settings.bytes_per_batch)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._available_now = True
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
+        with note_suggestions():
+            at = Offset.parse(start)
+            way = self._way()
+            if self._finished:
+                return start
+            latest = self._carried(way, at, limit) if isinstance(way, DriverStream) else self._split(way, at, limit)
+            if latest != at:
+                return latest.to_json()
+            # What comes from now on is for the next query.
+            self._finished = self._available_now
+            return start
+
+    def partitions(self, start: Json, end: Json) -> Sequence[datasource.InputPartition]:
+        with note_suggestions():
+            first, last = Offset.parse(start), Offset.parse(end)
+            if first == last:
+                return []
+            # A batch that is run again is what it was, even if it would be read in another way now.
+            if last.parts:
+                return [datasource.InputPartition((False, part)) for part in last.split]
+            way = self._way()
+            if isinstance(way, DriverStream):
+                return [datasource.InputPartition((True, way.part(first, last)))]
+            with closing(DriverStream(_check(self._options)[1])) as carrying:
+                return [datasource.InputPartition((True, carrying.part(first, last)))]
+
+    def read(self, partition: datasource.InputPartition) -> Iterator[Row]:
+        carried, part = cast("tuple[bool, bytes]", partition.value)
+        if carried:
+            yield from decode_rows(part)
+            return
+        with on_executor(self._folder):
+            _, source = read_settings(self._options)
+            for each in read_all(source, part):
+                yield row_of(each.record, each.refused)
+
+    def commit(self, end: Json) -> None:
+        with note_suggestions():
+            if isinstance(self._ways, DriverStream):
+                self._ways.commit(Offset.parse(end))
+
+    def stop(self) -> None:
+        if self._ways is not None:
+            self._ways.close()
+
+    def _way(self) -> DriverStream | SplitStream:
+        if self._ways is None:
+            check_schema(self._schema)
+            settings, source = _check(self._options)
+            # One that wants to know what is done must be told positions, which only reading tells.
+            heard = not PluginCaller("source", source).inherited("ack")
+            if isinstance(source, SplittableSource) and source.splits() and not settings.rows_per_batch and not heard:
+                self._ways = SplitStream(source)
+            else:
+                self._ways = DriverStream(source)
+        return self._ways
+
+    def _carried(self, way: DriverStream, at: Offset, limit: ReadLimit) -> Offset:
+        # Without a limit too: what is left is read next, and must not all be held at once.
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else ROWS
+        size = _check(self._options)[0].bytes_per_batch
+        return way.latest(at, rows, size, PATIENCE_SECONDS if self._available_now else WAIT_SECONDS)
+
+    def _split(self, way: SplitStream, at: Offset, limit: ReadLimit) -> Offset:
+        settings, _ = _check(self._options)
+        unlimited = isinstance(limit, ReadAllAvailable)
+        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else settings.bytes_per_batch
+        return way.latest(at, 2**63 if unlimited else size)
+
+
+def _check(options: Mapping[str, str]) -> tuple[ReadSettings, Any]:
+    settings, source = read_settings(options)
+    if not source.resumable:
+        what = f"{settings.connector!r} cannot go on from a checkpoint, so a stream of it would lose records"
+        raise invalid(Problem("connector", what, "read it as a batch"))
+    return settings, source

@@ -1,0 +1,1 @@
+"""The engine `spark`: executors read and process, the driver writes."""

@@ -1,0 +1,95 @@
+"""Executors: the Spark on which the tasks of one source run, and what the nodes on them counted."""
+
+# The session is the connectors' own: one process has one Spark, whoever needs it.
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import Any
+
+import outcome
+import trio
+
+from conduit_py.spark.engine.task import perform
+from conduit_py.spark.session.errors import failure_advice, spark_errors
+from conduit_py.spark.session.job_group import JobGroup
+from conduit_py.spark.session.options import SparkOptions
+from conduit_py.stream.meter import COUNTERS, Meter, NodeKind
+
+
+class Executors:
+    """Runs tasks, at most one job at a time for each that asks; `close` cancels what runs."""
+
+    def __init__(self, options: SparkOptions) -> None:
+        self._options = options
+        self._work = JobGroup()
+        self.cores = 1
+
+    def start(self) -> None:
+        """Get hold of the session, which may take seconds. FatalError or TransientError when there is none."""
+        self._work.start(self._options)
+        with self._work.running() as session:
+            self.cores = max(1, session.sparkContext.defaultParallelism)
+
+    def run(self, plan: bytes, parts: Sequence[bytes]) -> "SparkJob":
+        """Begin a job with a task for each part."""
+        return SparkJob(partial(self._run, plan, parts))
+
+    def close(self) -> None:
+        self._work.close()
+
+    def _run(self, plan: bytes, parts: Sequence[bytes]) -> list[bytes]:
+        with failure_advice(), spark_errors("a job of Spark"), self._work.running() as session:
+            rows = session.sparkContext.parallelize(parts, len(parts))
+            done: list[bytes] = rows.map(partial(perform, plan)).collect()
+            return done
+
+
+class SparkJob:
+    """A job in a thread of its own, so that the driver writes what the last one gave while the next one runs."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._ended = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+        self._result: outcome.Outcome[Any] | None = None
+        threading.Thread(target=self._work, name="conduit-spark-job", daemon=True).start()
+
+    async def result(self) -> list[bytes]:
+        """What the tasks returned, in the order of their parts."""
+        await self._ended.wait()
+        assert self._result is not None
+        result: list[bytes] = self._result.unwrap()
+        return result
+
+    def _work(self) -> None:
+        self._result = outcome.capture(self._call)
+        try:
+            self._token.run_sync_soon(self._ended.set)
+        except trio.RunFinishedError:
+            return  # Nobody waits any more.
+
+
+SORTED_OUT = ("filtered", "refused")
+
+
+class ExecutorCounts:
+    """The sums of what tasks report, each task once, however often Spark had to try it."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
+        self.held: set[str] = set()
+        """The sources that give out nothing more until something of what they gave is acked."""
+
+    def add(self, counts: Mapping[str, Sequence[int]]) -> None:
+        for node, more in counts.items():
+            before = self._counts.get(node, [0] * len(COUNTERS))
+            self._counts[node] = [each + another for each, another in zip(before, more, strict=True)]
+
+    def seen_by(self, node: str, kind: NodeKind, driver: Meter | None, *, end: bool) -> Meter:
+        """What a node did in all. Of an end, which the driver has too, executors count what it sorts out."""
+        meter = Meter(node, kind) if driver is None else copy(driver)
+        for name, count in zip(COUNTERS, self._counts.get(node, ()), strict=False):
+            if driver is None or not end or name in SORTED_OUT:
+                setattr(meter, name, getattr(meter, name) + count)
+        return meter

@@ -1,0 +1,257 @@
+"""RemoteSource: a source as the driver sees it. Executors read and process its records, and it gives their outcomes."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import trio
+
+from conduit_py import sdk
+from conduit_py.errors import FatalError, Problem, RecordRefused
+from conduit_py.record import Record
+from conduit_py.sdk.options import Options, Place
+from conduit_py.sdk.source import EndOfSource, Lag, NothingYet
+from conduit_py.spark.engine.executors import ExecutorCounts, Executors, SparkJob
+from conduit_py.spark.engine.outcome import TaskResult
+from conduit_py.spark.engine.outcome_decoder import bundle
+from conduit_py.spark.engine.plan import splits
+from conduit_py.spark.engine.read_ahead import ReadAhead, ReadRecord
+from conduit_py.spark.engine.task import CarriedRecords, TaskInput, carry_records
+from conduit_py.spark.session.options import SparkOptions
+from conduit_py.stream.plugin_calls import PluginCaller, is_async
+
+PART_SIZE = 16 * 1024 * 1024
+"""Bytes of input in a task: enough to be worth its some milliseconds."""
+JOB_SIZE = 64 * 1024 * 1024
+"""Bytes of input in all tasks of a job: few enough to hold what comes back, however many cores there are."""
+CARRIED_MAX = 8192
+"""Records in a task whose source only the driver can read."""
+JOB_CARRIED_MAX = 65_536
+"""And in a job of those."""
+Equipment: TypeAlias = dict[int, bytes]
+"""What instances of destinations on executors are told first, by their place in the pipeline."""
+JOBS_AHEAD = 2
+"""Jobs that run while the driver writes: with one alone, executors would be idle from its end to the next."""
+
+
+class RemoteSource(sdk.SourceConnector[Options]):
+    """Has the records of a source processed by executors, and gives an outcome for each, in order, at its position.
+
+    A source that can be split is read by the executors themselves, some jobs ahead of what the driver writes. Any
+    other is read here and its records go along with the tasks. Positions, acks and hooks are the source's own, so
+    that the rest of the run is as on one machine: what was not acked is read again, by whichever engine.
+
+    If there is `equipment` when it is opened, all records of a task have one outcome, with what destinations are
+    to take. How many of those are given out and not acked is bounded, for each is as large as its part.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        source: sdk.SourceConnector[Any],
+        plan: bytes,
+        spark: SparkOptions,
+        counts: ExecutorCounts,
+        part_size: int,
+        equipment: Callable[[], Equipment | None],
+    ) -> None:
+        self._node = node
+        self._source = source
+        self._plan = plan
+        self._spark = spark
+        self._counts = counts
+        self._part_size = part_size
+        self._find_equipment = equipment
+        self._equipment: Equipment | None = None
+        self._splits = splits(source)
+        self._executors = Executors(spark)
+        self._calls = PluginCaller(node, source)
+        self._ack_calls = PluginCaller(f"{node}-ack", source)
+        self._lag_calls = PluginCaller(f"{node}-lag", source)
+        self._done: deque[bytes] = deque()
+        self._ready: deque[Record] = deque()
+        self._jobs: deque[SparkJob] = deque()
+        self._given_out = 0
+        self._within: dict[bytes, list[bytes]] = {}
+        """The positions of all records of a task that have one outcome, by its position, until they are acked."""
+        self._acked = trio.Event()
+        self._waiting = trio.CancelScope()
+        self._read_ahead: ReadAhead | None = None
+
+    # What follows makes it look like the source that it stands for.
+
+    @property
+    def declared(self) -> sdk.SourceConnector[Any]:
+        return self._source
+
+    @property
+    def options(self) -> Any:
+        return self._source.options
+
+    @property
+    def resumable(self) -> bool:  # type: ignore[override]
+        return self._source.resumable
+
+    @property
+    def problems(self) -> list[Problem]:  # type: ignore[override]
+        return self._source.problems
+
+    @property
+    def place(self) -> Place | None:  # type: ignore[override]
+        return self._source.place
+
+    def fresh(self) -> "RemoteSource":
+        source = self._source.fresh()
+        return RemoteSource(
+            self._node, source, self._plan, self._spark, self._counts, self._part_size, self._find_equipment
+        )
+
+    async def on_created(self) -> None:
+        await self._calls("on_created")
+
+    async def on_updated(self, before: dict[str, Any]) -> None:
+        await self._calls("on_updated", before)
+
+    async def open(self, position: bytes | None) -> None:
+        await self._calls("open", position)
+        await trio.to_thread.run_sync(self._executors.start, abandon_on_cancel=True)
+        self._equipment = await trio.to_thread.run_sync(self._find_equipment, abandon_on_cancel=True)
+        cores = self._executors.cores
+        self._part_size = max(1, min(self._part_size, JOB_SIZE // cores))
+        if not self._splits:
+            self._read_ahead = ReadAhead(self._calls, min(CARRIED_MAX * cores, JOB_CARRIED_MAX))
+            self._read_ahead.start()
+
+    async def read(self, n: int) -> list[Record]:
+        with trio.CancelScope() as self._waiting:
+            # What is read sets out before more is read.
+            await trio.lowlevel.checkpoint()
+            if self._equipment is not None:
+                await self._room()
+            while not self._ready:
+                if self._done:
+                    self._take(msgspec.msgpack.decode(self._done.popleft(), type=TaskResult))
+                else:
+                    await self._fetch()
+            given = [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
+            self._given_out += len(given)
+            return given
+        raise EndOfSource
+
+    async def _room(self) -> None:
+        """Wait until few enough pieces are given out."""
+        while self._given_out >= JOBS_AHEAD * self._executors.cores:
+            self._acked = trio.Event()
+            self._counts.held.add(self._node)
+            try:
+                await self._acked.wait()
+            finally:
+                self._counts.held.discard(self._node)
+
+    async def ack(self, positions: Sequence[bytes]) -> None:
+        self._given_out -= len(positions)
+        self._acked.set()
+        if not self._ack_calls.inherited("ack"):
+            each = [one for position in positions for one in self._within.pop(position, (position,))]
+            await self._ack_calls("ack", each)
+
+    async def lag(self) -> Lag | None:
+        lag: Lag | None = await self._lag_calls("lag")
+        return lag
+
+    async def stop(self) -> None:
+        """Make a waiting `read` end. A job that runs is of no use any more: its records are read again."""
+        self._waiting.cancel()
+        await self._end_read()
+
+    async def teardown(self) -> None:
+        try:
+            await trio.to_thread.run_sync(self._executors.close, abandon_on_cancel=True)
+            if self._read_ahead is not None:
+                await self._read_ahead.close()
+            if self._calls.busy:
+                await self._end_read()
+            await self._calls("teardown")
+        finally:
+            for calls in (self._calls, self._ack_calls, self._lag_calls):
+                calls.close()
+
+    async def _end_read(self) -> None:
+        """Have the source end a `read` that waits, if it knows how to."""
+        if is_async(self._source.stop):
+            await self._calls("stop")
+        elif not self._calls.inherited("stop"):
+            # Not in the thread of the source: that one may be inside `read`.
+            await trio.to_thread.run_sync(self._source.stop, abandon_on_cancel=True)
+
+    async def _fetch(self) -> None:
+        if not self._jobs:
+            self._jobs.append(await self._begin_job())
+        await self._look_ahead()
+        self._done.extend(await self._jobs.popleft().result())
+        await self._look_ahead()
+
+    async def _look_ahead(self) -> None:
+        """Have the next jobs begin, as many as there is input for by now."""
+        while len(self._jobs) < JOBS_AHEAD and (self._read_ahead is None or not self._read_ahead.empty):
+            job = await self._begin_job_if_any()
+            if job is None:
+                return
+            self._jobs.append(job)
+
+    def _take(self, done: TaskResult) -> None:
+        if done.broken is not None:
+            raise done.broken.error()
+        self._counts.add(done.counts)
+        if done.size:
+            [encoded], position = done.outcomes, done.positions[-1]
+            self._ready.append(bundle(encoded, position, done.size))
+            if len(done.positions) > 1:
+                self._within[position] = done.positions
+            return
+        for position, encoded in zip(done.positions, done.outcomes, strict=True):
+            self._ready.append(Record.of(encoded, position=position))
+
+    async def _begin_job_if_any(self) -> SparkJob | None:
+        try:
+            return await self._begin_job()
+        except (EndOfSource, NothingYet):
+            return None  # It says so again when there is nothing left of what came before.
+
+    async def _begin_job(self) -> SparkJob:
+        parts = await self._split() if self._splits else await self._carried()
+        return self._executors.run(self._plan, [part.encode() for part in parts])
+
+    async def _split(self) -> list[TaskInput]:
+        """The next parts, one for each core; at least one."""
+        parts: list[TaskInput] = []
+        try:
+            while len(parts) < self._executors.cores:
+                split = await self._calls("split", self._part_size)
+                parts.append(self._part(split))
+        except (EndOfSource, NothingYet):
+            if not parts:
+                raise
+        return parts
+
+    async def _carried(self) -> list[TaskInput]:
+        """What has been read by now, in as many parts as there are cores."""
+        assert self._read_ahead is not None
+        cores = self._executors.cores
+        drawn = await self._read_ahead.take(JOB_CARRIED_MAX)
+        size = -(-len(drawn) // cores)
+        return [self._carry(drawn[start : start + size]) for start in range(0, len(drawn), size)]
+
+    def _part(self, split: bytes = b"", carried: CarriedRecords | None = None) -> TaskInput:
+        return TaskInput(self._node, split, carried, self._equipment, not self._ack_calls.inherited("ack"))
+
+    def _carry(self, drawn: list[ReadRecord]) -> TaskInput:
+        refused = {index: each.refused for index, each in enumerate(drawn) if each.refused is not None}
+        try:
+            return self._part(carried=carry_records([each.record for each in drawn], refused))
+        except RecordRefused as error:
+            raise FatalError(
+                f"{self._node} gave a record that cannot go to an executor: {error.message}",
+                suggestion=error.suggestion,
+            ) from error

@@ -1,0 +1,155 @@
+"""SparkSupervisor: runs a pipeline over time like any other; Spark reads and processes its records."""
+
+import logging
+from copy import copy
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from conduit_py.errors import EnvironmentUnfit, FatalError
+from conduit_py.graph.compile import DEAD_LETTERS, compile_pipeline
+from conduit_py.lifecycle.supervisor import Supervisor, blocked_on
+from conduit_py.pipeline import Pipeline
+from conduit_py.sdk.destination import PieceRefused, PreparingDestination
+from conduit_py.sdk.plugin import Connector
+from conduit_py.spark.engine.executors import ExecutorCounts
+from conduit_py.spark.engine.outcome_decoder import boundary_decoder, outcome_decoders
+from conduit_py.spark.engine.plan import plan, prepares
+from conduit_py.spark.engine.remote_source import PART_SIZE, Equipment, RemoteSource
+from conduit_py.spark.engine.split import PipelineSplit
+from conduit_py.spark.session.java import require_java
+from conduit_py.spark.session.options import SparkOptions
+from conduit_py.spark.session.shared_session import shared
+from conduit_py.store.store import Store
+from conduit_py.stream.meter import Progress, Wait, WaitReason
+from conduit_py.stream.run import Ending
+
+log = logging.getLogger("conduit_py")
+
+
+class SparkSupervisor(Supervisor):
+    """Runs a pipeline between the executors of Spark, which read and process, and the driver, which writes.
+
+    What the driver runs is a pipeline as on one machine, with the same ids, positions, delivery, dead letters and
+    stop. Only its sources give outcomes in place of records, which are taken apart first; processors that keep
+    state, and all behind them, run here as they do there. So every promise about records holds. Where all
+    destinations can take what executors have made ready, the driver has little to do for a record; if they refuse
+    to, it writes records by itself.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, store: Store, *, spark: SparkOptions | None = None, part_size: int = PART_SIZE
+    ) -> None:
+        """Raises PipelineInvalid with everything in the pipeline that cannot run on Spark."""
+        self._whole = compile_pipeline(pipeline)
+        self._counts = ExecutorCounts()
+        self._split = PipelineSplit(self._whole)
+        self._prepares = prepares(self._split)
+        super().__init__(self._driven(shared_options(pipeline, spark), part_size), store)
+
+    def progress(self) -> Progress:
+        """One look at the pipeline as the user wrote it down; processors count a task once it has come back."""
+        seen = super().progress()
+        for meter in seen.nodes:
+            if meter.node in self._counts.held:
+                # To the driver this one waits for its input. In truth it is held up as by a full window.
+                meter.waits = [Wait(WaitReason.WINDOW)]
+        seen = msgspec.structs.replace(seen, blocked_on=blocked_on(seen.nodes))
+        meters = {meter.node: meter for meter in seen.nodes}
+        if shared.starting is not None:
+            seen = msgspec.structs.replace(seen, blocked_on=f"Spark, which is starting on {shared.starting}")
+        if not meters:
+            return seen
+        nodes = [
+            self._counts.seen_by(node.id, node.kind, meters.get(node.id), end=node.id not in self._split.executors)
+            for node in self._whole.nodes.values()
+        ]
+        filtered = sum(meter.filtered for meter in nodes if meter.kind == "processor")
+        return msgspec.structs.replace(seen, nodes=[*nodes, meters[DEAD_LETTERS]], filtered=filtered)
+
+    def _retries_at_once(self, ending: Ending) -> bool:
+        if not isinstance(ending.error, PieceRefused) or not self._prepares or self._stop_requested.is_set():
+            return super()._retries_at_once(ending)
+        self._prepares = False
+        log.warning("%s: the driver now writes record by record, because %s", self.pipeline.id, ending.error)
+        return True
+
+    def _driven(self, options: SparkOptions, part_size: int) -> Pipeline:
+        """The pipeline that the driver runs."""
+        planned, handler = plan(self._split), self._whole.pipeline.dead_letters.handler
+        driven = self._split.driven(partial(outcome_decoders, stops=handler == "stop"), boundary_decoder)
+        for source in (each for each in driven.sources if each.letters_of is None):
+            connector = with_shared_session(source.connector, options)
+            source.connector = RemoteSource(
+                source.id, connector, planned, options, self._counts, part_size, self._equipment
+            )
+        for destination in driven.destinations:
+            destination.connector = with_shared_session(destination.connector, options)
+        if isinstance(handler, Connector):
+            driven.dead_letters = copy(driven.dead_letters)
+            driven.dead_letters.handler = with_shared_session(handler, options)
+        return driven
+
+    def _equipment(self) -> Equipment | None:
+        if not self._prepares:
+            return None
+        connectors = [each.connector for each in self._whole.pipeline.destinations]
+        return {
+            place: connector.fresh().equipment()
+            for place, connector in enumerate(connectors)
+            if isinstance(connector, PreparingDestination)
+        }
+
+
+def shared_options(pipeline: Pipeline, spark: SparkOptions | None) -> SparkOptions:
+    """The Spark to use: the one asked for, else the one that connectors of the pipeline name, else this machine."""
+    handler = pipeline.dead_letters.handler
+    ends = [each.connector for each in (*pipeline.sources, *pipeline.destinations)]
+    theirs = [each.options for each in (*ends, handler) if isinstance(each, Connector)]
+    named = [options for options in theirs if isinstance(options, SparkOptions)]
+    chosen = spark or (named[0] if named else SparkOptions(master="local[*]"))
+    conf = {name: value for options in named for name, value in options.conf.items()} | chosen.conf
+    seconds = max([chosen.start_seconds, *(options.start_seconds for options in named)])
+    return SparkOptions(master=_persistent(chosen.master), conf=conf, start_seconds=seconds)
+
+
+def with_shared_session(connector: Any, options: SparkOptions) -> Any:
+    """The connector; one that uses Spark uses this one."""
+    if not isinstance(connector.options, SparkOptions):
+        return connector
+    same = connector.fresh()
+    asked = {"master": options.master, "conf": options.conf, "remote": None, "start_seconds": options.start_seconds}
+    same._options = connector.options.model_copy(update=asked)
+    return same
+
+
+def _persistent(master: str) -> str:
+    """On a cluster a task is tried four times; on one machine only once, unless it is asked for."""
+    inside = master.removeprefix("local[").removesuffix("]")
+    return f"local[{inside},4]" if master == f"local[{inside}]" and "," not in inside else master
+
+
+def spark_supervisor(pipeline: Pipeline, store: Store) -> SparkSupervisor:
+    """What runs the pipeline, with this process as the driver of its Spark."""
+    return SparkSupervisor(pipeline, store, spark=options_of(pipeline))
+
+
+def options_of(pipeline: Pipeline) -> SparkOptions:
+    """The Spark that a pipeline names; what it leaves open is as its connectors say, or this machine."""
+    spark, rest = pipeline.spark, shared_options(pipeline, None)
+    if spark is None:
+        return rest
+    return SparkOptions(
+        master=spark.master or rest.master,
+        conf=rest.conf | spark.conf,
+        start_seconds=spark.start_seconds or rest.start_seconds,
+    )
+
+
+def require_spark() -> None:
+    """Return if there is a Java for Spark; EnvironmentUnfit says what to install."""
+    try:
+        require_java()
+    except FatalError as error:
+        raise EnvironmentUnfit(error.message, suggestion=error.suggestion) from error

@@ -1,0 +1,269 @@
+"""What one executor does with one task: reads its input, runs the processors, reports what became of each record.
+
+It is a run of the pipeline like any other, between ends of its own: the same readers, processors, ledger
+and dead letters as on one machine.
+"""
+
+import gc
+import os
+import socket
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
+from copy import copy
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import trio
+
+from conduit_py import sdk
+from conduit_py.backoff import Retry
+from conduit_py.batch import Batch
+from conduit_py.dead_letter import DeadLetter
+from conduit_py.errors import FatalError, RecordRefused, describe
+from conduit_py.graph.compile import compile_pipeline
+from conduit_py.pipeline import DeadLetters, Pipeline
+from conduit_py.record import Record
+from conduit_py.record_codec import decode_record, encode_record
+from conduit_py.sdk.destination import PreparingDestination, Refusals
+from conduit_py.sdk.source import EndOfSource, Reading, SplittableSource
+from conduit_py.spark.engine.outcome import DeliveredRecord, Piece, TaskError, TaskResult, outcome, prepared
+from conduit_py.spark.engine.plan import Plan
+from conduit_py.store.memory import MemoryStore
+from conduit_py.stream.commit import CommitEach
+from conduit_py.stream.meter import COUNTERS
+from conduit_py.stream.plugin_calls import PluginCaller
+from conduit_py.stream.run import Run
+
+
+class CarriedRecords(msgspec.Struct, frozen=True, array_like=True):
+    """Records that the driver has read, and those of them that their source could not understand."""
+
+    records: list[bytes]
+    refused: dict[int, str]
+
+
+class TaskInput(msgspec.Struct, frozen=True, array_like=True):
+    """What a task is given. `split` says where the source is to read, `carried` has what was read already.
+
+    With `equipment`, by the place of a destination, what comes of it is made ready for them to take as it is.
+    `each` asks for the positions of all records also then, because the source wants to be told of every one.
+    """
+
+    source: str
+    split: bytes = b""
+    carried: CarriedRecords | None = None
+    equipment: dict[int, bytes] | None = None
+    each: bool = False
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> "TaskInput":
+        return msgspec.msgpack.decode(encoded, type=cls)
+
+
+def carry_records(records: list[Record], refused: Mapping[int, str]) -> CarriedRecords:
+    """These records as the content of a part. What cannot be carried raises RecordRefused."""
+    return CarriedRecords(list(map(encode_record, records)), dict(refused))
+
+
+class TaskInputSource(sdk.SourceConnector[sdk.Options]):
+    """The records of a part, and then the end; without a part there are none. `positions` has what was read."""
+
+    def __init__(self, node: str, connector: sdk.SourceConnector[Any] | None, part: TaskInput | None) -> None:
+        super().__init__()
+        self.positions: list[bytes] = []
+        self._part = part
+        self._calls = PluginCaller(node, connector.fresh()) if part is not None and connector is not None else None
+        self._left = part.carried if part is not None else None
+
+    def fresh(self) -> "TaskInputSource":
+        return self
+
+    async def open(self, position: bytes | None) -> None:
+        if self._calls is not None and self._part is not None:
+            assert isinstance(self._calls.plugin, SplittableSource)
+            await self._calls("open_part", self._part.split)
+
+    async def read(self, n: int) -> list[Record] | Reading:
+        reading: list[Record] | Reading
+        reading = await self._calls("read", n) if self._calls is not None else self._carried(n)
+        records = reading.records if isinstance(reading, Reading) else reading
+        self.positions += [record.position for record in records]
+        return reading
+
+    def _carried(self, n: int) -> Reading:
+        left = self._left
+        if left is None or not left.records:
+            raise EndOfSource
+        now = {index: why for index, why in left.refused.items() if index < n}
+        later = {index - n: why for index, why in left.refused.items() if index >= n}
+        self._left = CarriedRecords(left.records[n:], later)
+        return Reading(list(map(decode_record, left.records[:n])), now)
+
+    async def teardown(self) -> None:
+        if self._calls is not None:
+            try:
+                await self._calls("teardown")
+            finally:
+                self._calls.close()
+
+
+def perform(plan: bytes, part: bytes) -> bytes:
+    """Run the planned pipeline over a part. An error that ends it is in the result: Spark need not try that again."""
+    try:
+        pipeline = _load_plan(plan)
+    except Exception as error:  # a border: what is pickled is the user's, and may need what is not installed here
+        return msgspec.msgpack.encode(TaskResult([], [], {}, broken=TaskError.of(_plan_error(error))))
+    return msgspec.msgpack.encode(trio.run(run_task, pipeline, TaskInput.decode(part)))
+
+
+async def run_task(pipeline: Pipeline, part: TaskInput) -> TaskResult:
+    """What becomes of each record of a part. Nothing outside of this process is written."""
+    results = TaskOutcomes()
+    own, source = _between_own_ends(pipeline, part, results)
+    run = Run(compile_pipeline(own), MemoryStore(), CommitEach())
+    ending = await run.execute()
+    if ending.error is not None:
+        return TaskResult([], [], {}, broken=TaskError.of(ending.error))
+    counts = {meter.node: [getattr(meter, name) for name in COUNTERS] for meter in run.meters}
+    count = len(source.positions)
+    if part.equipment is None:
+        return TaskResult(source.positions, results.outcomes(count), counts)
+    positions = source.positions if part.each else source.positions[-1:]
+    return TaskResult(positions, [results.prepared()] if count else [], counts, count)
+
+
+class TaskOutcomes:
+    """What came out for each record that was read, by its sequence."""
+
+    def __init__(self) -> None:
+        self._deliveries: dict[int, dict[int, tuple[Record, DeliveredRecord]]] = defaultdict(dict)
+        self._letters: dict[int, list[DeadLetter]] = defaultdict(list)
+        self._pieces: dict[int, Piece] = {}
+
+    def deliver(self, destination: int, sequence: int, piece: tuple[int, ...], record: Record) -> None:
+        """Keep a record for a destination. One that cannot be carried raises RecordRefused."""
+        known = self._deliveries[sequence]
+        # Destinations that share a record share it here too: it is packed and sent once.
+        if id(record) not in known:
+            known[id(record)] = record, DeliveredRecord([], encode_record(record), piece)
+        known[id(record)][1].destinations.append(destination)
+
+    async def refuse(self, letter: DeadLetter) -> None:
+        self._letters[letter.message.sequence].append(letter)
+
+    def hand_over(self, destination: int, piece: Piece) -> None:
+        """Keep what a destination is to take for all records of the part together."""
+        self._pieces[destination] = piece
+
+    def prepared(self) -> bytes:
+        """One outcome for all records, where destinations take pieces."""
+        letters = [letter for sequence in sorted(self._letters) for letter in self._letters[sequence]]
+        return prepared(self._pieces, letters)
+
+    def outcomes(self, count: int) -> list[bytes]:
+        return [
+            outcome([delivery for _, delivery in self._deliveries[sequence].values()], self._letters[sequence])
+            for sequence in range(count)
+        ]
+
+
+class RecordCollector(sdk.DestinationConnector[sdk.Options]):
+    """Stands where a destination does, and keeps what would be written there for the driver to write."""
+
+    blocking = False
+
+    def __init__(self, place: int, results: TaskOutcomes) -> None:
+        super().__init__()
+        self._place = place
+        self._results = results
+
+    def fresh(self) -> "RecordCollector":
+        return self
+
+    def write(self, batch: Batch) -> dict[int, str | Exception] | None:
+        refused: dict[int, str | Exception] = {}
+        for index, (sequence, record) in enumerate(zip(batch.sequences, batch.records, strict=True)):
+            try:
+                self._results.deliver(self._place, sequence, batch.piece(index), record)
+            except RecordRefused as error:
+                refused[index] = error
+        return refused or None
+
+
+class PreparedCollector(sdk.DestinationConnector[sdk.Options]):
+    """Stands where a destination does, and has the records made ready for the driver to put in place."""
+
+    blocking = False
+
+    def __init__(self, place: int, connector: PreparingDestination[Any], results: TaskOutcomes) -> None:
+        super().__init__()
+        self._place = place
+        self._connector = connector
+        self._results = results
+        self._size = 0
+
+    def fresh(self) -> "PreparedCollector":
+        return self
+
+    def write(self, batch: Batch) -> Refusals | None:
+        refused = self._connector.prepare(batch)
+        self._size += len(batch) - len(refused or ())
+        return refused
+
+    def teardown(self) -> None:
+        # Also after a failed run, whose results nobody asks for.
+        if self._size:
+            self._results.hand_over(self._place, Piece(self._size, self._connector.prepared()))
+
+
+def _between_own_ends(pipeline: Pipeline, part: TaskInput, results: TaskOutcomes) -> tuple[Pipeline, TaskInputSource]:
+    own = copy(pipeline)
+    own.settings = pipeline.settings.model_copy(update={"delivery": "at_least_once", "transaction": None})
+    own.outbox = {}
+    own.dead_letters = DeadLetters(results.refuse)
+    own.sources = [copy(source) for source in pipeline.sources]
+    for source in own.sources:
+        source.connector = TaskInputSource(source.id, source.connector, part if source.id == part.source else None)
+    own.destinations = [copy(destination) for destination in pipeline.destinations]
+    for place, destination in enumerate(own.destinations):
+        destination.connector = _outgoing(place, destination.connector, part, results)
+        destination.retry = Retry(attempts=1)
+    read_here = next(source.connector for source in own.sources if source.id == part.source)
+    assert isinstance(read_here, TaskInputSource)
+    return own, read_here
+
+
+def _outgoing(
+    place: int, connector: Any, part: TaskInput, results: TaskOutcomes
+) -> "RecordCollector | PreparedCollector":
+    if part.equipment is None:
+        return RecordCollector(place, results)
+    instance = connector.fresh()
+    instance.equip(part.equipment[place])
+    return PreparedCollector(place, instance, results)
+
+
+def _plan_error(error: Exception) -> FatalError:
+    return FatalError(
+        f"the pipeline cannot be made on executor {socket.gethostname()}: {describe(error)}",
+        suggestion="install there what is installed here, for example with spark.archives",
+    )
+
+
+@lru_cache(maxsize=4)
+def _load_plan(pickled: bytes) -> Pipeline:
+    """A worker process runs many tasks of one plan. It goes where the driver is, if there is such a folder here."""
+    from pyspark import cloudpickle
+
+    plan: Plan = cloudpickle.loads(pickled)
+    with suppress(OSError):
+        os.chdir(plan.folder)
+    # Spark's worker looks for garbage after every task. What is here now stays, and need not be looked through again.
+    gc.collect()
+    gc.freeze()
+    return plan.pipeline

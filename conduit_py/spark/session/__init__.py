@@ -1,0 +1,1 @@
+"""The Spark of this process: its session, Java, YARN, jobs and errors."""

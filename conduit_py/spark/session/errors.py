@@ -1,0 +1,192 @@
+"""Translates errors of Spark into ours: one line for people, and whether a record, the cluster or Java caused them."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from conduit_py.errors import RunError
+from conduit_py.sdk import FatalError, RecordRefused, TransientError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+_DATA_STATES = re.compile(r"SQLSTATE: ?(?:22|23)\w{3}")
+"""Classes 22 (data exception) and 23 (constraint violation) of SQL's states."""
+_DEFINITION_STATES = re.compile(r"SQLSTATE: ?42\w{3}")
+"""Class 42: syntax errors, things that do not exist, and access that is not allowed."""
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\]")
+_GENERAL = ("[TASK_WRITE_FAILED]", "[FAILED_JDBC.", "[FAILED_READ_FILE", "[INTERNAL_ERROR]")
+"""Conditions that say no more than that something failed, which their cause says better."""
+_TEXT_MAX = 500
+_EXITS_MEMORY = (3, 52)
+"""With these codes Java, if it is told to, and Spark end a process in which a thread found no memory."""
+_EXIT_SECONDS = 3.0
+_CAUSES_MAX = 10
+
+
+class Cancelled(Exception):
+    """The connector was closed or stopped, so none of its jobs are started any more."""
+
+
+class BadRows(Exception):
+    """Some of the rows made a job fail, and it would succeed without them."""
+
+
+@contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """Say of whatever goes wrong in the block whose fault it is: BadRows, FatalError or TransientError."""
+    try:
+        yield
+    except (FatalError, TransientError, BadRows):
+        raise
+    except RecordRefused as error:
+        raise BadRows(error.message) from error
+    except Exception as error:  # a border: Spark, its sink, or the user's function
+        if isinstance(error, Cancelled) or _is_cancellation(error):
+            raise TransientError(f"{what} was cancelled") from error
+        code = _exit_code() if _cut_off(error) else None
+        if code in _EXITS_MEMORY or "java.lang.OutOfMemoryError" in str(error):
+            # It would be again.
+            advice = "give Java more, with spark.driver.memory and spark.executor.memory in `conf`, or less at once"
+            raise FatalError(f"{what} failed: Java is out of memory: {explain(error)}", suggestion=advice) from error
+        if code is not None:
+            raise TransientError(f"{what} failed: Java has ended, with the code {code}") from error
+        if _blames_data(error):
+            raise BadRows(explain(error)) from error
+        if blames_definition(error):
+            advice = "correct the options of the connector"
+            raise FatalError(f"{what} failed: {explain(error)}", suggestion=advice) from error
+        raise TransientError(f"{what} failed: {explain(error)}") from error
+
+
+def explain(error: BaseException) -> str:
+    """The line of what Spark says that says the most, and no Java stack trace."""
+    causes = _causes(error)
+    from_database = [text for text, state in causes if state]
+    named = [text for text, _ in causes if _CONDITION.match(text) and not text.startswith(_GENERAL)]
+    messages = from_database or named or [text for text, _ in causes]
+    lines = (line.strip() for line in messages[-1].splitlines())
+    text = next((line for line in lines if line and not line.startswith(("at ", "== ", "JVM stacktrace"))), "")
+    return text[:_TEXT_MAX] or type(error).__name__
+
+
+def _blames_data(error: BaseException) -> bool:
+    """Whether a job failed because of the values it was given, so that it would without some of them succeed."""
+    return bool(_DATA_STATES.search(str(error))) or any(state[:2] in ("22", "23") for _, state in _causes(error))
+
+
+def blames_definition(error: BaseException) -> bool:
+    """Whether Spark did not even begin, because what it was asked to do makes no sense."""
+    from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
+
+    if any(state.startswith("08") for _, state in _causes(error)):
+        return False  # A connection that fails, which Spark finds out while it analyses.
+    meant = isinstance(error, AnalysisException | IllegalArgumentException | ParseException)
+    return meant or bool(_DEFINITION_STATES.search(str(error)))
+
+
+def _cut_off(error: BaseException) -> bool:
+    """Whether Java does not answer any more."""
+    from py4j.protocol import Py4JNetworkError
+
+    return isinstance(error, ConnectionError | Py4JNetworkError)
+
+
+def _exit_code() -> int | None:
+    """How the Java process of the driver ended, if it has: it is given a moment, as its line is cut first."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    try:
+        return int(process.wait(_EXIT_SECONDS)) if process is not None else None
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Whether a job failed because it was cancelled."""
+    return "SPARK_JOB_CANCELLED" in str(error) or "OPERATION_CANCELED" in str(error)
+
+
+def has_ended(session: "SparkSession") -> bool:
+    """Whether the session is of no use any more: stopped by somebody, or its Java process gone."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if not hasattr(session, "_jsparkSession"):
+        return bool(session.is_stopped)  # type: ignore[attr-defined]
+    try:
+        context = session.sparkContext._jsc
+        return context is None or bool(context.sc().isStopped())
+    except (Py4JError, PySparkException, OSError):
+        return True
+
+
+def _causes(error: BaseException) -> list[tuple[str, str]]:
+    """What an error and its causes in Java say, the outermost first, with the SQL state of those of a database."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    causes: list[tuple[str, str]] = []
+    try:
+        while java is not None and len(causes) < _CAUSES_MAX:
+            causes.append((str(java.getMessage() or java.toString()), _state(java)))
+            java = java.getCause()
+    except Exception:  # a border: the Java process may be the very thing that failed
+        return causes or [(str(error), "")]
+    return causes or [(str(error), "")]
+
+
+def _state(java: Any) -> str:
+    name = java.getClass().getName()
+    return str(java.getSQLState() or "") if name.endswith(("SQLException", "BatchUpdateException")) else ""
+
+
+@contextmanager
+def failure_advice() -> Iterator[None]:
+    """Say of the failures that are mostly about memory what they are: Spark itself tells of broken connections."""
+    try:
+        yield
+    except RunError as error:
+        said = f"{error.message} {error.__cause__}"
+        cause = next((each for each in KNOWN_FAILURES if any(sign in said for sign in each.signs)), None)
+        if cause is None or error.suggestion is not None:
+            raise
+        raise type(error)(f"a job of Spark failed: {cause.what}", suggestion=cause.advice) from error.__cause__
+
+
+class KnownFailure(NamedTuple):
+    """What is behind a job that failed for good, known by what Spark says, and what to do about it."""
+
+    signs: tuple[str, ...]
+    what: str
+    advice: str
+
+
+KNOWN_FAILURES = (
+    KnownFailure(
+        ("spark.driver.maxResultSize",),
+        "more would come back than the driver allows",
+        "raise spark.driver.maxResultSize and spark.driver.memory in `conf`, or have processors make smaller records",
+    ),
+    KnownFailure(
+        ("Python worker exited unexpectedly",),
+        "a Python worker was killed or crashed, each time it was tried",
+        "was it killed for want of memory? leave more to Python with spark.executor.memoryOverhead and less to Java, "
+        "give an executor fewer cores, or have processors hold less",
+    ),
+    KnownFailure(
+        ("ExecutorLostFailure",),
+        "an executor was lost, each time it was tried",
+        "was it killed for want of memory? raise spark.executor.memory and spark.executor.memoryOverhead in `conf`",
+    ),
+    KnownFailure(
+        (
+            "SparkContext was shut down", "Answer from Java side is empty", "Error while sending or receiving",
+            "Connection refused", "Connection reset",
+        ),
+        "Spark has ended, as it does when it is out of memory or killed",
+        "see what Java said, and give it more with spark.driver.memory in `conf`",
+    ),
+)  # fmt: skip

@@ -1,0 +1,306 @@
+"""The Spark session of this process: started when first needed, shared by all connectors, stopped by the last."""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from conduit_py.sdk import FatalError, TransientError
+from conduit_py.spark.session import yarn
+from conduit_py.spark.session.errors import explain, has_ended
+from conduit_py.spark.session.java import require_java
+from conduit_py.spark.session.options import SparkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
+
+CONF = {
+    "spark.app.name": "conduit-py",
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A speculative copy of a task writes the same rows a second time.
+    "spark.speculation": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Halves what a small batch costs: rows go to the executors as they are, not as part of the query.
+    "spark.sql.execution.arrow.localRelationThreshold": "0",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""What every session of ours has unless the user says otherwise."""
+
+# A deep stack: Spark matches long error texts with regular expressions, which overflow the usual one.
+_JAVA = f"-Xss8m -Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+_REMINDER_SECONDS = 5.0
+_CONNECT_SECONDS = 5.0
+_CONNECT_PORT = 15002
+_EXIT_SECONDS = 1.0
+
+
+class SharedSession:
+    """One session per process, counted: the first `acquire` starts it, the last `release` stops it.
+
+    A session that the process had before, as notebooks do, is used as it is and never stopped.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+        self._asked: SparkOptions | None = None
+        self._holders = 0
+        self._ours = False
+        self.starting: str | None = None
+        """Where Spark is about to start, as long as it is."""
+
+    def acquire(self, options: SparkOptions) -> "SparkSession":
+        """The session. Blocks for seconds while it starts; FatalError or TransientError when it cannot."""
+        with self._lock:
+            if self._session is not None and has_ended(self._session):
+                _forget(self._session)
+                self._session = self._asked = None
+            if self._session is None:
+                self.starting = options.where
+                try:
+                    self._session, self._ours = _start(options)
+                finally:
+                    self.starting = None
+                self._asked = options
+            else:
+                self._agree(options)
+            self._holders += 1
+            return self._session
+
+    def release(self) -> None:
+        """Give the session back: to be called once for each `acquire` that returned."""
+        with self._lock:
+            self._holders -= 1
+            if self._holders or self._session is None:
+                return
+            session, ours = self._session, self._ours
+            self._session = self._asked = None
+            if has_ended(session):
+                _forget(session)
+            elif ours:
+                session.stop()
+                _logger.info("Spark is stopped")
+
+    def _agree(self, options: SparkOptions) -> None:
+        assert self._asked is not None
+        if options.where != self._asked.where:
+            raise FatalError(
+                f"this process runs Spark on {self._asked.where}, so it cannot use {options.where} too",
+                suggestion="give all spark connectors of a process the same `master` or `remote`",
+            )
+        other = {name for name, value in options.conf.items() if self._asked.conf.get(name) != value}
+        if other:
+            raise FatalError(
+                f"Spark was started by another connector with other values of {', '.join(sorted(other))}",
+                suggestion="give all spark connectors of a process the same `conf`",
+            )
+
+
+shared = SharedSession()
+
+
+def _start(options: SparkOptions) -> "tuple[SparkSession, bool]":
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        _logger.info("using the Spark session that this process already has")
+        return SparkSession.builder.getOrCreate(), False
+    began = time.monotonic()
+    with _progress(f"starting Spark on {options.where}"):
+        session = _connect(options) if options.remote else _start_driver(options)
+    _logger.info("Spark %s is ready on %s after %.1f s", session.version, options.where, time.monotonic() - began)
+    return session, True
+
+
+def _forget(session: "SparkSession") -> None:
+    """Drop what PySpark remembers of a session that has ended by itself, so that another one can start."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    _logger.warning("Spark has ended by itself; it will be started again when it is needed")
+    try:
+        session.stop()
+        ended = _java_ended()
+    except (Py4JError, PySparkException, OSError):
+        ended = True
+    if ended:
+        _forget_java()
+
+
+def _forget_java() -> None:
+    """The Java process is gone, and PySpark would try to talk with it for ever."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def _java_ended() -> bool:
+    """Whether the Java process that this one had started is gone, or about to be."""
+    from pyspark import SparkContext
+
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _connect(options: SparkOptions) -> "SparkSession":
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    assert options.remote is not None
+    _require_server(options.remote)
+    builder = SparkSession.builder.remote(options.remote)
+    # The others are settings of the server's driver, which runs already.
+    ours = {name: value for name, value in CONF.items() if name.startswith("spark.sql.")}
+    for name, value in (ours | options.conf).items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except ImportError as error:
+        raise FatalError(
+            f"Spark Connect needs more than is installed: {error}",
+            suggestion="pip install 'conduit-dataflow[spark-connect]'",
+        ) from error
+    except PySparkException as error:
+        raise TransientError(
+            f"no Spark Connect server answers at {options.remote}: {explain(error)}",
+            suggestion="start one, or correct `remote`",
+        ) from error
+
+
+def _require_server(remote: str) -> None:
+    """Spark's client would try for ten minutes, in silence, to reach a server that is not there."""
+    address = urlsplit(remote)
+    try:
+        with socket.create_connection((address.hostname, address.port or _CONNECT_PORT), timeout=_CONNECT_SECONDS):
+            return
+    except ValueError:
+        raise FatalError(f"remote {remote!r} has no such port", suggestion='write it as "sc://host:15002"') from None
+    except OSError as error:
+        raise TransientError(
+            f"no Spark Connect server answers at {remote}: {error.strerror or error}",
+            suggestion="start one, or correct `remote`",
+        ) from error
+
+
+def _start_driver(options: SparkOptions) -> "SparkSession":
+    """A session whose driver is a Java process of ours."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    require_java()
+    _require_master(options.master)
+    # Else workers run whatever `python3` is in their PATH, which may be another version.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = CONF | options.conf
+    conf["spark.driver.extraJavaOptions"] = f"{_JAVA} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
+    submission = None
+    if options.master == yarn.MASTER:
+        yarn.require_manager(conf)
+        submission = yarn.Submission(options.start_seconds)
+        conf["spark.yarn.tags"] = submission.tags(conf.get("spark.yarn.tags"))
+    builder = SparkSession.builder.master(options.master)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    try:
+        with submission.watched() if submission else nullcontext():
+            session = builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        if submission and (known := submission.explanation()):
+            raise known from error
+        if _java_ended():
+            _forget_java()
+            what = f"Java ended while Spark was starting on {options.master}: {explain(error)}"
+            raise TransientError(what, suggestion="was it killed, or is the machine short of memory?") from error
+        if "stopped SparkContext" in str(error):
+            # Spark itself has given up meanwhile, after more than a minute, and does not say why.
+            what = f"what listens at {options.master} does not answer as a Spark master"
+            raise FatalError(what, suggestion="start the cluster, or correct `master`") from error
+        raise FatalError(
+            f"Spark does not start on {options.master}: {explain(error)}", suggestion="correct `master` or `conf`"
+        ) from error
+    try:
+        _require_executor(session, options)
+    except BaseException:
+        session.stop()
+        raise
+    return session
+
+
+def _require_master(master: str) -> None:
+    """Spark itself would try for a minute, in silence, to reach a standalone master that is not there."""
+    if not master.startswith("spark://"):
+        return
+    failures = []
+    for address in master.removeprefix("spark://").split(","):
+        host, colon, port = address.rpartition(":")
+        if not colon or not port.isdecimal():
+            raise FatalError(f"master {master!r} has no port", suggestion='write it as "spark://host:7077"')
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
+                return
+        except OSError as error:
+            failures.append(f"{address}: {error.strerror or error}")
+    raise TransientError(
+        f"no Spark master answers ({'; '.join(failures)})", suggestion="start the cluster, or correct `master`"
+    )
+
+
+def _require_executor(session: "SparkSession", options: SparkOptions) -> None:
+    """Without an executor the first job would wait for ever."""
+    context = session.sparkContext
+    alone = options.master.startswith("local") or context.getConf().get("spark.dynamicAllocation.enabled") == "true"
+    deadline = time.monotonic() + options.start_seconds
+    cores = "spark.executor.cores" if options.master == yarn.MASTER else "spark.cores.max"
+    # The driver counts itself.
+    while not alone and context._jsc.sc().getExecutorMemoryStatus().size() < 2:
+        if context._jsc.sc().isStopped():
+            raise TransientError(f"the cluster at {options.master} ended the application at once")
+        if time.monotonic() > deadline:
+            raise TransientError(
+                f"{options.master} gave no executor within {options.start_seconds:g} s",
+                suggestion="see whether its workers are alive and have cores and memory to spare, "
+                f"or ask for less with spark.executor.memory and {cores} in `conf`",
+            )
+        time.sleep(0.1)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[None]:
+    """Say that something has begun, and again every few seconds while it lasts."""
+    done = threading.Event()
+
+    def remind() -> None:
+        began = time.monotonic()
+        while not done.wait(_REMINDER_SECONDS):
+            _logger.info("still %s, %.0f s so far", what, time.monotonic() - began)
+
+    _logger.info("%s, which takes some seconds", what)
+    thread = threading.Thread(target=remind, name="conduit-spark-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

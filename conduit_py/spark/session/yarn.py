@@ -1,0 +1,162 @@
+"""Checks that YARN answers, and withdraws an application that waits too long in its queues."""
+
+import logging
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from conduit_py.sdk import FatalError, TransientError
+
+_logger = logging.getLogger(__name__)
+
+MASTER = "yarn"
+FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+"""The variables that name the folders with the cluster's settings, the first to win first."""
+_SITE = "yarn-site.xml"
+_MANAGER = "yarn.resourcemanager"
+_PORT = 8032
+_CONNECT_SECONDS = 5.0
+_LOOK_SECONDS = 2.0
+_WAITING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
+
+
+def require_manager(conf: Mapping[str, str]) -> None:
+    """TransientError when no ResourceManager answers: Spark itself would try for a quarter of an hour, in silence.
+
+    Where the settings do not say plainly where it is, nothing is checked.
+    """
+    failures = []
+    for address in _addresses(_settings(conf)):
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
+                return
+        except OSError as error:
+            failures.append(f"{address}: {error.strerror or error}")
+    if failures:
+        raise TransientError(
+            f"no ResourceManager of YARN answers ({'; '.join(failures)})",
+            suggestion=f"start it, or correct {_MANAGER}.address in the {_SITE} that HADOOP_CONF_DIR leads to",
+        )
+
+
+class Submission:
+    """One application on its way through YARN, known by a tag of its own.
+
+    Spark would wait for ever for a node to run it. Here it is taken back when it has waited for `seconds`, so that none
+    is left in the queue when the pipeline tries again.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._tag = f"conduit-py-{uuid.uuid4().hex}"
+        self._over = threading.Event()
+        self._waits_since: float | None = None
+        self._taken_back = False
+
+    def tags(self, others: str | None) -> str:
+        """The value for `spark.yarn.tags`."""
+        return ",".join(filter(None, [others, self._tag]))
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """To be held while Spark starts."""
+        threading.Thread(target=self._watch, name="conduit-spark-yarn", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._over.set()
+
+    def explanation(self) -> FatalError | TransientError | None:
+        """What is behind a Spark that did not start, if it is YARN."""
+        if self._taken_back:
+            return TransientError(
+                f"YARN did not run the application within {self._seconds:g} s",
+                suggestion="see whether its nodes are alive and its queue has memory and cores to spare, "
+                "or choose another queue with spark.yarn.queue, or ask for less with spark.yarn.am.memory in `conf`",
+            )
+        if not any(os.environ.get(name) for name in FOLDERS):
+            return FatalError(
+                "Spark does not know where YARN is: neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set",
+                suggestion=f"set HADOOP_CONF_DIR to the folder with the cluster's core-site.xml and {_SITE}",
+            )
+        return None
+
+    def _watch(self) -> None:
+        from py4j.protocol import Py4JError
+        from pyspark import SparkContext
+
+        client = None
+        try:
+            while not self._over.wait(_LOOK_SECONDS) and not self._taken_back:
+                jvm: Any = SparkContext._jvm
+                if jvm is not None:
+                    client = client or _client(jvm)
+                    self._look(jvm, client)
+            if client is not None:
+                client.stop()
+        except (Py4JError, OSError) as error:
+            # Java has ended, or YARN does not tell: whoever starts Spark will know.
+            _logger.debug("YARN is no longer asked about the application: %s", error)
+
+    def _look(self, jvm: Any, client: Any) -> None:
+        waiting = self._waiting(jvm, client)
+        now = time.monotonic()
+        if not waiting:
+            self._waits_since = None
+        elif self._waits_since is None:
+            self._waits_since = now
+        elif now - self._waits_since > self._seconds:
+            self._taken_back = True
+            for report in waiting:
+                client.killApplication(report.getApplicationId())
+
+    def _waiting(self, jvm: Any, client: Any) -> list[Any]:
+        request = jvm.org.apache.hadoop.yarn.api.protocolrecords.GetApplicationsRequest.newInstance()
+        tags = jvm.java.util.HashSet()
+        tags.add(self._tag)
+        request.setApplicationTags(tags)
+        return [each for each in client.getApplications(request) if each.getYarnApplicationState().name() in _WAITING]
+
+
+def _client(jvm: Any) -> Any:
+    client = jvm.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()
+    client.init(jvm.org.apache.hadoop.yarn.conf.YarnConfiguration())
+    client.start()
+    return client
+
+
+def _settings(conf: Mapping[str, str]) -> dict[str, str]:
+    """What the cluster's file says, and what Spark is told to say in its place."""
+    told = {name.removeprefix("spark.hadoop."): value for name, value in conf.items()}
+    sites = [Path(folder) / _SITE for name in FOLDERS if (folder := os.environ.get(name))]
+    site = next((each for each in sites if each.exists()), None)
+    if site is None:
+        return told
+    try:
+        properties = ElementTree.parse(site).getroot().iter("property")
+    except (OSError, ElementTree.ParseError):
+        return told  # Java reads it too, and says what is wrong with it.
+    return {each.findtext("name", "").strip(): each.findtext("value", "").strip() for each in properties} | told
+
+
+def _addresses(settings: Mapping[str, str]) -> list[str]:
+    """Where the ResourceManagers are; none if one of them is not plainly said."""
+    several = settings.get(f"{_MANAGER}.ha.enabled") == "true"
+    names = settings.get(f"{_MANAGER}.ha.rm-ids", "").split(",") if several else [""]
+    addresses = []
+    for name in names:
+        suffix = f".{name.strip()}" if several else ""
+        host = settings.get(f"{_MANAGER}.hostname{suffix}")
+        said = settings.get(f"{_MANAGER}.address{suffix}") or (host and f"{host}:{_PORT}") or ""
+        addresses.append(re.sub(r"\$\{([^}]+)\}", lambda found: settings.get(found[1], found[0]), said))
+    plain = all(re.fullmatch(r"[^\s$:]+:\d+|\[[^\]]+\]:\d+", each) for each in addresses)
+    return addresses if plain else []

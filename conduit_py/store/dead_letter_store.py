@@ -1,0 +1,101 @@
+"""DeadLetterStore: the dead letters that a store keeps, and what a caller may rely on."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from conduit_py.dead_letter import DeadLetter
+from conduit_py.record import Record
+from conduit_py.store.letter_table import CauseCount, LetterCount, LetterPage, LetterTable, QueuedLetter, SettledLetter
+from conduit_py.store.stored_letter import LetterFilter, StoredLetter
+
+T = TypeVar("T")
+
+
+class DeadLetterStore(ABC):
+    """The dead letters of all pipelines with the handler `journal`.
+
+    A message has one letter at most: to store it again replaces the letter. As with the store, a write
+    is durable when it returns, and atomic; one that raises StateFailed, or whose caller is cancelled,
+    may or may not have become durable, but never in part. One trio run uses a box.
+    """
+
+    def __init__(self) -> None:
+        self._watchers: dict[str, Callable[[], None]] = {}
+        self.counts: list[LetterCount] = []
+        """How many letters there were when `count` was last asked."""
+
+    async def store(self, letters: Sequence[DeadLetter]) -> None:
+        """Keep letters, in this order."""
+        await self._change(lambda table: table.store(map(StoredLetter.of, letters)))
+
+    async def letter(self, id: str) -> StoredLetter:
+        """One letter with its records. Raises LetterUnknown."""
+        return await self._look(lambda table: table.letter(id))
+
+    async def page(self, filter: LetterFilter, before: int | None = None, limit: int = 100) -> LetterPage:
+        """Letters that match, newest first, from where the last page ended."""
+        return await self._look(lambda table: table.page(filter, before, limit))
+
+    async def causes(self, filter: LetterFilter, limit: int = 1000) -> list[CauseCount]:
+        """Letters that match, counted by what refused them; the most frequent first."""
+        return await self._look(lambda table: table.causes(filter, limit))
+
+    async def count(self) -> list[LetterCount]:
+        """How many letters there are, and how large, by pipeline and state."""
+        self.counts = await self._look(LetterTable.counts)
+        return self.counts
+
+    async def queue(self, pipeline: str, wanted: Mapping[str, Collection[str]]) -> list[str]:
+        """Have letters of a pipeline, by id, sent again to these of their nodes; at once, if it runs.
+
+        Gives the ids of those that were not queued before: to queue a letter twice is to queue it once.
+        """
+        queued = await self._change(lambda table: table.queue(wanted))
+        if queued and pipeline in self._watchers:
+            self._watchers[pipeline]()
+        return queued
+
+    async def queued(self, pipeline: str, after: int, limit: int) -> list[QueuedLetter]:
+        """The next queued letters of a pipeline, whose turn comes after this one."""
+        return await self._look(lambda table: table.queued(pipeline, after, limit))
+
+    async def settle(self, settled: Sequence[SettledLetter]) -> None:
+        """Put what is left of letters that were sent again in their place, all in one step."""
+        await self._change(lambda table: table.settle(settled))
+
+    async def edit(self, id: str, records: Mapping[str, Record]) -> StoredLetter:
+        """Replace the records at some nodes of a letter. Raises LetterUnknown, and LetterBusy for a queued one."""
+        return await self._change(lambda table: table.edit(id, records))
+
+    async def discard(self, filter: LetterFilter) -> int:
+        """Forget the letters that match. One that is on its way may be delivered all the same."""
+        return await self._change(lambda table: table.discard(filter))
+
+    async def retain(self, pipeline: str, since: float | None, count_max: int | None) -> int:
+        """Forget what was last refused before then, and the oldest above this number; queued letters stay."""
+        return await self._change(lambda table: table.retain(pipeline, since, count_max))
+
+    @contextmanager
+    def watched(self, pipeline: str, notice: Callable[[], None]) -> Iterator[None]:
+        """Within the block, `notice` is called when letters of the pipeline were queued."""
+        self._watchers[pipeline] = notice
+        try:
+            yield
+        finally:
+            # A run that took over may have put its own in the place of ours.
+            if self._watchers.get(pipeline) is notice:
+                del self._watchers[pipeline]
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what is under way, then let go of everything. The store that the box belongs to calls it."""
+
+    @abstractmethod
+    async def _look(self, work: Callable[[LetterTable], T]) -> T:
+        """The result of work that changes nothing."""
+
+    @abstractmethod
+    async def _change(self, work: Callable[[LetterTable], T]) -> T:
+        """The result of work whose changes are durable then, or of which nothing remains."""

@@ -1,0 +1,297 @@
+"""StateDatabase: the file `state.db` in a state directory: its tables, how it is created, when it is refused.
+
+A version of the tables that was ever released is never changed: what comes later is a version of its own.
+"""
+
+import ctypes
+import os
+import sqlite3
+import weakref
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from conduit_py import crash_point
+from conduit_py.errors import EnvironmentUnfit
+from conduit_py.store.sqlite.lock import StateLock, unusable
+from conduit_py.store.sqlite.rescue import adopt_whole, copy_whole, sync_directory, whole_of
+
+_ENTRIES = """
+CREATE TABLE entries (
+    pipeline TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    node TEXT NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (pipeline, kind, node)
+) WITHOUT ROWID
+"""
+
+_TRANSACTIONS = (
+    "CREATE TABLE claims (owner TEXT PRIMARY KEY, fence INTEGER NOT NULL CHECK (fence > 0),"
+    " committed INTEGER NOT NULL, checkpoint BLOB) WITHOUT ROWID",
+    "CREATE TABLE owned (owner TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (owner, key))"
+    " WITHOUT ROWID",
+    # Keys come in no order, so the index is written all over; the rows lie in the order of their times, and
+    # what is old is found at one end.
+    "CREATE TABLE seen (number INTEGER PRIMARY KEY, scope TEXT NOT NULL, key BLOB NOT NULL, at REAL NOT NULL)",
+    "CREATE UNIQUE INDEX seen_once ON seen (scope, key)",
+    # AUTOINCREMENT: a number must not come again when the newest row was forwarded and removed.
+    "CREATE TABLE intents (number INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, target TEXT NOT NULL,"
+    " key BLOB NOT NULL, body BLOB NOT NULL)",
+    "CREATE INDEX intents_in_order ON intents (target, number)",
+    "CREATE TABLE leases (target TEXT PRIMARY KEY, holder TEXT NOT NULL, expires REAL NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE shards (scope TEXT NOT NULL, shard TEXT NOT NULL, token TEXT NOT NULL, position BLOB NOT NULL,"
+    " done INTEGER NOT NULL, updated REAL NOT NULL, PRIMARY KEY (scope, shard)) WITHOUT ROWID",
+)
+
+SCHEMA = _ENTRIES
+"""What version 1 is created with."""
+LATER: tuple[tuple[str, ...], ...] = (_TRANSACTIONS,)
+"""What each later version adds to the one before it."""
+FORMAT_VERSION = 1 + len(LATER)
+
+
+APPLICATION_ID = 0x436E6470
+"""What makes a SQLite file one of ours: "Cndp"."""
+
+
+class FileFormat(NamedTuple):
+    """What makes a file one of ours, how it is created, and how one of an earlier version is brought up to date."""
+
+    schema: str
+    """What version 1 is created with: statements with a semicolon and a line break between them."""
+    application_id: int
+    version: int
+    loss: str
+    """What a user loses who starts without the file."""
+    later: tuple[tuple[str, ...], ...] = ()
+    """What each version after the first adds to the one before it."""
+
+
+STATE = FileFormat(SCHEMA, APPLICATION_ID, FORMAT_VERSION, "every source then starts from the beginning", LATER)
+
+
+class StateDatabase:
+    """An open state database and the lock of its directory, to be used from one thread at a time.
+
+    The connection commits every statement by itself unless told otherwise, and a commit returns after
+    the disk has confirmed it.
+    """
+
+    def __init__(self, file: Path, connection: sqlite3.Connection, lock: StateLock) -> None:
+        self.file = file
+        self.connection = connection
+        self._lock = lock
+        survive_forks(self)
+
+    @classmethod
+    def open(cls, directory: Path) -> "StateDatabase":
+        """Open the database of a directory, creating both if missing.
+
+        Raises StateLocked when another process has it, and EnvironmentUnfit, with nothing changed, when
+        the directory cannot be written or the file is not a sound database of a version known here.
+        """
+        try:
+            _create_directory(directory)
+        except OSError as error:
+            raise unusable(directory, error) from error
+        lock = StateLock.acquire(directory)
+        file = directory / "state.db"
+        try:
+            return cls(file, open_file(file, STATE), lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def renew(self) -> None:
+        """Go on in a copy of the file after an error of the disk; see Renewal. If that fails it may be tried again."""
+        self.connection = reopen_from_copy(self.connection, self.file, STATE)
+
+    def close(self) -> None:
+        # The lock goes last: whoever gets it must find the file released.
+        try:
+            self.connection.close()
+        finally:
+            self._lock.release()
+
+
+class _Opened(Protocol):
+    connection: sqlite3.Connection
+
+
+_opened: "weakref.WeakSet[_Opened]" = weakref.WeakSet()
+
+
+def survive_forks(opened: _Opened) -> None:
+    """Keep the connection that this object owns from being harmed by a child process."""
+    _opened.add(opened)
+
+
+def _keep_from_closing() -> None:
+    # SQLite does not know that it was forked. A child that closed its copy, if only by ending, would
+    # remove the write-ahead log under its parent, and with it what the parent commits from then on. So
+    # in the child a connection is given a reference that nothing takes back.
+    for database in list(_opened):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(database.connection))
+
+
+os.register_at_fork(after_in_child=_keep_from_closing)
+
+
+def open_file(file: Path, format: FileFormat) -> sqlite3.Connection:
+    """Open a file in a directory that is locked, creating it if missing; raises EnvironmentUnfit as `open` does."""
+    try:
+        adopt_whole(file)
+        if not file.exists():
+            _create(file, format)
+        # SQLite would open a file that may only be read, and fail later and less clearly.
+        file.open("r+b").close()
+        connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=1)
+        try:
+            _prepare(file, connection, format)
+        except BaseException:
+            connection.close()
+            raise
+    except (sqlite3.Error, OSError) as error:
+        raise _refused(file, format, error) from error
+    return connection
+
+
+def reopen_from_copy(connection: sqlite3.Connection, file: Path, format: FileFormat) -> sqlite3.Connection:
+    """A connection to a copy that has taken the file's place. The old one is closed, unless the copy cannot be made.
+
+    Raises EnvironmentUnfit when the disk does not take the copy.
+    """
+    try:
+        # An earlier attempt may have come further: nothing was written since then.
+        if not (_closed(connection) or whole_of(file).exists()):
+            copy_whole(connection, file)
+    except (sqlite3.Error, OSError) as error:
+        raise _refused(file, format, error) from error
+    with suppress(sqlite3.Error):
+        connection.close()
+    return open_file(file, format)
+
+
+def _closed(connection: sqlite3.Connection) -> bool:
+    try:
+        return connection.total_changes < 0
+    except sqlite3.ProgrammingError:
+        return True
+
+
+def _prepare(file: Path, connection: sqlite3.Connection, format: FileFormat) -> None:
+    # Nobody else may open the file: a reader that stays would keep the write-ahead log from being reused.
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    # Before anything that writes: a file of someone else's must stay as it is.
+    version = _checked_version(file, connection, format)
+    problem = _one(connection, "PRAGMA quick_check(1)")
+    if problem != "ok":
+        raise _damaged(file, format, str(problem))
+    if _one(connection, "PRAGMA journal_mode = WAL") != "wal":
+        raise EnvironmentUnfit(
+            f"{file}: the file system does not support SQLite's write-ahead log",
+            suggestion="choose a directory on a local disk with --state",
+        )
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA fullfsync = ON")
+    # Keys come in no order and touch a page each: the log is folded back less often than by default.
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    connection.execute("PRAGMA cache_size = -32768")
+    if version < format.version:
+        _bring_up_to_date(connection, format, version)
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, format: FileFormat, version: int) -> None:
+    crash_point.reach("store.before_migration")
+    connection.execute("BEGIN IMMEDIATE")
+    _add(connection, format, version)
+    crash_point.reach("store.within_migration")
+    connection.execute("COMMIT")
+    crash_point.reach("store.after_migration")
+
+
+def _add(connection: sqlite3.Connection, format: FileFormat, version: int) -> None:
+    """What the file lacks that has this version; one transaction with whatever else makes the file."""
+    for statements in format.later[version - 1 :]:
+        for statement in statements:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {format.version}")
+
+
+def _checked_version(file: Path, connection: sqlite3.Connection, format: FileFormat) -> int:
+    if _one(connection, "PRAGMA application_id") != format.application_id:
+        raise EnvironmentUnfit(
+            f"{file} was not written by conduit-py",
+            suggestion="move it away, or choose another directory with --state",
+        )
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if not 1 <= version <= format.version:
+        known = "version 1" if format.version == 1 else f"versions 1 to {format.version}"
+        raise EnvironmentUnfit(
+            f"{file} has format version {version}; this conduit-py knows {known}",
+            suggestion="use the version of conduit-py that wrote it, or choose another directory with --state",
+        )
+    return version
+
+
+def _create(file: Path, format: FileFormat) -> None:
+    """Make the file under another name first, so that a `state.db` is complete from its first moment on.
+
+    An empty one is therefore damage, not a beginning, and is refused like any other.
+    """
+    log = file.with_name(f"{file.name}-wal")
+    if log.exists():
+        raise EnvironmentUnfit(
+            f"{file} is missing, but {log.name}, which belongs to it, is there",
+            suggestion=f"put {file.name} back, or remove {log.name} too: {format.loss}",
+        )
+    draft = file.with_name(f"{file.name}.new")
+    draft.unlink(missing_ok=True)
+    with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = MEMORY")
+        connection.execute("PRAGMA fullfsync = ON")
+        connection.execute("BEGIN")
+        for statement in format.schema.split(";\n"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {format.application_id}")
+        _add(connection, format, version=1)
+        connection.execute("COMMIT")
+    draft.rename(file)
+    sync_directory(file.parent)
+
+
+def _create_directory(directory: Path) -> None:
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    # Dead letters are whole records, so the rest of the machine has no business in it.
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A directory whose name is not on disk would take the state with it in a power cut.
+    for path in missing:
+        sync_directory(path.parent)
+
+
+def _one(connection: sqlite3.Connection, sql: str) -> object:
+    return connection.execute(sql).fetchone()[0]
+
+
+def _damaged(file: Path, format: FileFormat, problem: str) -> EnvironmentUnfit:
+    return EnvironmentUnfit(
+        f"{file} is damaged: {problem}",
+        suggestion=f"put back a copy, or choose another directory with --state: {format.loss}",
+    )
+
+
+def _refused(file: Path, format: FileFormat, error: sqlite3.Error | OSError) -> EnvironmentUnfit:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _damaged(file, format, str(error))
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return EnvironmentUnfit(
+            f"{file} is open in another program",
+            suggestion="close that program, or choose another directory with --state",
+        )
+    return EnvironmentUnfit(
+        f"{file} cannot be used: {error.strerror if isinstance(error, OSError) else error}",
+        suggestion="check that this user may write it and that the disk has space, or choose another "
+        "directory with --state",
+    )

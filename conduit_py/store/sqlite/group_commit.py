@@ -1,0 +1,301 @@
+"""GroupCommitter: the one thread that owns the state database, and commits for everyone who waits at once."""
+
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+
+import outcome
+import trio
+
+from conduit_py import crash_point
+from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
+from conduit_py.store.sqlite.database import StateDatabase
+from conduit_py.store.store import StoredEntry
+
+Statement: TypeAlias = tuple[str, Sequence[object]]
+Work: TypeAlias = Callable[[sqlite3.Connection], Any]
+
+log = logging.getLogger("conduit_py")
+
+RENEW_SECONDS = 5.0
+"""How long to wait after an attempt to renew the database before the next."""
+_ROWS_MAX = 240
+"""Rows in one statement: SQLite before 3.32 takes 999 variables, a row has four."""
+
+
+class GroupCommitter:
+    """Group commit: the writes that wait when the thread comes round share one transaction.
+
+    A caller is answered after the commit that holds its write has returned, or with StateFailed after
+    it was rolled back. Reads see what was committed before them and nothing else.
+
+    After a commit that failed for any reason but a full disk, no later one is believed: the system may
+    have dropped the unwritten pages, so that a second fsync succeeds and proves nothing. Every later
+    write fails until the database could be renewed: copied to a file of its own, which is tried when
+    something is to be written, not more often than every few seconds. A full disk is different: SQLite
+    learns of it from the write call, before it asks for any fsync, and the next commit writes all its
+    pages anew; so that group fails and the next one is tried.
+
+    A piece of work that is refused, or wrong in itself, is undone by itself: the others of its group are
+    committed as if it had never been there.
+
+    A caller that is cancelled leaves at once; its write stays in the group.
+    """
+
+    def __init__(self, database: StateDatabase) -> None:
+        self.commits = 0
+        self._database = database
+        self._token = trio.lowlevel.current_trio_token()
+        self._requests: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+        self._broken: BaseException | None = None
+        self._renew_at = 0.0
+        self._closing = False
+        self._closed = trio.Event()
+        # A daemon, so that a disk that never answers cannot keep the process from ending.
+        self._thread = threading.Thread(target=self._work, name="conduit-store", daemon=True)
+        self._thread.start()
+
+    async def save(self, rows: list[StoredEntry]) -> None:
+        await self._ask(_Request("save", rows=rows))
+
+    async def change(self, sql: str, *parameters: object) -> None:
+        """Run one statement that writes, in its turn among the saves."""
+        await self._ask(_Request("change", statement=(sql, parameters)))
+
+    async def transact(self, work: Work) -> Any:
+        """Run `work` in its turn among the writes; returns what it did, once that is durable."""
+        return await self._ask(_Request("work", work=work))
+
+    async def look(self, work: Work) -> Any:
+        """Run `work`, which only reads, on what is committed."""
+        return await self._ask(_Request("look", work=work))
+
+    async def read(self, sql: str, *parameters: object) -> list[Any]:
+        rows: list[Any] = await self._ask(_Request("read", statement=(sql, parameters)))
+        return rows
+
+    async def close(self) -> None:
+        """Finish what was asked for, then close the database, cancelled or not."""
+        with trio.CancelScope(shield=True):
+            if not self._closing:
+                self._closing = True
+                await self._wait_for(_Request("close"))
+                self._closed.set()
+            await self._closed.wait()
+
+    async def _ask(self, request: "_Request") -> Any:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._closing:
+            raise StateFailed(f"{self._database.file} is closed")
+        return await self._wait_for(request)
+
+    async def _wait_for(self, request: "_Request") -> Any:
+        request.task = trio.lowlevel.current_task()
+        self._requests.put(request)
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            request.task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        return await trio.lowlevel.wait_task_rescheduled(leave)
+
+    # Everything below runs in the thread.
+
+    def _work(self) -> None:
+        closing = False
+        while not closing:
+            group = self._next_group()
+            closing = group[-1].what == "close"
+            self._carry_out(group)
+            try:
+                self._token.run_sync_soon(_deliver, group)
+            except trio.RunFinishedError:
+                break
+        if not closing:
+            self._database.close()
+
+    def _next_group(self) -> "list[_Request]":
+        first = self._requests.get()
+        return [first, *(self._requests.get_nowait() for _ in range(self._requests.qsize()))]
+
+    def _carry_out(self, group: "list[_Request]") -> None:
+        writes = [request for request in group if request.what in ("save", "change", "work")]
+        if writes:
+            self._commit(writes)
+        # After the commit, whatever the order of asking: a read must not see what may yet be rolled back.
+        for request in group:
+            if request.what in ("read", "look"):
+                request.answer = self._read(request)
+            elif request.what == "close":
+                request.answer = outcome.capture(self._database.close)
+
+    def _commit(self, writes: "list[_Request]") -> None:
+        if self._broken is not None and not self._renewed(self._broken):
+            for request in writes:
+                request.answer = outcome.Error(self._disbelief(self._broken))
+            return
+        try:
+            self._transact(list(_steps(writes)))
+        # A border: whatever went wrong, those who wait must hear of it.
+        except Exception as error:
+            self._roll_back(error)
+            for request in writes:
+                request.answer = outcome.Error(self._failure(error))
+        else:
+            self.commits += 1
+            for request in writes:
+                if request.work is None:
+                    request.answer = outcome.Value(None)
+
+    def _renewed(self, broken: BaseException) -> bool:
+        """Try to go on after an error of the disk, if the last attempt is long enough ago."""
+        if time.monotonic() < self._renew_at:
+            return False
+        try:
+            self._database.renew()
+        except EnvironmentUnfit as error:
+            log.warning("%s still cannot be written: %s", self._database.file, error.message)
+            self._renew_at = time.monotonic() + RENEW_SECONDS
+            return False
+        log.warning("%s was renewed after an error of the disk: %s", self._database.file, describe(broken))
+        self._broken = None
+        return True
+
+    def _transact(self, steps: "list[Statement | _Request]") -> None:
+        connection = self._database.connection
+        crash_point.reach("store.before_commit")
+        if len(steps) == 1 and not isinstance(steps[0], _Request):
+            # Each call into SQLite gives the interpreter away, and a busy trio thread gives it back only
+            # after 5 ms: a lone statement that commits by itself is a third of the calls.
+            connection.execute(*steps[0])
+        else:
+            connection.execute("BEGIN IMMEDIATE")
+            for step in steps:
+                if isinstance(step, _Request):
+                    self._perform(step, alone=len(steps) == 1)
+                else:
+                    connection.execute(*step)
+            crash_point.reach("store.within_commit")
+            connection.execute("COMMIT")
+        crash_point.reach("store.after_commit")
+
+    def _perform(self, request: "_Request", *, alone: bool) -> None:
+        """Do one piece of work; if it is refused, or wrong in itself, undo it and nothing else."""
+        assert request.work is not None
+        connection = self._database.connection
+        if not alone:
+            connection.execute("SAVEPOINT work")
+        try:
+            request.answer = outcome.Value(request.work(connection))
+        except Exception as refusal:
+            if isinstance(refusal, sqlite3.Error) and not isinstance(refusal, _OWN_FAULT):
+                raise
+            request.answer = outcome.Error(refusal)
+            connection.execute("ROLLBACK" if alone else "ROLLBACK TO work")
+            if alone:
+                connection.execute("BEGIN")
+        if not alone:
+            connection.execute("RELEASE work")
+
+    def _roll_back(self, error: Exception) -> None:
+        if isinstance(error, sqlite3.Error) and _code(error) not in _NOTHING_WRITTEN:
+            self._broken = error
+        try:
+            if self._database.connection.in_transaction:
+                self._database.connection.execute("ROLLBACK")
+        except sqlite3.Error as failed:
+            self._broken = failed
+
+    def _read(self, request: "_Request") -> outcome.Outcome[Any]:
+        connection = self._database.connection
+        try:
+            if request.work is not None:
+                return outcome.Value(request.work(connection))
+            assert request.statement is not None
+            return outcome.Value(connection.execute(*request.statement).fetchall())
+        except Exception as error:
+            failure = StateFailed(f"{self._database.file} could not be read: {describe(error)}")
+            failure.__cause__ = error
+            return outcome.Error(failure)
+
+    def _failure(self, error: Exception) -> StateFailed:
+        full = isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL
+        failure = StateFailed(
+            f"{self._database.file} could not be written: {describe(error)}",
+            suggestion="free space on that disk" if full else _CHECK_DISK,
+        )
+        failure.__cause__ = error
+        return failure
+
+    def _disbelief(self, broken: BaseException) -> StateFailed:
+        failure = StateFailed(
+            f"{self._database.file} takes no more writes, because an earlier one failed: {describe(broken)}",
+            suggestion=_CHECK_DISK,
+        )
+        failure.__cause__ = broken
+        return failure
+
+
+class _Request:
+    """What a task waits for. `task` is None once it has left."""
+
+    __slots__ = ("answer", "rows", "statement", "task", "what", "work")
+
+    def __init__(
+        self,
+        what: Literal["save", "change", "work", "read", "look", "close"],
+        *,
+        rows: Sequence[StoredEntry] = (),
+        statement: Statement | None = None,
+        work: Work | None = None,
+    ) -> None:
+        self.what = what
+        self.rows = rows
+        self.statement = statement
+        self.work = work
+        self.task: trio.lowlevel.Task | None = None
+        self.answer: outcome.Outcome[Any]
+
+
+_CHECK_DISK = "check the disk; once it takes writes again, so does conduit-py"
+_OWN_FAULT = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError, sqlite3.ProgrammingError)
+"""What a piece of work brings upon itself; the database and the disk are sound."""
+_NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
+
+
+def _deliver(group: list[_Request]) -> None:
+    """Wake those who still wait; runs in the trio thread, once per group."""
+    for request in group:
+        if request.task is not None:
+            trio.lowlevel.reschedule(request.task, request.answer)
+
+
+def _steps(writes: list[_Request]) -> Iterator[Statement | _Request]:
+    """The writes in order, with the rows of saves that follow each other put into one statement."""
+    rows: list[StoredEntry] = []
+    for request in writes:
+        rows += request.rows
+        if request.what != "save":
+            yield from _upserts(rows)
+            rows = []
+            yield request if request.statement is None else request.statement
+    yield from _upserts(rows)
+
+
+def _upserts(rows: list[StoredEntry]) -> list[Statement]:
+    chunks = [rows[start : start + _ROWS_MAX] for start in range(0, len(rows), _ROWS_MAX)]
+    return [(_upsert(len(chunk)), [value for row in chunk for value in row]) for chunk in chunks]
+
+
+@lru_cache(maxsize=_ROWS_MAX)
+def _upsert(count: int) -> str:
+    return f"INSERT OR REPLACE INTO entries VALUES {', '.join(['(?, ?, ?, ?)'] * count)}"
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,0 +1,136 @@
+"""SqliteDeadLetterStore: dead letters in the file `letters.db` of a state directory, beside the state database."""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from conduit_py.crash_point import reach
+from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
+from conduit_py.store.dead_letter_store import DeadLetterStore
+from conduit_py.store.letter_table import FORMAT, LetterTable
+from conduit_py.store.sqlite.database import open_file, reopen_from_copy, survive_forks
+
+T = TypeVar("T")
+
+
+class SqliteDeadLetterStore(DeadLetterStore):
+    """Durable on the local disk, in a file that comes to be with the first letter; until then there are none.
+
+    The directory must be locked by the caller. After a failed commit that was not due to a full disk
+    every change raises StateFailed until the file could be renewed, for no later one could be believed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._drawer = _Drawer(directory / "letters.db")
+
+    async def close(self) -> None:
+        with trio.CancelScope(shield=True):
+            await self._in_thread(self._drawer.close)
+
+    async def _look(self, work: Callable[[LetterTable], T]) -> T:
+        return await self._in_thread(self._drawer.look, work)
+
+    async def _change(self, work: Callable[[LetterTable], T]) -> T:
+        return await self._in_thread(self._drawer.change, work)
+
+    async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
+        # A disk that never answers must not keep a run from ending; the drawer has a lock of its own.
+        return await trio.to_thread.run_sync(call, *args, abandon_on_cancel=True)
+
+
+class _Drawer:
+    """The file, used by one thread at a time, whoever waits for it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._opened: _Opened | None = None
+        self._broken: BaseException | None = None
+        self._closed = False
+
+    def look(self, work: Callable[[LetterTable], T]) -> T:
+        with self._lock:
+            opened = self._open(create=False)
+            try:
+                return work(opened.table if opened is not None else _empty())
+            except (sqlite3.Error, ValueError) as error:
+                raise StateFailed(f"{self._file} could not be read: {describe(error)}") from error
+
+    def change(self, work: Callable[[LetterTable], T]) -> T:
+        with self._lock:
+            if self._broken is not None:
+                self._renew(self._broken)
+            opened = self._open(create=True)
+            assert opened is not None
+            return self._transact(opened, work)
+
+    def _renew(self, broken: BaseException) -> None:
+        """Try to go on after an error of the disk; see Renewal."""
+        assert self._opened is not None
+        try:
+            self._opened = _Opened(reopen_from_copy(self._opened.connection, self._file, FORMAT))
+        except EnvironmentUnfit as error:
+            raise StateFailed(
+                f"{self._file} takes no more changes, because an earlier one failed: {describe(broken)}",
+                suggestion="check the disk; once it takes writes again, so does conduit-py",
+            ) from error
+        self._broken = None
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._opened is not None:
+                self._opened.connection.close()
+                self._opened = None
+
+    def _open(self, *, create: bool) -> "_Opened | None":
+        if self._closed:
+            raise StateFailed(f"{self._file} is closed")
+        if self._opened is None and (create or self._file.exists()):
+            self._opened = _Opened(open_file(self._file, FORMAT))
+        return self._opened
+
+    def _transact(self, opened: "_Opened", work: Callable[[LetterTable], T]) -> T:
+        connection = opened.connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            result = work(opened.table)
+            reach("letters.before_commit")
+            connection.execute("COMMIT")
+            reach("letters.after_commit")
+            return result
+        except BaseException as error:
+            self._roll_back(connection, error)
+            if isinstance(error, sqlite3.Error):
+                raise StateFailed(f"{self._file} could not be written: {describe(error)}") from error
+            raise
+
+    def _roll_back(self, connection: sqlite3.Connection, error: BaseException) -> None:
+        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NOTHING_WRITTEN:
+            self._broken = error
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error as failed:
+            self._broken = failed
+
+
+_NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
+
+
+class _Opened:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.table = LetterTable(connection)
+        survive_forks(self)
+
+
+def _empty() -> LetterTable:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.executescript(FORMAT.schema)
+    return LetterTable(connection)

@@ -1,0 +1,73 @@
+"""SqliteStore: the default store, one SQLite file in a directory that one process owns."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from conduit_py.store.sqlite.database import StateDatabase
+from conduit_py.store.sqlite.group_commit import GroupCommitter
+from conduit_py.store.sqlite.letters import SqliteDeadLetterStore
+from conduit_py.store.sqlite.tables import SqliteTables
+from conduit_py.store.store import Kind, Store, StoredEntry
+from conduit_py.store.tables import Tables
+
+T = TypeVar("T")
+
+
+class SqliteStore(Store):
+    """Durable on the local disk. Concurrent writes share commits, so a hundred cost little more than one.
+
+    After a failed commit that was not due to a full disk every write raises StateFailed until the database
+    could be renewed, which is tried now and then; reads go on and show what was durable before.
+    """
+
+    def __init__(self, database: StateDatabase, clock: Callable[[], float] = time.time) -> None:
+        self._writer = GroupCommitter(database)
+        self._clock = clock
+        self.letters = SqliteDeadLetterStore(database.file.parent)
+
+    @classmethod
+    async def open(cls, directory: Path) -> "SqliteStore":
+        """Open the store of a state directory, creating it if missing.
+
+        Raises StateLocked when another process has it, and EnvironmentUnfit, with nothing changed, when
+        it cannot be used: not a directory, not writable, damaged, foreign, or written by a newer version.
+        """
+        # Not abandoned on cancellation: the lock would be left behind with nobody to release it.
+        return cls(await trio.to_thread.run_sync(StateDatabase.open, directory))
+
+    @property
+    def commits(self) -> int:
+        """How many transactions became durable since the store was opened."""
+        return self._writer.commits
+
+    async def transact(self, work: Callable[[Tables], T]) -> T:
+        result: T = await self._writer.transact(lambda connection: work(SqliteTables(connection, self._clock)))
+        return result
+
+    async def look(self, work: Callable[[Tables], T]) -> T:
+        result: T = await self._writer.look(lambda connection: work(SqliteTables(connection, self._clock)))
+        return result
+
+    async def pipelines(self) -> list[str]:
+        rows = await self._writer.read("SELECT DISTINCT pipeline FROM entries ORDER BY pipeline")
+        return [pipeline for (pipeline,) in rows]
+
+    async def close(self) -> None:
+        await self.letters.close()
+        # Last, for it holds the lock of the directory.
+        await self._writer.close()
+
+    async def _load(self, pipeline: str, kind: Kind) -> list[tuple[str, bytes]]:
+        sql = "SELECT node, value FROM entries WHERE pipeline = ? AND kind = ? ORDER BY node"
+        return await self._writer.read(sql, pipeline, kind)
+
+    async def _save(self, rows: list[StoredEntry]) -> None:
+        await self._writer.save(rows)
+
+    async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
+        sql = "DELETE FROM entries WHERE pipeline = ? AND kind = ? AND node = coalesce(?, node)"
+        await self._writer.change(sql, pipeline, kind, node)

@@ -1,0 +1,231 @@
+"""StoredLetter: a dead letter as a store keeps it: its identity, its refusals, whether it waits to be replayed."""
+
+import json
+import re
+from base64 import b32encode
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from conduit_py.batch import Piece
+from conduit_py.dead_letter import DeadLetter
+from conduit_py.delivery_key import delivery_key
+from conduit_py.record import Record
+from conduit_py.safe_text import safe_text
+
+ERROR_LENGTH_MAX = 8192
+HISTORY_MAX = 20
+"""Refusals that a letter remembers: those of the first attempt and the latest ones."""
+
+
+class LetterState(StrEnum):
+    """Whether a letter waits for a person or for its pipeline."""
+
+    KEPT = "kept"
+    QUEUED = "queued"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Which node refused a letter's record, why, and when."""
+
+    node: str
+    error: str
+    at: float
+    attempt: int = 1
+    """Which delivery of the letter: 1 is the first one, by the source; each replay is one more."""
+    tries: int = 1
+    """How often the node tried, by its own retry policy."""
+
+
+class StoredLetter(msgspec.Struct, frozen=True):
+    """A refused message. (pipeline, source, position, piece) is who it is, and decides its id and delivery key.
+
+    `records` has the record as it stood at each node that refuses it still, which is where it enters
+    again. `queued_for` are those of these nodes to which it is on its way. `history` has the refusals,
+    the newest last.
+    """
+
+    pipeline: str
+    source: str
+    position: bytes
+    piece: Piece
+    records: dict[str, Record]
+    history: list[Refusal]
+    attempts: int = 1
+    state: LetterState = LetterState.KEPT
+    queued_for: list[str] = []
+    originals: dict[str, Record] = {}
+    """The records as they were before a person edited them."""
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> "StoredLetter":
+        """What is kept of a letter that the pipeline wrote."""
+        history = _refusals(letter, 1)
+        return cls(
+            letter.pipeline, letter.message.source, letter.position, letter.message.piece, letter.records, history
+        )
+
+    @property
+    def id(self) -> str:
+        """Short, for people, and the same whenever this message is refused."""
+        return letter_id(self.pipeline, self.source, self.position, self.piece)
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """The latest refusal of each node that refuses it still, the first of which counts as the cause."""
+        latest = {refusal.node: refusal for refusal in self.history}
+        return [latest[node] for node in self.records]
+
+    @property
+    def node(self) -> str:
+        return self.refusals[0].node
+
+    @property
+    def error(self) -> str:
+        return self.refusals[0].error
+
+    @property
+    def cause(self) -> str:
+        return cause_of(self.error)
+
+    @property
+    def record(self) -> Record:
+        """The record at the first node that refused it."""
+        return self.records[self.node]
+
+    @property
+    def first_at(self) -> float:
+        return self.history[0].at
+
+    @property
+    def last_at(self) -> float:
+        return self.history[-1].at
+
+    def queued(self, nodes: Collection[str]) -> "StoredLetter":
+        """The letter on its way to those of its nodes."""
+        chosen = [node for node in self.records if node in nodes]
+        return msgspec.structs.replace(self, state=LetterState.QUEUED, queued_for=chosen)
+
+    def edited(self, records: Mapping[str, Record]) -> "StoredLetter":
+        """The letter with other records at some of its nodes; what they were first is kept."""
+        originals = {**{node: self.records[node] for node in records}, **self.originals}
+        return msgspec.structs.replace(self, records={**self.records, **records}, originals=originals)
+
+    def again(self, fresh: "StoredLetter") -> "StoredLetter":
+        """The letter when its message was refused once more after a crash: what a person did to it stays done."""
+        if self.originals or self.state is LetterState.QUEUED:
+            fresh = msgspec.structs.replace(
+                fresh, records=self.records, originals=self.originals, state=self.state, queued_for=self.queued_for
+            )
+            return msgspec.structs.replace(fresh, history=self.history, attempts=self.attempts)
+        return fresh
+
+
+def remaining_letters(letter: StoredLetter, refusals: Sequence[DeadLetter]) -> list[StoredLetter]:
+    """What is left of a queued letter once every node it was sent to has answered: nothing, if all took it.
+
+    Nodes to which it was not sent refuse it still. A piece of it that was refused further down is a
+    letter of its own, in the place of this one: the other pieces were delivered and must not be again.
+    """
+    waiting = {node: record for node, record in letter.records.items() if node not in letter.queued_for}
+    left: dict[Piece, StoredLetter] = {}
+    if waiting:
+        left[letter.piece] = _kept(letter, letter.piece, waiting, [])
+    for refused in refusals:
+        piece = refused.message.piece
+        news = _refusals(refused, letter.attempts + 1)
+        records = dict(refused.records)
+        if piece == letter.piece:
+            # A node may have changed the record before it refused it: what was sent to it counts.
+            records |= {node: letter.records[node] for node in records if node in letter.queued_for}
+            records = waiting | records
+        left[piece] = _kept(letter, piece, records, news)
+    return list(left.values())
+
+
+def _refusals(letter: DeadLetter, attempt: int) -> list[Refusal]:
+    return [Refusal(each.node, _storable(each.error), letter.at, attempt, each.attempt) for each in letter.failures]
+
+
+def _storable(error: str) -> str:
+    return safe_text(error[:ERROR_LENGTH_MAX])
+
+
+def _kept(letter: StoredLetter, piece: Piece, records: dict[str, Record], news: list[Refusal]) -> StoredLetter:
+    originals = {node: record for node, record in letter.originals.items() if node in records}
+    history = _shortened(letter.history + news, records)
+    attempts = letter.attempts + 1
+    return StoredLetter(
+        letter.pipeline, letter.source, letter.position, piece, records, history, attempts, originals=originals
+    )
+
+
+def _shortened(history: list[Refusal], nodes: Collection[str]) -> list[Refusal]:
+    """The first refusals, the last ones, and the latest of each of these nodes."""
+    latest = {refusal.node: index for index, refusal in enumerate(history) if refusal.node in nodes}
+    half = HISTORY_MAX // 2
+    wanted = {*range(half), *range(len(history) - half, len(history)), *latest.values()}
+    return [refusal for index, refusal in enumerate(history) if index in wanted]
+
+
+def letter_id(pipeline: str, source: str, position: bytes, piece: Piece) -> str:
+    """16 letters and digits that name a message; two share one as good as never."""
+    text = ".".join(map(str, piece))
+    key = delivery_key((pipeline.encode(), source.encode(), position, text.encode()))
+    return b32encode(key[:10]).decode().lower()
+
+
+def cause_of(error: str) -> str:
+    """The error without what tells two records apart: numbers, ids, and values in quotes; names in quotes stay."""
+    text = error[:1000]
+    for pattern, mark in _PARTICULARS:
+        text = pattern.sub(mark, text)
+    return " ".join(text.split())[:200]
+
+
+_PARTICULARS = [
+    (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "#"),
+    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "#"),
+    (re.compile(r"\b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{16,}\b"), "#"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[-+]\d\d:?\d\d)?)?\b"), "#"),
+    (re.compile(r"(?<![A-Za-z_0-9])[-+]?\d+(?:[.,:]\d+)*(?:[eE][-+]?\d+)?"), "#"),
+    (re.compile(r"(?<!\w)'(?![A-Za-z_.]{1,40}'(?!\w))(?:[^'\\\n]|\\.)*'(?!\w)"), "'…'"),
+    (re.compile(r'"(?![A-Za-z_.]{1,40}")(?:[^"\\\n]|\\.)*"'), '"…"'),
+]
+
+
+class LetterFilter(msgspec.Struct, frozen=True):
+    """Letters that fit everything that is said; nothing said means all of them."""
+
+    ids: tuple[str, ...] | None = None
+    pipeline: str | None = None
+    node: str | None = None
+    """A node that refuses it still."""
+    cause: str | None = None
+    """The cause, as `causes` names it."""
+    text: str | None = None
+    """A part of the error, in upper or lower case."""
+    source: str | None = None
+    state: LetterState | None = None
+    since: float | None = None
+    """Last refused then or later, in seconds since 1970."""
+    until: float | None = None
+    """Last refused before then."""
+
+
+def conditions(filter: LetterFilter) -> tuple[str, list[object]]:
+    """The filter as a condition in SQL, and its values."""
+    parts: list[tuple[str, object]] = [
+        ("id IN (SELECT value FROM json_each(?))", None if filter.ids is None else json.dumps(filter.ids)),
+        ("pipeline = ?", filter.pipeline),
+        ("EXISTS (SELECT 1 FROM json_each(nodes) WHERE value = ?)", filter.node),
+        ("cause = ?", filter.cause),
+        ("instr(lower(error), lower(?)) > 0", filter.text),
+        ("source = ?", filter.source),
+        ("state = ?", filter.state and filter.state.value),
+        ("last_at >= ?", filter.since),
+        ("last_at < ?", filter.until),
+    ]
+    said = [(sql, value) for sql, value in parts if value is not None]
+    return " AND ".join(["1", *(sql for sql, _ in said)]), [value for _, value in said]

@@ -1,0 +1,228 @@
+"""Drivers: call a connector as the runtime does, and hold it to its contract while doing so."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from conduit_py.batch import Batch, MessageId, Piece, Span
+from conduit_py.record import Record
+from conduit_py.sdk.destination import AckMode, Answer, DestinationConnector
+from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
+from conduit_py.stream.plugin_calls import PluginCaller, is_async
+
+RECORDS_MAX = 10_000
+"""A source that gives more than this is taken for one without an end."""
+
+
+@dataclass(frozen=True)
+class SourceCase:
+    """A source under test. `records` is how many it holds, if it has no end of its own to tell by."""
+
+    connector: SourceConnector[Any]
+    records: int | None = None
+
+    @property
+    def bounded(self) -> bool:
+        return self.records is None
+
+
+@dataclass(frozen=True)
+class DestinationCase:
+    """A destination under test.
+
+    `stored` reads back what the system behind it holds: the `payload.after` of every record, in order.
+    `sample(n)` makes the records to write; `refused`, if there is one, is a record it must refuse.
+    """
+
+    connector: DestinationConnector[Any]
+    stored: Callable[[], Sequence[Any]]
+    sample: Callable[[int], Record]
+    refused: Record | None = None
+
+
+class SourceDriver:
+    """One opened source. Every reading is checked, so any check finds a source that returns nonsense."""
+
+    def __init__(self, case: SourceCase) -> None:
+        self.connector = case.connector.fresh()
+        self._case = case
+        self._calls = PluginCaller("source", self.connector)
+        self._reading = trio.CancelScope()
+        self._stopped = False
+
+    async def open(self, position: bytes | None) -> None:
+        await self._calls("open", position)
+
+    async def read(self, n: int) -> list[Record]:
+        """At most n records; asks again while the source says NothingYet, unless it was stopped."""
+        while not self._stopped:
+            try:
+                with trio.CancelScope() as self._reading:
+                    return _checked_reading(await self._calls("read", n), n)
+            except NothingYet:
+                await trio.sleep(0.01)
+        raise EndOfSource
+
+    async def read_all(self, n: int = 100, *, limit: int | None = None) -> list[Record]:
+        """Everything up to the end, or up to the number of records that the case promises, or `limit`."""
+        wanted = limit if limit is not None else self._case.records
+        records: list[Record] = []
+        while wanted is None or len(records) < wanted:
+            try:
+                records += await self.read(n if wanted is None else min(n, wanted - len(records)))
+            except EndOfSource:
+                break
+            rule = f"more than {RECORDS_MAX} records and no end: give the suite records=… for a source without an end"
+            require(len(records) <= RECORDS_MAX, rule)
+        return records
+
+    async def ack(self, positions: Sequence[bytes]) -> None:
+        await self._calls("ack", positions)
+
+    async def stop(self) -> None:
+        """End a waiting read as the runtime does: by calling `stop`, or by cancelling an async read that has none."""
+        self._stopped = True
+        stop: Any = self.connector.stop
+        if is_async(stop):
+            await stop()
+        elif not self._calls.inherited("stop"):
+            # Not in the connector's own thread: that one may be inside `read`.
+            await trio.to_thread.run_sync(stop, abandon_on_cancel=True)
+        elif is_async(self.connector.read):
+            self._reading.cancel()
+
+    async def hook(self, name: str, *args: Any) -> None:
+        await self._calls(name, *args)
+
+    async def teardown(self) -> None:
+        try:
+            await self._calls("teardown")
+        finally:
+            self._calls.close()
+
+
+@asynccontextmanager
+async def opened_source(case: SourceCase, position: bytes | None = None) -> AsyncIterator[SourceDriver]:
+    driver = SourceDriver(case)
+    try:
+        await driver.open(position)
+        yield driver
+    finally:
+        await driver.teardown()
+
+
+class DestinationDriver:
+    """One opened destination. `deliver` returns when the records count as handled, by its own ack mode."""
+
+    def __init__(self, case: DestinationCase) -> None:
+        self.connector = case.connector.fresh()
+        self._acks: AckMode = self.connector.acks
+        self._calls = PluginCaller("destination", self.connector)
+
+    async def open(self) -> None:
+        await self._calls("open")
+
+    async def deliver(self, batch: Batch) -> dict[int, str]:
+        """Write a batch and wait until it is handled; the refused indices with their reasons."""
+        refused = _checked_refusals(await self._calls("write", batch), batch)
+        if self._acks is not AckMode.WRITE:
+            await self.flush()
+        if self._acks is AckMode.LATER:
+            refused |= await self._collect_answers(batch, refused)
+        return refused
+
+    async def flush(self) -> None:
+        await self._calls("flush")
+
+    async def hook(self, name: str, *args: Any) -> None:
+        await self._calls(name, *args)
+
+    async def call(self, name: str, *args: Any) -> Any:
+        """Call a method as the runtime does."""
+        return await self._calls(name, *args)
+
+    async def teardown(self) -> None:
+        try:
+            await self._calls("teardown")
+        finally:
+            self._calls.close()
+
+    async def _collect_answers(self, batch: Batch, refused: Mapping[int, str]) -> dict[int, str]:
+        waiting = {message: index for index, message in enumerate(batch.ids) if index not in refused}
+        later: dict[int, str] = {}
+        while waiting:
+            for answer in await self._calls("answers"):
+                if isinstance(answer, Batch):
+                    _check_answered(answer, waiting)
+                    continue
+                index = _checked_answer(answer, waiting)
+                if answer.refused is not None:
+                    later[index] = answer.refused
+        return later
+
+
+@asynccontextmanager
+async def opened_destination(case: DestinationCase) -> AsyncIterator[DestinationDriver]:
+    driver = DestinationDriver(case)
+    try:
+        await driver.open()
+        yield driver
+    finally:
+        await driver.teardown()
+
+
+def batch_of(
+    records: Sequence[Record], *, first: int = 0, source: str = "source", pieces: Sequence[Piece] | None = None
+) -> Batch:
+    """A batch as a destination gets it; with `pieces`, those of one split record."""
+    if pieces is not None:
+        span = Span("acceptance", source, first, [records[0].position])
+        return Batch(span, list(records), [first] * len(records), pieces)
+    return Batch.whole(Span("acceptance", source, first, [record.position for record in records]), list(records))
+
+
+def require(condition: bool, rule: str) -> None:
+    """Raise AssertionError with the rule that the connector broke."""
+    if not condition:
+        raise AssertionError(rule)
+
+
+def _checked_reading(reading: Any, n: int) -> list[Record]:
+    records = reading.records if isinstance(reading, Reading) else reading
+    require(isinstance(records, list), f"read must return a list of records, not {type(records).__name__}")
+    for record in records:
+        require(type(record) is Record, f"read must return records, not {type(record).__name__}")
+        require(bool(record.position), "read returned a record without a position")
+    require(bool(records), "read returned nothing: wait for a record, or raise NothingYet or EndOfSource")
+    require(len(records) <= n, f"read({n}) returned {len(records)} records: at most as many as asked for are allowed")
+    for index in reading.refused if isinstance(reading, Reading) else ():
+        require(0 <= index < len(records), f"read refused record {index} of {len(records)}")
+    return list(records)
+
+
+def _checked_refusals(refusals: Any, batch: Batch) -> dict[int, str]:
+    if refusals is None:
+        return {}
+    require(
+        isinstance(refusals, Mapping),
+        f"write must return None or a mapping of index to reason, not {type(refusals).__name__}",
+    )
+    for index in refusals:
+        valid = isinstance(index, int) and 0 <= index < len(batch)
+        require(valid, f"write refused record {index!r} of a batch of {len(batch)}")
+    return {index: str(reason) for index, reason in refusals.items()}
+
+
+def _check_answered(batch: Batch, waiting: dict[MessageId, int]) -> None:
+    """All of its messages that wait are handled; some must."""
+    found = [message for message in batch.ids if waiting.pop(message, None) is not None]
+    require(bool(found), f"answered for a batch of {len(batch)}, none of which is waiting for an answer")
+
+
+def _checked_answer(answer: Any, waiting: dict[MessageId, int]) -> int:
+    require(isinstance(answer, Answer), f"answers must give Answer or Batch, not {type(answer).__name__}")
+    require(answer.message in waiting, f"answered for {answer.message}, which is not waiting for an answer")
+    return waiting.pop(answer.message)

@@ -1,0 +1,117 @@
+"""Objects as records: plain lines, JSON, CSV and Parquet."""
+
+import csv
+from collections.abc import Iterator
+from typing import Any
+
+from conduit_connectors.line_formats import parse_json, parse_raw, too_long, without_line_end
+from conduit_connectors.lines import LineBuffer, Lines
+from conduit_py.queue.content import ObjectRecord
+from conduit_py.sdk import Payload, Record
+
+BLOCK_SIZE = 2**18
+
+
+def read_lines(stream: Any, offset: int, size_max: int, *, json: bool) -> Iterator[ObjectRecord]:
+    """The lines after `offset`. One that is not what it should be is refused, with its bytes."""
+    parse = parse_json if json else parse_raw
+    with stream:
+        for lines in _lines(stream, offset, size_max):
+            # The offset of a line is its position, so that blank lines may be left out.
+            reading = parse(lines, [b"%d" % end for end in lines.ends])
+            for index, record in enumerate(reading.records):
+                yield ObjectRecord(record, int(record.position), reading.refused.get(index))
+
+
+def read_csv(stream: Any, offset: int, size_max: int) -> Iterator[ObjectRecord]:
+    """The rows after `offset`, named by the first row of the object."""
+    with stream:
+        rows = _Rows(stream, size_max)
+        names = next(rows, None)
+        if names is None:
+            return
+        for row in rows:
+            if rows.end > offset:
+                yield _row(names, row, rows.end)
+
+
+class _Rows(Iterator[list[str]]):
+    """Rows of CSV, which may span lines. `end` is the offset just past the last one."""
+
+    def __init__(self, stream: Any, size_max: int) -> None:
+        self.end = 0
+        self._lines = _lines(stream, 0, size_max)
+        self._reader = csv.reader(self._texts(), strict=True)
+
+    def __next__(self) -> list[str]:
+        return next(self._reader)
+
+    def _texts(self) -> Iterator[str]:
+        for lines in self._lines:
+            for text, end in zip(lines.texts, lines.ends, strict=True):
+                if end in lines.long:
+                    raise ValueError(too_long(lines.long[end], len(without_line_end(text))))
+                self.end = end
+                yield text.decode("utf-8")
+
+
+def _row(names: list[str], row: list[str], end: int) -> ObjectRecord:
+    if len(row) == len(names):
+        return ObjectRecord(Record(payload=Payload(after=dict(zip(names, row, strict=True)))), end)
+    raw = ",".join(row).encode()
+    return ObjectRecord(
+        Record(payload=Payload(after=raw)), end, f"the row has {len(row)} fields, the header {len(names)}"
+    )
+
+
+def _lines(stream: Any, offset: int, size_max: int) -> Iterator[Lines]:
+    _skip(stream, offset)
+    buffer = LineBuffer(offset, size_max, skip_bom=True)
+    while block := stream.read(BLOCK_SIZE):
+        buffer.feed(bytes(block))
+        if len(buffer):
+            yield buffer.take(len(buffer))
+    buffer.finish()
+    if len(buffer):
+        yield buffer.take(len(buffer))
+
+
+def _skip(stream: Any, offset: int) -> None:
+    """Go to an offset: by a jump where that is possible, through compressed content by reading it."""
+    if stream.seekable():
+        stream.seek(offset)
+        return
+    while offset:
+        block = stream.read(min(offset, BLOCK_SIZE))
+        if not block:
+            return
+        offset -= len(block)
+
+
+BATCH_ROWS = 4096
+
+
+def read_parquet(stream: Any, offset: int) -> Iterator[ObjectRecord]:
+    """The rows after the first `offset`, in the order in which they are stored."""
+    from pyarrow import parquet
+
+    from conduit_py.sdk.arrow import rows_of
+
+    with stream, parquet.ParquetFile(stream) as table:
+        first = _first_group(table, offset)
+        number = sum(table.metadata.row_group(group).num_rows for group in range(first))
+        for batch in table.iter_batches(BATCH_ROWS, row_groups=range(first, table.num_row_groups)):
+            for row in rows_of(batch):
+                number += 1
+                if number > offset:
+                    yield ObjectRecord(Record(payload=Payload(after=row)), number)
+
+
+def _first_group(table: Any, offset: int) -> int:
+    """The row group that holds the row after `offset`: those before it need not be read."""
+    number = 0
+    for group in range(table.num_row_groups):
+        number += table.metadata.row_group(group).num_rows
+        if number > offset:
+            return group
+    return int(table.num_row_groups)

@@ -1,0 +1,59 @@
+"""DeliveredIds: the messages that a destination has written, so that it recognises them when they come again."""
+
+from collections.abc import Mapping, Sequence
+
+from conduit_py.sdk import Batch
+
+Names = Mapping[str, Sequence[bytes]]
+"""Of each owner what names its messages for ever: their positions; those of pieces of split records are nobody's."""
+
+_PIECES = ""
+
+
+def ids_of(batch: Batch, indices: Sequence[int]) -> dict[str, list[bytes]]:
+    """The names of the messages at these indices, which are ascending."""
+    positions, owner = batch.positions, _owner(batch)
+    if batch.pieces is None:
+        if len(indices) == len(batch):
+            return {owner: list(positions)}
+        return {owner: [positions[index] for index in indices]}
+    whole = [positions[index] for index in indices if not batch.pieces[index]]
+    # A piece has the position of its record, so it goes by its delivery key, which takes longer to make.
+    pieces = [batch.delivery_key(index) for index in indices if batch.pieces[index]]
+    return {owner: whole, _PIECES: pieces}
+
+
+class DeliveredIds:
+    """Names of messages, as many as one can afford to keep."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, set[bytes]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._names.values()))
+
+    def add(self, names: Names) -> None:
+        for owner, each in names.items():
+            self._names.setdefault(owner, set()).update(each)
+
+    def remove(self, names: Names) -> None:
+        for owner, each in names.items():
+            self._names.get(owner, set()).difference_update(each)
+
+    def among(self, batch: Batch) -> set[int]:
+        """The indices of the messages that are known."""
+        known, positions = self._names.get(_owner(batch), set()), batch.positions
+        if batch.pieces is None:
+            if not known or known.isdisjoint(positions):
+                return set()
+            return {index for index, position in enumerate(positions) if position in known}
+        pieces = self._names.get(_PIECES, set())
+        return {
+            index
+            for index, piece in enumerate(batch.pieces)
+            if (batch.delivery_key(index) in pieces if piece else positions[index] in known)
+        }
+
+
+def _owner(batch: Batch) -> str:
+    return "\0".join(batch.owner)

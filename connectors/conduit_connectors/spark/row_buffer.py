@@ -1,0 +1,121 @@
+"""RowBuffer: rows that a destination was given and that no Spark job has yet, and when a job is due."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pydantic import Field
+
+from conduit_connectors.spark.rows import Drift
+from conduit_py.sdk import Batch, MessageId
+from conduit_py.spark.session.options import SparkOptions
+
+QUIET = 0.1
+"""The part of `delay_seconds` after which, with nothing more coming, there is nothing to wait for."""
+
+
+class BufferOptions(SparkOptions):
+    """How records become rows, and how many of them make a Spark job."""
+
+    payload: Literal["fields", "envelope"] = Field(
+        default="fields", description='"fields": those of payload.after are the columns; "envelope": whole records'
+    )
+    columns: str | None = Field(
+        default=None, description='as in SQL: "id BIGINT, name STRING"; None: the first records decide'
+    )
+    drift: Drift = Field(
+        default="refuse",
+        description='a record that does not fit: "refuse" it, "ignore" its unknown fields, or "stop" the run',
+    )
+    rows_max: int = Field(default=16_384, ge=1, description="a job begins when so many records are gathered")
+    bytes_max: int = Field(default=32 << 20, ge=1, description="or so many bytes")
+    delay_seconds: float = Field(
+        default=5.0, gt=0, description="or so long after the first; a tenth of it if nothing more comes"
+    )
+
+
+class Piece(NamedTuple):
+    """Rows that came together, and the messages they are made of: those at the indices `kept` of a batch."""
+
+    rows: pa.RecordBatch
+    batch: Batch
+    kept: Sequence[int]
+    repeated: bool = False
+    """Whether other messages of the batch were written before, so that they are handled in any case."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Rows for one Spark job, at least one, and the pieces that they are put together from."""
+
+    rows: pa.RecordBatch
+    pieces: Sequence[Piece]
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> "Load":
+        [rows] = pa.Table.from_batches([piece.rows for piece in pieces]).combine_chunks().to_batches()
+        return cls(rows, pieces)
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    @property
+    def messages(self) -> list[MessageId]:
+        """Who each row is."""
+        return [piece.batch.id(index) for piece in self.pieces for index in piece.kept]
+
+    def halves(self) -> tuple["Load", "Load"]:
+        """The same in two parts, if there are two rows."""
+        middle = len(self) // 2
+        return self._part(0, middle), self._part(middle, len(self))
+
+    def _part(self, start: int, stop: int) -> "Load":
+        pieces, at = [], 0
+        for piece in self.pieces:
+            begin, end = max(start - at, 0), min(stop - at, len(piece.kept))
+            if begin < end:
+                rows = piece.rows.slice(begin, end - begin)
+                pieces.append(piece._replace(rows=rows, kept=piece.kept[begin:end]))
+            at += len(piece.kept)
+        return Load(self.rows.slice(start, stop - start), pieces)
+
+
+class RowBuffer:
+    """Pieces in the order they came. Plain state: whoever shares it between threads holds a lock."""
+
+    def __init__(self, options: BufferOptions) -> None:
+        self._options = options
+        self._clear()
+
+    def add(self, piece: Piece, now: float) -> None:
+        if not self._pieces:
+            self._first_at = now
+        self._last_at = now
+        self._pieces.append(piece)
+        self.rows += len(piece.kept)
+        self._bytes += piece.rows.nbytes
+
+    @property
+    def full(self) -> bool:
+        return self.rows >= self._options.rows_max or self._bytes >= self._options.bytes_max
+
+    def due_at(self) -> float | None:
+        """When what is here must be handed over if nothing more comes; None when there is nothing."""
+        if not self._pieces:
+            return None
+        if self.full:
+            return float("-inf")
+        # A source whose window is smaller than a batch sends nothing more until it is acked.
+        delay = self._options.delay_seconds
+        return min(self._first_at + delay, self._last_at + QUIET * delay)
+
+    def take(self) -> list[Piece]:
+        """Everything, which is here no more."""
+        pieces = self._pieces
+        self._clear()
+        return pieces
+
+    def _clear(self) -> None:
+        self._pieces: list[Piece] = []
+        self._first_at = self._last_at = 0.0
+        self.rows = self._bytes = 0

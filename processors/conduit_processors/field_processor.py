@@ -1,0 +1,121 @@
+"""The base of processors that replace the value of one field, and the kinds of field path that options accept."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from pydantic import AfterValidator, Field
+
+from conduit_py.sdk import Options, Processor, Record, RecordRefused
+from conduit_py.sdk.template.field_path import FieldPath
+from conduit_py.sdk.template.field_syntax import RecordPart, field_path_error, split_outside_quotes
+
+
+class FieldOptions(Options):
+    """Options of a processor that works on one field."""
+
+    field: FieldPath = Field(description="the field to work on")
+
+
+FieldOptionsT = TypeVar("FieldOptionsT", bound=FieldOptions)
+
+
+class FieldProcessor(Processor[FieldOptionsT], ABC):
+    """Replaces the value at `field` by what `change` makes of it; a record without the field is refused.
+
+    Null and absent values stay as they are.
+    """
+
+    blocking = False
+    whole: bool
+    """The field is a key or a payload as a whole, which hold raw bytes or structured data and nothing else."""
+    _after: bool
+    _update: Callable[[Record, Callable[[Any], Any]], None]
+    _change: Callable[[Any], Any]
+
+    def open(self) -> None:
+        field = self.options.field
+        self.whole = not field.path
+        self._after = self.whole and field.root is RecordPart.AFTER
+        # Looked up once here: per record, a property and a bound method would cost as much as the work.
+        self._update, self._change = field.update, self.change
+
+    def process(self, record: Record) -> Record:
+        # The payload is what is changed most, so it is spared a call.
+        if self._after:
+            payload = record.payload
+            payload.after = self._change(payload.after)
+        else:
+            self._update(record, self._change)
+        return record
+
+    @abstractmethod
+    def change(self, value: Any) -> Any:
+        """The new value for one that may be None; raise `refusal` for one that has none.
+
+        For a key or a payload as a `whole` it must be one that they can hold.
+        """
+
+    def refusal(self, reason: str, *, suggestion: str | None = None) -> RecordRefused:
+        return RecordRefused(f"{self.options.field}: {reason}", suggestion=suggestion)
+
+
+def split_field_list(value: object) -> object:
+    """A list of references as Conduit writes it, in one text with commas; anything else as it is."""
+    return split_outside_quotes(value, ",") if isinstance(value, str) else value
+
+
+def _settable(reference: FieldPath) -> FieldPath:
+    if reference.root is RecordPart.POSITION:
+        raise field_path_error(".Position belongs to the source and never changes")
+    if reference.root is RecordPart.RECORD:
+        raise field_path_error("a record cannot be replaced as a whole")
+    if reference.root is RecordPart.PAYLOAD:
+        raise field_path_error("choose .Payload.Before or .Payload.After")
+    return reference
+
+
+def _removable(reference: FieldPath) -> FieldPath:
+    if reference.root in (RecordPart.RECORD, RecordPart.POSITION, RecordPart.OPERATION):
+        raise field_path_error(f"{reference.root.value} is what every record has")
+    return reference
+
+
+def _encodable(reference: FieldPath) -> FieldPath:
+    if reference.root in _DATA or (reference.root is RecordPart.METADATA and reference.path):
+        return reference
+    raise field_path_error("it must be in .Key, .Payload.Before, .Payload.After or .Metadata")
+
+
+def _structurable(reference: FieldPath) -> FieldPath:
+    if reference.root in _DATA:
+        return reference
+    raise field_path_error("it must be in .Key, .Payload.Before or .Payload.After")
+
+
+def _inner(reference: FieldPath) -> FieldPath:
+    if reference.root in _DATA and reference.path:
+        return reference
+    raise field_path_error("it must name a field inside .Key, .Payload.Before or .Payload.After")
+
+
+def _in_payload(reference: FieldPath) -> FieldPath:
+    if reference.root in (RecordPart.BEFORE, RecordPart.AFTER):
+        return reference
+    raise field_path_error("it must be in .Payload.Before or .Payload.After")
+
+
+_DATA = (RecordPart.KEY, RecordPart.BEFORE, RecordPart.AFTER)
+
+Settable: TypeAlias = Annotated[FieldPath, AfterValidator(_settable)]
+"""What a processor may set: everything but the position and the record itself."""
+Removable: TypeAlias = Annotated[FieldPath, AfterValidator(_removable)]
+"""What a record can be without."""
+Encodable: TypeAlias = Annotated[FieldPath, AfterValidator(_encodable)]
+"""What may hold text or bytes: key, payload, a field of them, a field of the metadata."""
+Structurable: TypeAlias = Annotated[FieldPath, AfterValidator(_structurable)]
+"""What may hold structured data: key, payload, a field of them."""
+Inner: TypeAlias = Annotated[FieldPath, AfterValidator(_inner)]
+"""A field of structured data."""
+InPayload: TypeAlias = Annotated[FieldPath, AfterValidator(_in_payload)]
+"""One side of the payload, or a field of it."""

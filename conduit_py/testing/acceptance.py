@@ -32,7 +32,7 @@ from conduit_py.testing.source_checks import SOURCE_CHECKS
 from conduit_py.testing.staged_checks import STAGED_CHECKS
 
 
-def source_acceptance(make: Callable[..., Any], *, records: int | None = None, seconds: float = 30.0) -> type:
+def source_acceptance(make: Callable[..., Any], *, records: int | None = None, seconds: float = 120.0) -> type:
     """A test class for the source that `make`, which pytest treats as a fixture, returns or yields.
 
     The source must hold at least three records. One without an end needs `records`, their number.
@@ -50,7 +50,7 @@ def destination_acceptance(
     *,
     sample: Callable[[int], Record] = numbered_record,
     refused: Record | None = None,
-    seconds: float = 30.0,
+    seconds: float = 120.0,
 ) -> type:
     """A test class for a destination. `make`, a pytest fixture, gives it with a function to read back.
 

@@ -27,7 +27,7 @@ from conduit_py.owned_thread import OwnedThread
 T = TypeVar("T")
 
 SEED_VARIABLE = "CONDUIT_SEED"
-THREAD_SECONDS_MAX = 5.0
+THREAD_SECONDS_MAX = 10.0
 """How much real time a call in a thread gets before virtual time goes on without it."""
 
 

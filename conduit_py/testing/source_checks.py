@@ -10,7 +10,7 @@ from conduit_py.sdk.source import EndOfSource
 from conduit_py.testing.connector_checks import DoesNotApply, SourceCheck, leaves_nothing_behind
 from conduit_py.testing.connector_driver import SourceCase, SourceDriver, opened_source, require
 
-PROMPT_SECONDS = 5.0
+PROMPT_SECONDS = 30.0
 
 
 async def reads_what_it_holds(case: SourceCase) -> None:

@@ -96,8 +96,11 @@ def test_what_holds_itself_or_very_much_takes_no_time() -> None:
     huge = {"ends": endless, "many": list(range(1_000_000)), "large": 1 << 100_000}
     started = time.process_time()
     value, cut = shown(huge, 2000)
+    shown_seconds = time.process_time() - started
+    json.dumps(huge["many"])
 
-    assert time.process_time() - started < 0.5
+    # Compared with a look at all of it on the same machine.
+    assert shown_seconds < time.process_time() - started - shown_seconds
     assert len(json.dumps(value)) < 10_000
     assert "payload.after.many" in cut
 

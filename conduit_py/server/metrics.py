@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 
 from conduit_py.server.errors import error_responses
 from conduit_py.server.service import InService
-from conduit_py.telemetry.exposition import CONTENT_TYPE, metrics_text
+from conduit_py.telemetry.metrics_text import CONTENT_TYPE, metrics_text
 
 router = APIRouter(tags=["metrics"])
 

@@ -89,6 +89,19 @@ class WaitReason(StrEnum):
     DEAD_LETTERS = "dead letters"
 
 
+WAIT_REASONS: dict[NodeKind, tuple[WaitReason, ...]] = {
+    "source": (
+        WaitReason.SOURCE, WaitReason.WINDOW, WaitReason.CHANNEL, WaitReason.STORE, WaitReason.SOURCE_ACK,
+    ),
+    "processor": (WaitReason.PROCESSOR, WaitReason.BACK_OFF, WaitReason.CHANNEL),
+    "destination": (
+        WaitReason.WRITE, WaitReason.FLUSH, WaitReason.BACK_OFF, WaitReason.ANSWERS, WaitReason.COMMIT,
+    ),
+    "dead_letters": (WaitReason.DEAD_LETTERS,),
+}  # fmt: skip
+"""The reasons that a node of each kind may have."""
+
+
 class Wait(NamedTuple):
     """One thing that a task waits for now, with what may help a person to understand it."""
 

@@ -1,1 +1,6 @@
-"""What a fleet tells about itself: metrics, dashboards and alerts."""
+"""What a fleet tells about itself: metrics, dashboards and alerts.
+
+Read `metric.py` (what a metric is), `metrics.py` (every metric, declared with the function that reads it) and
+`metrics_text.py` (reads them all and writes the text that Prometheus scrapes). Dashboards are in `boards/`, made of
+`panels.py` and `promql.py`; `alerts.py` has the alerts; `export.py` writes all of them as files.
+"""

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
-from conduit_py.telemetry import table
+from conduit_py.telemetry import metrics
 from conduit_py.telemetry.promql import quantile, rate
 
 
@@ -23,16 +23,16 @@ class Alert:
 
 
 def _has(status: str) -> str:
-    return f'{table.PIPELINE_STATUS.name}{{status="{status}"}}'
+    return f'{metrics.PIPELINE_STATUS.name}{{status="{status}"}}'
 
 
-_NACKED = rate(table.NACKED, by="pipeline_name", over="15m")
-_READ = rate(table.READ, by="pipeline_name", over="15m")
+_NACKED = rate(metrics.NACKED, by="pipeline_name", over="15m")
+_READ = rate(metrics.READ, by="pipeline_name", over="15m")
 
 ALERTS = (
     Alert(
         "ConduitServerGone",
-        f"count({table.INFO.name}) or vector(0)",
+        f"count({metrics.INFO.name}) or vector(0)",
         "== 0",
         "5m",
         "critical",
@@ -50,7 +50,7 @@ ALERTS = (
     ),
     Alert(
         "ConduitPipelineRecovering",
-        f"increase({table.RECOVERIES.name}[15m])",
+        f"increase({metrics.RECOVERIES.name}[15m])",
         "> 3",
         "0m",
         "warning",
@@ -68,7 +68,7 @@ ALERTS = (
     ),
     Alert(
         "ConduitPipelineStalled",
-        table.PROGRESS_AGE.name,
+        metrics.PROGRESS_AGE.name,
         "> 300",
         "0m",
         "critical",
@@ -87,7 +87,7 @@ ALERTS = (
     ),
     Alert(
         "ConduitLatencyHigh",
-        quantile(0.99, table.PIPELINE_DURATION, by="pipeline_name", over="5m"),
+        quantile(0.99, metrics.PIPELINE_DURATION, by="pipeline_name", over="5m"),
         "> 10",
         "10m",
         "warning",
@@ -96,7 +96,7 @@ ALERTS = (
     ),
     Alert(
         "ConduitDestinationTooSlow",
-        f'avg_over_time({table.WAITING.name}{{reason="window"}}[15m])',
+        f'avg_over_time({metrics.WAITING.name}{{reason="window"}}[15m])',
         "> 0.9",
         "15m",
         "warning",
@@ -106,7 +106,7 @@ ALERTS = (
     ),
     Alert(
         "ConduitDeadLetters",
-        f"increase({table.DEAD_LETTERED.name}[15m])",
+        f"increase({metrics.DEAD_LETTERED.name}[15m])",
         "> 0",
         "0m",
         "warning",
@@ -124,7 +124,7 @@ ALERTS = (
     ),
     Alert(
         "ConduitPersistSlow",
-        quantile(0.99, table.PERSIST_DURATION, by="pipeline_name, node", over="5m"),
+        quantile(0.99, metrics.PERSIST_DURATION, by="pipeline_name, node", over="5m"),
         "> 1",
         "10m",
         "warning",
@@ -134,7 +134,7 @@ ALERTS = (
     ),
     Alert(
         "ConduitFilesRunningOut",
-        f"process_open_fds / process_max_fds and on (instance, job) {table.INFO.name}",
+        f"process_open_fds / process_max_fds and on (instance, job) {metrics.INFO.name}",
         "> 0.8",
         "5m",
         "warning",

@@ -2,17 +2,20 @@
 
 import json
 import sys
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
+from conduit_py.stream.meter import WAIT_REASONS
 from conduit_py.telemetry.alerts import rules_text
 from conduit_py.telemetry.boards.dead_letters import DEAD_LETTERS
 from conduit_py.telemetry.boards.fleet import FLEET
 from conduit_py.telemetry.boards.node import NODE
 from conduit_py.telemetry.boards.pipeline import PIPELINE
 from conduit_py.telemetry.boards.runtime import RUNTIME
+from conduit_py.telemetry.metric import Metric
+from conduit_py.telemetry.metrics import GROUPS
 from conduit_py.telemetry.panels import board_json
-from conduit_py.telemetry.table import GROUPS, Metric
-from conduit_py.telemetry.waiting import REASONS
 
 BOARDS = (FLEET, PIPELINE, NODE, DEAD_LETTERS, RUNTIME)
 
@@ -45,7 +48,7 @@ it. Metrics marked *Conduit* have the name and meaning that they have there. Its
 `conduit_dlq_bytes` are left out: every record would have to be encoded to know its size. A histogram is known to
 Prometheus as three series: `_bucket`, `_sum` and `_count`.
 
-This page is generated from the table in `conduit_py/telemetry/table.py`.
+This page is generated from the declarations in `conduit_py/telemetry/metrics.py`.
 """
 
 TAIL = """## The reasons of conduit_waiting
@@ -69,13 +72,16 @@ Dashboards and alerts over all of these are in [dashboards](../../dashboards/REA
 
 def reference_page() -> str:
     """The page as it is committed."""
-    reasons = "\n".join(f"| {kind.replace('_', ' ')} | {', '.join(REASONS[kind])} |" for kind in REASONS)
-    groups = "\n".join(_section(title, group) for title, group in GROUPS.items())
-    return f"{HEAD}\n{groups}\n{TAIL.format(rows=reasons)}"
+    rows = "\n".join(f"| {kind.replace('_', ' ')} | {', '.join(reasons)} |" for kind, reasons in WAIT_REASONS.items())
+    groups = "\n".join(
+        _section(title, [metric for group in groups for metric in group.metrics])
+        for title, groups in groupby(GROUPS, key=lambda group: group.title)
+    )
+    return f"{HEAD}\n{groups}\n{TAIL.format(rows=rows)}"
 
 
-def _section(title: str, group: tuple[Metric, ...]) -> str:
-    lines = ["| name | kind | unit | labels | meaning |", "|---|---|---|---|---|", *map(_row, group)]
+def _section(title: str, metrics: Sequence[Metric]) -> str:
+    lines = ["| name | kind | unit | labels | meaning |", "|---|---|---|---|---|", *map(_row, metrics)]
     return f"## {title}\n\n" + "\n".join(lines) + "\n"
 
 

@@ -1,9 +1,13 @@
-"""Panels and boards: as much of Grafana's dashboard model as our dashboards need."""
+"""Panels and boards: as much of Grafana's dashboard model as our dashboards need, and the panels they share."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal, TypeAlias
+
+from conduit_py.telemetry import metrics
+from conduit_py.telemetry.metric import Metric
+from conduit_py.telemetry.promql import quantile
 
 PanelKind: TypeAlias = Literal["timeseries", "stat", "bargauge", "state-timeline"]
 
@@ -179,3 +183,44 @@ def _target(panel: Panel, query: Query, letter: str) -> dict[str, Any]:
         "range": panel.kind in ("timeseries", "state-timeline"),
         "instant": panel.kind in ("stat", "bargauge"),
     }
+
+
+CHOOSE_PIPELINE = Variable("pipeline", metrics.PIPELINE_STATUS.name, "pipeline_name")
+CHOOSE_NODE = Variable("node", f'{metrics.BATCH_SIZE.name}_count{{pipeline_name=~"$pipeline"}}', "node")
+CHOOSE_INSTANCE = Variable("instance", metrics.INFO.name, "instance")
+
+OF_PIPELINE = 'pipeline_name=~"$pipeline"'
+OF_NODE = 'pipeline_name=~"$pipeline", node=~"$node"'
+OF_COMPONENT = 'pipeline_name=~"$pipeline", component_id=~"$node"'
+OF_INSTANCE = 'instance=~"$instance"'
+
+BY_PIPELINE = "{{pipeline_name}}"
+BY_NODE = "{{pipeline_name}} / {{node}}"
+BY_COMPONENT = "{{pipeline_name}} / {{component_id}}"
+
+
+def lines(title: str, unit: str, description: str, *queries: tuple[str, str]) -> Panel:
+    """Values over time: queries with the names of their series."""
+    return Panel(title, tuple(Query(*query) for query in queries), unit, description)
+
+
+def quantiles(title: str, description: str, metric: Metric, where: str, by: str, legend: str) -> Panel:
+    """The median and the 99th percentile of a duration over time."""
+    queries = [(quantile(q, metric, where, by=by), f"{legend} p{q * 100:g}") for q in (0.5, 0.99)]
+    return lines(title, "s", description, *queries)
+
+
+def number(title: str, expr: str, unit: str, description: str, *, bad: float | None = None) -> Panel:
+    """One value as it is now."""
+    return Panel(title, (Query(expr, title),), unit, description, "stat", 4, bad_from=bad)
+
+
+def bars(title: str, expr: str, legend: str, unit: str, description: str) -> Panel:
+    """A few values as they are now, side by side."""
+    return Panel(title, (Query(expr, legend),), unit, description, "bargauge")
+
+
+def statuses() -> Panel:
+    """Which status each pipeline had when."""
+    query = Query(f"{metrics.PIPELINE_STATUS.name}{{{OF_PIPELINE}}} == 1", "{{pipeline_name}} {{status}}")
+    return Panel("Status", (query,), "none", "Which status each pipeline had.", "state-timeline", 24)

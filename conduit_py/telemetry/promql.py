@@ -1,6 +1,6 @@
 """The few shapes that our queries to Prometheus have."""
 
-from conduit_py.telemetry.table import Metric
+from conduit_py.telemetry.metric import Metric
 
 RATE_INTERVAL = "$__rate_interval"
 """What Grafana replaces by a span that has enough scrapes in it."""

@@ -11,8 +11,8 @@ import pytest
 from conduit_py.cli.main import answer
 from conduit_py.telemetry.alerts import ALERTS
 from conduit_py.telemetry.export import BOARDS, exported_files
+from conduit_py.telemetry.metrics import all_metrics
 from conduit_py.telemetry.panels import COLUMNS, board_json
-from conduit_py.telemetry.table import metrics, series
 
 if TYPE_CHECKING:
     from tests.dashboards.conftest import Programs
@@ -58,7 +58,7 @@ def test_every_metric_is_on_some_dashboard() -> None:
     drawn = " ".join(query.expr for board in BOARDS for panel in board.panels for query in panel.queries)
     # How many connectors and processors there are does not change while a server runs.
     counted_once = {"conduit_connectors", "conduit_processors"}
-    missing = {metric.name for metric in metrics() if not any(name in drawn for name in series(metric))}
+    missing = {metric.name for metric in all_metrics() if not any(name in drawn for name in metric.series)}
 
     assert missing == counted_once
 

@@ -19,7 +19,7 @@ from conduit_py.sdk import Lag, QueueCounts
 from conduit_py.store.memory import MemoryStore
 from conduit_py.telemetry.alerts import ALERTS
 from conduit_py.telemetry.export import BOARDS, export
-from conduit_py.telemetry.exposition import CONTENT_TYPE, metrics_text
+from conduit_py.telemetry.metrics_text import CONTENT_TYPE, metrics_text
 from conduit_py.telemetry.panels import Query
 from conduit_py.testing import Block, Fail, ScriptedDestination, ScriptedSource
 

@@ -1,4 +1,4 @@
-"""The metrics of a fleet: every one of the table, exactly as declared, with the values that the traffic gives."""
+"""The metrics of a fleet: every one that is declared, exactly as declared, with the values that the traffic gives."""
 
 import re
 from collections.abc import Mapping
@@ -16,12 +16,10 @@ from conduit_py.errors import FatalError
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.sdk import Lag, QueueCounts
 from conduit_py.store.memory import MemoryStore
-from conduit_py.stream.meter import DURATION_BOUNDS, Meter, Wait, WaitReason, empty
-from conduit_py.telemetry import table
+from conduit_py.stream.meter import DURATION_BOUNDS, WAIT_REASONS, Meter, Wait, WaitReason, empty
+from conduit_py.telemetry import metrics
 from conduit_py.telemetry.export import reference_page
-from conduit_py.telemetry.exposition import metrics_text
-from conduit_py.telemetry.sheet import MetricsText, labels_text
-from conduit_py.telemetry.waiting import REASONS, waits_of
+from conduit_py.telemetry.metrics_text import MetricsText, labels_text, metrics_text
 from conduit_py.testing import Block, EventLog, Fail, ScriptedDestination, ScriptedSource
 
 ROOT = Path(__file__).parent.parent.parent
@@ -94,10 +92,10 @@ async def test_every_metric_of_the_table_is_served_with_its_labels_and_none_besi
         if name.startswith("conduit_"):
             served.setdefault(name, set()).add(",".join(sorted({key for key, _ in labels} - {"le"})))
 
-    expected = {name: {",".join(sorted(metric.labels))} for metric in table.metrics() for name in table.series(metric)}
+    expected = {name: {",".join(sorted(metric.labels))} for metric in metrics.all_metrics() for name in metric.series}
     assert served == expected
     assert "_created" not in text
-    assert text.count("# HELP conduit_") == len(list(table.metrics()))
+    assert text.count("# HELP conduit_") == len(list(metrics.all_metrics()))
 
 
 async def test_counters_say_what_became_of_every_record(autojump_clock: MockClock) -> None:
@@ -173,35 +171,38 @@ async def test_each_pipeline_has_exactly_one_status(autojump_clock: MockClock) -
 def test_a_reason_is_a_word_of_the_table_whatever_follows_it() -> None:
     meter = Meter("to", "destination", waits=[Wait(WaitReason.BACK_OFF, "to: write failed: link 17 down")])
 
-    assert waits_of(meter) == dict.fromkeys(REASONS["destination"], False) | {"back-off": True}
+    reasons = dict.fromkeys((reason.value for reason in WAIT_REASONS["destination"]), 0)
+    assert metrics.WAITING.read(meter) == reasons | {"back-off": 1}
 
 
 def test_every_reason_in_the_data_plane_is_in_the_table() -> None:
-    said = set()
-    for path in (ROOT / "conduit_py" / "stream").glob("*.py"):
-        for call in re.findall(r"\.waiting\((.*)\)", path.read_text()):
-            said |= {word.partition(" after:")[0] for word in re.findall(r'"([^"]+)"', call)}
+    said: set[str] = set()
+    for folder in ("stream", "exactly_once"):
+        for path in (ROOT / "conduit_py" / folder).glob("*.py"):
+            if path.name != "meter.py":
+                said |= set(re.findall(r"\bWaitReason\.([A-Z_]+)", path.read_text()))
 
-    assert said == {reason for reasons in REASONS.values() for reason in reasons}
+    assert said == {reason.name for reasons in WAIT_REASONS.values() for reason in reasons}
+    assert said == {reason.name for reason in WaitReason}
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.sampled_from('\n"\\{}')))
 def test_any_label_comes_back_as_it_was(label: str) -> None:
-    sheet = MetricsText()
-    sheet.put(table.RECOVERIES, labels_text(pipeline_name=label), 3)
-    [family] = [each for each in text_string_to_metric_families(sheet.text()) if each.samples]
+    text = MetricsText()
+    text.put(metrics.RECOVERIES, labels_text({"pipeline_name": label}), 3)
+    [family] = [each for each in text_string_to_metric_families(text.text()) if each.samples]
 
     assert family.samples[0].labels == {"pipeline_name": label}
     assert family.samples[0].value == 3
 
 
 def test_buckets_hold_those_below_them_and_the_last_one_everything() -> None:
-    sheet, histogram = MetricsText(), empty(DURATION_BOUNDS)()
+    text, histogram = MetricsText(), empty(DURATION_BOUNDS)()
     histogram.observe(0.0007, 3)
     histogram.observe(0.3)
     histogram.observe(1000, 2)
-    sheet.put_histogram(table.PIPELINE_DURATION, labels_text(pipeline_name="p"), histogram)
-    seen = series(sheet.text())
+    text.put(metrics.PIPELINE_DURATION, labels_text({"pipeline_name": "p"}), histogram)
+    seen = series(text.text())
 
     def bucket(bound: str) -> float:
         return value(seen, "conduit_pipeline_execution_duration_seconds_bucket", pipeline_name="p", le=bound)

@@ -1,21 +1,21 @@
 """The dashboard of dead letters: what was refused, where, and what became of it."""
 
-from conduit_py.telemetry import table
-from conduit_py.telemetry.boards.parts import (
+from conduit_py.telemetry import metrics
+from conduit_py.telemetry.panels import (
     BY_NODE,
     BY_PIPELINE,
     CHOOSE_PIPELINE,
     OF_PIPELINE,
+    Board,
     bars,
     lines,
     number,
     quantiles,
 )
-from conduit_py.telemetry.panels import Board
 from conduit_py.telemetry.promql import rate, share_of_time
 
-_READ = rate(table.READ, OF_PIPELINE, by="pipeline_name")
-_NACKED = rate(table.NACKED, OF_PIPELINE, by="pipeline_name")
+_READ = rate(metrics.READ, OF_PIPELINE, by="pipeline_name")
+_NACKED = rate(metrics.NACKED, OF_PIPELINE, by="pipeline_name")
 
 DEAD_LETTERS = Board(
     "dead-letters",
@@ -25,28 +25,28 @@ DEAD_LETTERS = Board(
         "Now": (
             number(
                 "Dead letters kept",
-                f"sum({table.LETTERS.name}{{{OF_PIPELINE}}})",
+                f"sum({metrics.LETTERS.name}{{{OF_PIPELINE}}})",
                 "short",
                 "In the journal, kept or queued to be sent again.",
                 bad=1,
             ),
             number(
                 "Dead letters, last hour",
-                f"sum(increase({table.DEAD_LETTERED.name}{{{OF_PIPELINE}}}[1h]))",
+                f"sum(increase({metrics.DEAD_LETTERED.name}{{{OF_PIPELINE}}}[1h]))",
                 "short",
                 "Taken by the handlers of the chosen pipelines.",
                 bad=1,
             ),
             number(
                 "Refused, last hour",
-                f"sum(increase({table.NACKED.name}{{{OF_PIPELINE}}}[1h]))",
+                f"sum(increase({metrics.NACKED.name}{{{OF_PIPELINE}}}[1h]))",
                 "short",
                 "Records that some node refused.",
                 bad=1,
             ),
             number(
                 "Pipelines degraded",
-                f'sum({table.PIPELINE_STATUS.name}{{{OF_PIPELINE}, status="degraded"}})',
+                f'sum({metrics.PIPELINE_STATUS.name}{{{OF_PIPELINE}, status="degraded"}})',
                 "none",
                 "A refusal that the dead-letter policy does not allow degrades its pipeline.",
                 bad=1,
@@ -57,14 +57,14 @@ DEAD_LETTERS = Board(
                 "Dead letters",
                 "cps",
                 "Per second, taken by the handler.",
-                (rate(table.DEAD_LETTERED, OF_PIPELINE, by="pipeline_name"), BY_PIPELINE),
+                (rate(metrics.DEAD_LETTERED, OF_PIPELINE, by="pipeline_name"), BY_PIPELINE),
             ),
             lines(
                 "In the journal",
                 "short",
                 "Kept until somebody acts, or queued to be sent again.",
                 (
-                    f"sum by (pipeline_name, state) ({table.LETTERS.name}{{{OF_PIPELINE}}})",
+                    f"sum by (pipeline_name, state) ({metrics.LETTERS.name}{{{OF_PIPELINE}}})",
                     f"{BY_PIPELINE} {{{{state}}}}",
                 ),
             ),
@@ -72,19 +72,19 @@ DEAD_LETTERS = Board(
                 "Size of the journal",
                 "bytes",
                 "What the letters take on disk.",
-                (f"sum by (pipeline_name) ({table.LETTERS_BYTES.name}{{{OF_PIPELINE}}})", BY_PIPELINE),
+                (f"sum by (pipeline_name) ({metrics.LETTERS_BYTES.name}{{{OF_PIPELINE}}})", BY_PIPELINE),
             ),
             lines(
                 "Delivered by replay",
                 "cps",
                 "Letters per second that were sent again and taken.",
-                (rate(table.REPLAYED, OF_PIPELINE, by="pipeline_name"), BY_PIPELINE),
+                (rate(metrics.REPLAYED, OF_PIPELINE, by="pipeline_name"), BY_PIPELINE),
             ),
             lines(
                 "Refused by node",
                 "cps",
                 "Records per second. A destination that refuses what another accepts shows here.",
-                (rate(table.NACKED, OF_PIPELINE, by="pipeline_name, node"), BY_NODE),
+                (rate(metrics.NACKED, OF_PIPELINE, by="pipeline_name, node"), BY_NODE),
             ),
             lines(
                 "Share refused",
@@ -95,14 +95,14 @@ DEAD_LETTERS = Board(
             quantiles(
                 "Calls of the handler",
                 "For the letters of one commit.",
-                table.DLQ_DURATION,
+                metrics.DLQ_DURATION,
                 OF_PIPELINE,
                 "pipeline_name, plugin",
                 f"{BY_PIPELINE} {{{{plugin}}}}",
             ),
             bars(
                 "Where records are refused, last hour",
-                f"topk(20, sum by (pipeline_name, node) (increase({table.NACKED.name}{{{OF_PIPELINE}}}[1h])))",
+                f"topk(20, sum by (pipeline_name, node) (increase({metrics.NACKED.name}{{{OF_PIPELINE}}}[1h])))",
                 BY_NODE,
                 "short",
                 "The 20 nodes that refused most.",
@@ -112,7 +112,7 @@ DEAD_LETTERS = Board(
                 "percentunit",
                 "The share of time that commits waited for the dead-letter handler.",
                 (
-                    share_of_time(table.WAITING, f'{OF_PIPELINE}, reason="dead letters"', by="pipeline_name"),
+                    share_of_time(metrics.WAITING, f'{OF_PIPELINE}, reason="dead letters"', by="pipeline_name"),
                     BY_PIPELINE,
                 ),
             ),

@@ -1,17 +1,17 @@
 """The dashboard of a node: its calls, batches, queue and refusals."""
 
-from conduit_py.telemetry import table
-from conduit_py.telemetry.boards.parts import (
+from conduit_py.telemetry import metrics
+from conduit_py.telemetry.panels import (
     BY_COMPONENT,
     BY_NODE,
     CHOOSE_NODE,
     CHOOSE_PIPELINE,
     OF_COMPONENT,
     OF_NODE,
+    Board,
     lines,
     quantiles,
 )
-from conduit_py.telemetry.panels import Board
 from conduit_py.telemetry.promql import mean, now, quantile, rate, share_of_time
 
 NODE = Board(
@@ -24,37 +24,37 @@ NODE = Board(
                 "Records",
                 "cps",
                 "Per second: read, processed or written.",
-                (rate(table.READ, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} read"),
-                (rate(table.PROCESSED, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} processed"),
-                (rate(table.WRITTEN, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} written"),
+                (rate(metrics.READ, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} read"),
+                (rate(metrics.PROCESSED, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} processed"),
+                (rate(metrics.WRITTEN, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} written"),
             ),
             lines(
                 "Refused, filtered, tried again",
                 "cps",
                 "Per second. Retries are of calls, the others of records.",
-                (rate(table.NACKED, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} refused"),
-                (rate(table.FILTERED, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} filtered"),
-                (rate(table.RETRIES, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} retries"),
+                (rate(metrics.NACKED, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} refused"),
+                (rate(metrics.FILTERED, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} filtered"),
+                (rate(metrics.RETRIES, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} retries"),
             ),
             lines(
                 "Batches",
                 "cps",
                 "Per second.",
-                (rate(table.BATCH_SIZE, OF_NODE, by="pipeline_name, node", part="count"), BY_NODE),
+                (rate(metrics.BATCH_SIZE, OF_NODE, by="pipeline_name, node", part="count"), BY_NODE),
             ),
             lines(
                 "Batch size",
                 "short",
                 "Records in a batch: the mean and the 99th percentile.",
-                (mean(table.BATCH_SIZE, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} mean"),
-                (quantile(0.99, table.BATCH_SIZE, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} p99"),
+                (mean(metrics.BATCH_SIZE, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} mean"),
+                (quantile(0.99, metrics.BATCH_SIZE, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} p99"),
             ),
         ),
         "Time": (
             quantiles(
                 "Calls of processors",
                 "For one batch.",
-                table.PROCESSOR_DURATION,
+                metrics.PROCESSOR_DURATION,
                 OF_COMPONENT,
                 "pipeline_name, component_id",
                 BY_COMPONENT,
@@ -62,7 +62,7 @@ NODE = Board(
             quantiles(
                 "Writes of destinations",
                 "Of one batch.",
-                table.CONNECTOR_DURATION,
+                metrics.CONNECTOR_DURATION,
                 OF_COMPONENT,
                 "pipeline_name, component_id",
                 BY_COMPONENT,
@@ -70,7 +70,7 @@ NODE = Board(
             quantiles(
                 "Persists",
                 "A destination's flush, or the save of a source's position.",
-                table.PERSIST_DURATION,
+                metrics.PERSIST_DURATION,
                 OF_NODE,
                 "pipeline_name, node",
                 BY_NODE,
@@ -80,14 +80,14 @@ NODE = Board(
                 "percentunit",
                 "The share of time that calls took.",
                 (
-                    rate(table.PROCESSOR_DURATION, OF_COMPONENT, by="pipeline_name, component_id", part="sum"),
+                    rate(metrics.PROCESSOR_DURATION, OF_COMPONENT, by="pipeline_name, component_id", part="sum"),
                     BY_COMPONENT,
                 ),
                 (
-                    rate(table.CONNECTOR_DURATION, OF_COMPONENT, by="pipeline_name, component_id", part="sum"),
+                    rate(metrics.CONNECTOR_DURATION, OF_COMPONENT, by="pipeline_name, component_id", part="sum"),
                     f"{BY_COMPONENT} write",
                 ),
-                (rate(table.PERSIST_DURATION, OF_NODE, by="pipeline_name, node", part="sum"), f"{BY_NODE} persist"),
+                (rate(metrics.PERSIST_DURATION, OF_NODE, by="pipeline_name, node", part="sum"), f"{BY_NODE} persist"),
             ),
         ),
         "Waiting": (
@@ -95,20 +95,23 @@ NODE = Board(
                 "Waiting",
                 "percentunit",
                 "The share of time that the node waited for what.",
-                (share_of_time(table.WAITING, OF_NODE, by="pipeline_name, node, reason"), f"{BY_NODE}: {{{{reason}}}}"),
+                (
+                    share_of_time(metrics.WAITING, OF_NODE, by="pipeline_name, node, reason"),
+                    f"{BY_NODE}: {{{{reason}}}}",
+                ),
             ),
             lines(
                 "Queue",
                 "short",
                 "Batches that wait before the node.",
-                (now(table.QUEUE_DEPTH, OF_NODE, by="pipeline_name, node"), BY_NODE),
+                (now(metrics.QUEUE_DEPTH, OF_NODE, by="pipeline_name, node"), BY_NODE),
             ),
             lines(
                 "Taps",
                 "short",
                 "Who looks at the records of the node, and how many sampled records a second were not read in time.",
-                (now(table.TAPS, OF_COMPONENT, by="pipeline_name, component_id"), f"{BY_COMPONENT} taps"),
-                (rate(table.TAP_DROPS, OF_COMPONENT, by="pipeline_name, component_id"), f"{BY_COMPONENT} dropped"),
+                (now(metrics.TAPS, OF_COMPONENT, by="pipeline_name, component_id"), f"{BY_COMPONENT} taps"),
+                (rate(metrics.TAP_DROPS, OF_COMPONENT, by="pipeline_name, component_id"), f"{BY_COMPONENT} dropped"),
             ),
         ),
     },

@@ -1,14 +1,14 @@
 """The dashboard of the process: CPU, memory, files, tasks, garbage collection."""
 
-from conduit_py.telemetry import table
-from conduit_py.telemetry.boards.parts import (
+from conduit_py.telemetry import metrics
+from conduit_py.telemetry.panels import (
     CHOOSE_INSTANCE,
     OF_INSTANCE,
+    Board,
     lines,
 )
-from conduit_py.telemetry.panels import Board
 
-_OF_OURS = f"and on (instance, job) {table.INFO.name}{{{OF_INSTANCE}}}"
+_OF_OURS = f"and on (instance, job) {metrics.INFO.name}{{{OF_INSTANCE}}}"
 """Every Python process that is scraped has these metrics; only ours are shown."""
 
 
@@ -54,8 +54,8 @@ RUNTIME = Board(
                 "Tasks and threads",
                 "short",
                 "Tasks in the event loop grow with the pipelines; threads with the connectors that block.",
-                (f"{table.TASKS.name}{{{OF_INSTANCE}}}", "{{instance}} tasks"),
-                (f"{table.THREADS.name}{{{OF_INSTANCE}}}", "{{instance}} threads"),
+                (f"{metrics.TASKS.name}{{{OF_INSTANCE}}}", "{{instance}} tasks"),
+                (f"{metrics.THREADS.name}{{{OF_INSTANCE}}}", "{{instance}} threads"),
             ),
             lines(
                 "Garbage collections",
@@ -75,7 +75,7 @@ RUNTIME = Board(
                 "conduit-py",
                 "none",
                 "Servers by version.",
-                (f"count by (version) ({table.INFO.name}{{{OF_INSTANCE}}})", "{{version}}"),
+                (f"count by (version) ({metrics.INFO.name}{{{OF_INSTANCE}}})", "{{version}}"),
             ),
             lines(
                 "Python",

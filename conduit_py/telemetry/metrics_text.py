@@ -1,0 +1,151 @@
+"""The metrics of a fleet, read when they are asked for and written in the text format of Prometheus."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_latest
+
+from conduit_py.graph.node import Graph, connector_label
+from conduit_py.lifecycle.fleet import Fleet, Member
+from conduit_py.sdk.destination import DestinationConnector
+from conduit_py.store.letter_table import LetterCount
+from conduit_py.store.stored_letter import LetterState
+from conduit_py.stream.meter import Histogram, Meter, NodeKind
+from conduit_py.telemetry import metrics
+from conduit_py.telemetry.metric import Metric, Reading
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+"""The content type of `metrics_text`."""
+
+FLEET_METRICS = [metric for group in metrics.FLEET_GROUPS for metric in group.metrics]
+PIPELINE_METRICS = [metric for group in metrics.PIPELINE_GROUPS for metric in group.metrics]
+NODE_KINDS: tuple[NodeKind, ...] = ("source", "processor", "destination", "dead_letters")
+NODE_METRICS = {
+    kind: [metric for group in metrics.NODE_GROUPS for metric in group.metrics if kind in metric.nodes]
+    for kind in NODE_KINDS
+}
+
+
+def metrics_text(fleet: Fleet) -> bytes:
+    """Everything known about the fleet and its process at this instant, in the text format of Prometheus.
+
+    Call it in the event loop in which the fleet runs. What processors and connectors registered with
+    prometheus_client on their own is part of it.
+    """
+    return collect(fleet).text().encode() + generate_latest(REGISTRY)
+
+
+def collect(fleet: Fleet) -> "MetricsText":
+    """Read every metric. Nothing else runs before it returns, so all values are of one instant."""
+    text = MetricsText()
+    text.add(FLEET_METRICS, fleet, {})
+    letters: dict[str, dict[LetterState, LetterCount]] = {}
+    for count in fleet.letters.box.counts:
+        letters.setdefault(count.pipeline, {})[count.state] = count
+    for member in fleet:
+        _add_pipeline(text, member, letters.get(member.pipeline.id, {}))
+    return text
+
+
+def _add_pipeline(text: "MetricsText", member: Member, letters: Mapping[LetterState, LetterCount]) -> None:
+    name, progress = member.pipeline.id, member.progress()
+    sample = metrics.PipelineSample(member, progress, letters)
+    text.add(PIPELINE_METRICS, sample, {"pipeline_name": name, "plugin": _handler_label(member.graph)})
+    for node in member.graph.nodes:
+        text.add(metrics.TAP.metrics, member.taps.point(node), {"pipeline_name": name, "component_id": node})
+    for meter in progress.nodes if progress else ():
+        text.add(NODE_METRICS[meter.kind], meter, _node_labels(name, member.graph, meter))
+
+
+def _node_labels(pipeline: str, graph: Graph, meter: Meter) -> dict[str, str]:
+    # A pipeline that was replaced may still have meters of nodes it no longer has.
+    node = graph.nodes.get(meter.node)
+    plugin = node.label if node is not None else ""
+    return {
+        "pipeline_name": pipeline,
+        "node": meter.node,
+        "component_id": meter.node,
+        "plugin": plugin,
+        "processor": plugin,
+        "type": meter.kind,
+    }
+
+
+def _handler_label(graph: Graph) -> str:
+    handler = graph.pipeline.dead_letters.handler
+    if isinstance(handler, DestinationConnector):
+        return connector_label(handler)
+    return handler if isinstance(handler, str) else getattr(handler, "__name__", type(handler).__name__)
+
+
+class MetricsText:
+    """Takes values of the declared metrics in any order, and returns them as one text, family by family.
+
+    The lines are written here and not by prometheus_client, which takes ten times as long: a fleet of
+    200 pipelines has 40,000 lines, and nothing else runs meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[str]] = {metric.name: [] for metric in metrics.all_metrics()}
+
+    def add(self, declared: Iterable[Metric], subject: object, labels: Mapping[str, str]) -> None:
+        """Read the metrics from a subject. `labels` has the value of every label that follows from the subject."""
+        texts: dict[tuple[str, ...], str] = {}
+        for metric in declared:
+            names = metric.labels[:-1] if metric.own_label else metric.labels
+            # Most metrics of a node share their labels, and escaping them is most of the work.
+            if names not in texts:
+                texts[names] = labels_text({name: labels[name] for name in names})
+            self.put(metric, texts[names], metric.read(subject))
+
+    def put(self, metric: Metric, labels: str, reading: Reading) -> None:
+        """Add what was read of one metric. `labels` are as `labels_text` returns them."""
+        if reading is None:
+            return
+        if isinstance(reading, Histogram):
+            self._put_histogram(metric, labels, reading)
+        elif isinstance(reading, Mapping):
+            for value, number in reading.items():
+                own = labels_text({metric.own_label or "": value})
+                self._put_number(metric, f"{labels},{own}" if labels else own, number)
+        else:
+            self._put_number(metric, labels, reading)
+
+    def text(self) -> str:
+        """Everything so far, with what each metric means."""
+        return "".join(self._family(metric) for metric in metrics.all_metrics())
+
+    def _put_number(self, metric: Metric, labels: str, value: float) -> None:
+        braced = f"{{{labels}}}" if labels else ""
+        self._lines[metric.name].append(f"{metric.name}{braced} {value}")
+
+    def _put_histogram(self, metric: Metric, labels: str, histogram: Histogram) -> None:
+        lines, name = self._lines[metric.name], metric.name
+        bucket = f'{name}_bucket{{{labels},le="'
+        # In this format every bucket also counts the values of those below it.
+        reached = 0
+        for bound, count in zip(_bounds(histogram.bounds), histogram.counts, strict=True):
+            reached += count
+            lines.append(f"{bucket}{bound}{reached}")
+        lines.append(f"{name}_sum{{{labels}}} {histogram.total}")
+        lines.append(f"{name}_count{{{labels}}} {reached}")
+
+    def _family(self, metric: Metric) -> str:
+        meaning = metric.meaning.replace("\\", r"\\").replace("\n", r"\n")
+        head = f"# HELP {metric.name} {meaning}\n# TYPE {metric.name} {metric.kind}\n"
+        lines = self._lines[metric.name]
+        return head + "\n".join(lines) + "\n" if lines else head
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Labels as they stand between the braces."""
+    return ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+@cache
+def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    return tuple(f'{bound}"}} ' for bound in (*bounds, "+Inf"))

@@ -193,7 +193,7 @@ async def test_the_document_describes_every_route_and_its_errors(
         assert {"400", "401", "403", "413", "422", "500"} <= set(answers), (path, method)
         for status, answer in answers.items():
             if status.startswith("4"):
-                assert answer["content"]["application/json"]["schema"]["$ref"].endswith("/FaultAnswer")
+                assert answer["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorAnswer")
 
 
 async def test_a_method_that_is_not_allowed_is_told_all_that_are(

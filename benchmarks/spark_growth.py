@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from process_tree import peak_mb, processes, reset_peaks
 from pyspark.sql import SparkSession
 
 from benchmarks.spark_engine import run
 from benchmarks.spark_measure import ROLES, Line, Meter, Role, role_of
 from benchmarks.workload import write_input
 from conduit_py.spark.session.options import SparkOptions
-from conduit_py.testing.process_tree import peak_mb, processes, reset_peaks
 
 SIZES = (1, 2, 4)
 

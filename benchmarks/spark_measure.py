@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-
-from conduit_py.testing.process_tree import Process, processes
+from process_tree import Process, processes
 
 Measure = Literal["seconds", "cpu_seconds"]
 

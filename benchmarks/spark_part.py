@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from spark_cluster import SparkCluster
 
 from benchmarks import spark_ends, spark_engine, spark_growth, spark_job, spark_latency
 from benchmarks.spark_measure import Line, Meter, Used, absolute, digest, in_own_process, ratio, report, rounds
 from benchmarks.workload import write_input
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.spark.session.shared_session import shared
-from conduit_py.testing.spark_cluster import SparkCluster
 
 LOCAL = SparkOptions(master="local[2,4]")
 DELIVERIES: tuple[spark_engine.Delivery, ...] = ("at_least_once", "exactly_once")

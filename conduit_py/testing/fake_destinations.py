@@ -19,7 +19,7 @@ from conduit_py.testing.fault_injection import durable
 
 
 class FakeStorage:
-    """What one destination holds: what readers see, and what only it knows. Records are known by their numbers."""
+    """What one destination holds: what readers see, and what is internal. Records are identified by their numbers."""
 
     def __init__(self) -> None:
         self.visible: list[int] = []
@@ -35,7 +35,7 @@ class FakeStorage:
 
     def check(self, fence: int) -> None:
         if self.checks_fences and fence < self.fence:
-            raise Fenced(f"the vault knows fence {self.fence}")
+            raise Fenced(f"the storage has fence {self.fence}")
 
     def show(self, numbers: Sequence[int]) -> None:
         self.visible += numbers
@@ -43,7 +43,7 @@ class FakeStorage:
 
 
 class FakeDestinationOptions(Options):
-    """What a vault destination is told."""
+    """The options of every fake destination."""
 
     storage: Annotated[InstanceOf[FakeStorage], Field(description="where everything is kept; survives runs")]
     refuses: Annotated[InstanceOf[set[int]], Field(description="the numbers of records that are refused")] = Field(
@@ -66,13 +66,13 @@ class _FakeDestination(sdk.DestinationConnector[FakeDestinationOptions]):
         numbers = {index: int(record.payload["n"]) for index, record in enumerate(batch)}
         for number in numbers.values():
             if number in self.options.breaks:
-                raise ValueError(f"the vault breaks at {number}")
+                raise ValueError(f"the storage breaks at {number}")
         refused = {index: f"{n} is refused" for index, n in numbers.items() if n in self.options.refuses}
         return {index: n for index, n in numbers.items() if index not in refused}, refused
 
 
 class FakeKeyedDestination(_FakeDestination):
-    """D1: writes a record once under its delivery key, however often it comes."""
+    """Writes a record once under its delivery key, however often it comes."""
 
     guarantee: ClassVar[WriteGuarantee] = WriteGuarantee.IDEMPOTENT
 
@@ -87,7 +87,7 @@ class FakeKeyedDestination(_FakeDestination):
 
 
 class FakeStagedDestination(_FakeDestination, sdk.StagedDestination[FakeDestinationOptions]):
-    """D3: keeps what is written aside until it is told to show it."""
+    """Stages what is written and makes it visible in `apply`."""
 
     async def open(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -133,7 +133,7 @@ class FakeStagedDestination(_FakeDestination, sdk.StagedDestination[FakeDestinat
 
 
 class FakeTransactionalDestination(FakeStagedDestination, sdk.TransactionalDestination[FakeDestinationOptions]):
-    """D2: shows what was written in the very step that keeps the changes."""
+    """Makes what was written visible in the same operation that stores the changes of the transaction."""
 
     async def claim(self, owner: str, fence: int) -> bytes | None:
         async with durable("home.claim"):

@@ -1,8 +1,19 @@
-"""Faults: durable operations of runs in one process, each of which may be the last, or be long put off.
+"""Fault injection inside one process: kill or freeze a run at a durable operation, or cut the power at any moment.
 
-A run here is everything that happens in a task tree started with `as_run`. What it makes durable it does
-inside `Faults.durable`, so that the harness can kill it right before or right after, or freeze it there
-and let it go on much later, when another run has taken over: a zombie.
+`FaultyRun` runs code in which every durable operation stands in a `durable` block. It can kill the run right
+before or right after one of them, or freeze it there. A frozen run that continues after another run has taken
+over is a zombie.
+
+`run_with_outage` works with scripted connectors. Every event of their log, and every write of an `OutageStore`,
+is a moment. At the chosen one the power is cut: it and all later ones never happen, and the run is cancelled.
+Log and store then hold what a restart would find. Trying every moment shows that none loses a record:
+
+    for moment in itertools.count():
+        log, store = EventLog(), …
+        struck = await run_with_outage(pipeline_of(log), log=log, moment=moment)
+        await pipeline_of(log)()
+        assert log.numbers() …
+        if not struck: break
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,7 +41,7 @@ class FaultPoint(NamedTuple):
 
 
 class FaultyRun:
-    """One run: what becomes of it, and what it has done."""
+    """One run that may be killed or frozen at a durable operation. It lists its operations."""
 
     def __init__(self, *, killed_at: FaultPoint | None = None, frozen_at: FaultPoint | None = None) -> None:
         self.killed_at = killed_at
@@ -43,8 +54,8 @@ class FaultyRun:
         """Called after every durable operation."""
         self.scope = trio.CancelScope()
 
-    async def live(self, work: Callable[[], Awaitable[Any]]) -> bool:
-        """Do the work as this run; False when it was killed on the way."""
+    async def run(self, work: Callable[[], Awaitable[Any]]) -> bool:
+        """Do the work as this run. Return False when it was killed."""
         token = _RUN.set(self)
         try:
             with self.scope:
@@ -53,11 +64,12 @@ class FaultyRun:
             _RUN.reset(token)
         return not self.dead
 
-    async def passes(self, point: FaultPoint) -> None:
+    async def reach(self, point: FaultPoint) -> None:
+        """Go past this point, unless the run is killed or frozen there."""
         if self.dead or point == self.killed_at:
             self.dead = True
             self.scope.cancel()
-            # Whoever is shielded from that must not do anything either: a dead process does not.
+            # Tasks that are shielded from the cancellation must not continue either: a dead process does nothing.
             await trio.sleep_forever()
         if point == self.frozen_at:
             self.frozen.set()
@@ -66,7 +78,7 @@ class FaultyRun:
 
 @asynccontextmanager
 async def durable(name: str) -> AsyncIterator[None]:
-    """What is done in the block, without waiting, lasts. Outside of a run nothing can befall it."""
+    """A durable operation: what the block does, without waiting. Outside of a FaultyRun it is not interrupted."""
     run = _RUN.get(None)
     await trio.lowlevel.checkpoint()
     if run is None:
@@ -74,14 +86,14 @@ async def durable(name: str) -> AsyncIterator[None]:
         return
     number = len(run.operations)
     run.operations.append(name)
-    await run.passes(FaultPoint(number, "before"))
+    await run.reach(FaultPoint(number, "before"))
     yield
     run.on_operation()
-    await run.passes(FaultPoint(number, "after"))
+    await run.reach(FaultPoint(number, "after"))
 
 
 class Outage:
-    """Strikes at the moment with this number, counted from 0, and cancels its scope."""
+    """A power cut at the moment with this number, counted from 0. It cancels its scope."""
 
     def __init__(self, moment: int) -> None:
         self.scope = trio.CancelScope()
@@ -89,7 +101,7 @@ class Outage:
         self._left = moment
 
     def pass_moment(self) -> bool:
-        """Whether the next moment still happens."""
+        """Count one moment. Return False if it does not happen any more."""
         if self._left == 0:
             self.struck = True
             self.scope.cancel()
@@ -99,14 +111,14 @@ class Outage:
 
 
 async def run_with_outage(main: Callable[..., Awaitable[Any]], *args: Any, log: EventLog, moment: int) -> bool:
-    """Run `main(*args)` up to this moment of the log; False when it ended before that, by itself."""
+    """Run `main(*args)` up to this moment of the log. Return False when it ended by itself before that."""
     outage = Outage(moment)
     log.outage = outage
     try:
         with outage.scope:
             await main(*args)
     except Exception:
-        # What a process would have raised after it was killed is nobody's concern.
+        # A killed process raises nothing.
         if not outage.struck:
             raise
     finally:
@@ -115,7 +127,7 @@ async def run_with_outage(main: Callable[..., Awaitable[Any]], *args: Any, log: 
 
 
 class OutageStore(MemoryStore):
-    """A memory store that stands in the world of a log: its writes are moments of it, with an event each."""
+    """A memory store whose writes are moments of an event log, so that an outage can cut them off."""
 
     def __init__(self, log: EventLog) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from exactly_once_scenario import Numbers
 from trio.testing import MockClock
 
 from conduit_py import Batch, Destination, Pipeline, Record, Source, State, TransactionLimits, processor
@@ -21,7 +22,6 @@ from conduit_py.store.store import Kind, Store
 from conduit_py.store.tables import Tables
 from conduit_py.testing import run_to_end
 from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage
-from conduit_py.testing.transaction_world import Numbers
 
 T = TypeVar("T")
 

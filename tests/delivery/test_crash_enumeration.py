@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Mapping
 
 import pytest
+from crash_enumeration import Enumeration
+from exactly_once_scenario import ExactlyOnceScenario, ScenarioStore
 
 from conduit_py.exactly_once.checkpoint import Checkpoint
 from conduit_py.exactly_once.commit_together import CommitTogether
@@ -19,116 +21,119 @@ from conduit_py.store.claim import Changes, Claim
 from conduit_py.store.store import Store
 from conduit_py.store.tables import Tables
 from conduit_py.stream.commit import RunParts, Task
-from conduit_py.testing.enumeration import Enumeration
-from conduit_py.testing.transaction_world import TransactionWorld, WorldStore
 
 EVERY = 1 if os.environ.get("CONDUIT_ENUMERATE") == "all" else 13
 """A prime number, so that over the pairs every moment has its turn."""
 
 
-def world_with_home() -> TransactionWorld:
-    return TransactionWorld(with_home=True)
+def scenario_with_home() -> ExactlyOnceScenario:
+    return ExactlyOnceScenario(with_home=True)
 
 
-def world_without_home() -> TransactionWorld:
-    return TransactionWorld(with_home=False)
+def scenario_without_home() -> ExactlyOnceScenario:
+    return ExactlyOnceScenario(with_home=False)
 
 
-BOTH = pytest.mark.parametrize("world", [world_with_home, world_without_home])
-
-
-@BOTH
-def test_i4_i6_i8_i11_i12_killed_once(world: Callable[[], TransactionWorld]) -> None:
-    report = Enumeration(world).killed_once()
-
-    assert report.broken == {}
-    assert report.scenarios >= 40
+BOTH = pytest.mark.parametrize("scenario", [scenario_with_home, scenario_without_home])
 
 
 @BOTH
-def test_i8_killed_twice(world: Callable[[], TransactionWorld]) -> None:
-    report = Enumeration(world, every=EVERY).killed_twice()
+def test_i4_i6_i8_i11_i12_killed_once(scenario: Callable[[], ExactlyOnceScenario]) -> None:
+    report = Enumeration(scenario).kill_once()
 
     assert report.broken == {}
-    assert report.scenarios >= 1000 // EVERY
+    assert report.trials >= 40
 
 
 @BOTH
-def test_i3_i7_zombies_change_nothing(world: Callable[[], TransactionWorld]) -> None:
-    report = Enumeration(world, every=EVERY).haunted()
+def test_i8_killed_twice(scenario: Callable[[], ExactlyOnceScenario]) -> None:
+    report = Enumeration(scenario, every=EVERY).kill_twice()
 
     assert report.broken == {}
-    assert report.scenarios >= 500 // EVERY
+    assert report.trials >= 1000 // EVERY
+
+
+@BOTH
+def test_i3_i7_zombies_change_nothing(scenario: Callable[[], ExactlyOnceScenario]) -> None:
+    report = Enumeration(scenario, every=EVERY).freeze_and_resume()
+
+    assert report.broken == {}
+    assert report.trials >= 500 // EVERY
 
 
 class TestDeferring:
     """GZ-T8 under attack: a processor has most transactions end before a record that is already read."""
 
     @pytest.mark.parametrize("with_home", [True, False])
-    def test_gz_t8_killed_once_while_records_are_deferred(self, with_home: bool) -> None:
-        report = Enumeration(lambda: TransactionWorld(with_home=with_home, deferring=True)).killed_once()
+    def test_gz_t8_kill_once_while_records_are_deferred(self, with_home: bool) -> None:
+        report = Enumeration(lambda: ExactlyOnceScenario(with_home=with_home, deferring=True)).kill_once()
 
         assert report.broken == {}
-        assert report.scenarios >= 50
+        assert report.trials >= 50
 
     @pytest.mark.parametrize("with_home", [True, False])
-    def test_gz_t8_killed_twice_and_haunted(self, with_home: bool) -> None:
-        def world() -> TransactionWorld:
-            return TransactionWorld(with_home=with_home, deferring=True)
+    def test_gz_t8_killed_twice_and_frozen(self, with_home: bool) -> None:
+        def scenario() -> ExactlyOnceScenario:
+            return ExactlyOnceScenario(with_home=with_home, deferring=True)
 
-        killed, haunted = Enumeration(world, every=EVERY).killed_twice(), Enumeration(world, every=EVERY).haunted()
+        killed, frozen = (
+            Enumeration(scenario, every=EVERY).kill_twice(),
+            Enumeration(scenario, every=EVERY).freeze_and_resume(),
+        )
 
-        assert (killed.broken, haunted.broken) == ({}, {})
-        assert killed.scenarios >= 1300 // EVERY
-        assert haunted.scenarios >= 600 // EVERY
+        assert (killed.broken, frozen.broken) == ({}, {})
+        assert killed.trials >= 1300 // EVERY
+        assert frozen.trials >= 600 // EVERY
 
 
 @BOTH
-def test_me_17_killed_once_while_the_pipeline_forwards_what_it_publishes(world: Callable[[], TransactionWorld]) -> None:
-    def forwarding() -> TransactionWorld:
-        return TransactionWorld(with_home=world().with_home, forwarding=True)
+def test_me_17_killed_once_while_the_pipeline_forwards_what_it_publishes(
+    scenario: Callable[[], ExactlyOnceScenario],
+) -> None:
+    def forwarding() -> ExactlyOnceScenario:
+        return ExactlyOnceScenario(with_home=scenario().with_home, forwarding=True)
 
-    report = Enumeration(forwarding).killed_once()
+    report = Enumeration(forwarding).kill_once()
 
     assert report.broken == {}
-    assert report.scenarios >= 60
+    assert report.trials >= 60
 
 
 class TestTheHarnessItself:
     """Without what the promise rests on, the harness must find violations, or it would prove nothing."""
 
     @BOTH
-    def test_no_fence_check(self, world: Callable[[], TransactionWorld]) -> None:
-        def unfenced() -> TransactionWorld:
-            made = world()
+    def test_no_fence_check(self, scenario: Callable[[], ExactlyOnceScenario]) -> None:
+        def unfenced() -> ExactlyOnceScenario:
+            made = scenario()
             made.store = UnfencedStore()
             for storage in made.storages.values():
                 storage.checks_fences = False
             return made
 
-        assert Enumeration(unfenced, only_one=True).haunted().broken
+        assert Enumeration(unfenced, only_one=True).freeze_and_resume().broken
 
     @BOTH
-    def test_no_resending_of_intents(self, world: Callable[[], TransactionWorld]) -> None:
-        assert Enumeration(world, with_participants(Forgetful), only_one=True).killed_once().broken
+    def test_no_resending_of_intents(self, scenario: Callable[[], ExactlyOnceScenario]) -> None:
+        assert Enumeration(scenario, with_participants(Forgetful), only_one=True).kill_once().broken
 
     @BOTH
-    def test_shown_before_the_commit(self, world: Callable[[], TransactionWorld]) -> None:
-        assert Enumeration(world, with_participants(Hasty), only_one=True).killed_once().broken
+    def test_shown_before_the_commit(self, scenario: Callable[[], ExactlyOnceScenario]) -> None:
+        assert Enumeration(scenario, with_participants(Hasty), only_one=True).kill_once().broken
 
     @BOTH
-    def test_acked_before_the_commit(self, world: Callable[[], TransactionWorld]) -> None:
-        assert Enumeration(world, HastyAck, only_one=True).killed_once().broken
+    def test_acked_before_the_commit(self, scenario: Callable[[], ExactlyOnceScenario]) -> None:
+        assert Enumeration(scenario, HastyAck, only_one=True).kill_once().broken
 
     @BOTH
-    def test_positions_past_what_is_held(self, world: Callable[[], TransactionWorld]) -> None:
-        def deferring() -> TransactionWorld:
-            return TransactionWorld(with_home=world().with_home, deferring=True)
+    def test_positions_past_what_is_held(self, scenario: Callable[[], ExactlyOnceScenario]) -> None:
+        def deferring() -> ExactlyOnceScenario:
+            return ExactlyOnceScenario(with_home=scenario().with_home, deferring=True)
 
-        assert Enumeration(deferring, PastTheHeld, only_one=True).killed_once().broken
+        assert Enumeration(deferring, PastTheHeld, only_one=True).kill_once().broken
 
 
-class UnfencedStore(WorldStore):
+class UnfencedStore(ScenarioStore):
     """Lets whoever comes commit, as if it held the newest claim."""
 
     async def claim(self, owner: str) -> Claim:
@@ -157,7 +162,7 @@ class Hasty(Participants):
     """Shows what is staged, and only then commits."""
 
     async def commit(self, claim: Claim, changes: Changes) -> None:
-        await self.apply(Checkpoint.decode("world", changes.checkpoint).intents)
+        await self.apply(Checkpoint.decode("scenario", changes.checkpoint).intents)
         await super().commit(claim, changes)
 
 

@@ -427,7 +427,7 @@ class TestHowItEnds:
 
         assert outcome.status is Status.DEGRADED
         assert outcome.error is not None
-        assert "ValueError: the vault breaks at 23" in outcome.error.message
+        assert "ValueError: the storage breaks at 23" in outcome.error.message
         assert storage.visible == list(range(23))
         await run_to_end(pipeline(FakeStagedDestination(storage=storage)), store)
         assert (await kept(store))["seen"] == list(range(35))

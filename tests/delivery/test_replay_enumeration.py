@@ -9,62 +9,64 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from crash_enumeration import Enumeration
+from replay_scenario import ReplayScenario
 
 from conduit_py.exactly_once.checkpoint import Checkpoint
 from conduit_py.exactly_once.commit_together import CommitTogether
 from conduit_py.exactly_once.gate import Sealed
 from conduit_py.store.claim import Changes
-from conduit_py.testing.enumeration import Enumeration
-from conduit_py.testing.replay_world import ReplayWorld
 
 EVERY = 1 if os.environ.get("CONDUIT_ENUMERATE") == "all" else 29
 
 
-def world_with_home() -> ReplayWorld:
-    return ReplayWorld(with_home=True)
+def scenario_with_home() -> ReplayScenario:
+    return ReplayScenario(with_home=True)
 
 
-def world_without_home() -> ReplayWorld:
-    return ReplayWorld(with_home=False)
+def scenario_without_home() -> ReplayScenario:
+    return ReplayScenario(with_home=False)
 
 
-BOTH = pytest.mark.parametrize("world", [world_with_home, world_without_home])
-
-
-@BOTH
-def test_i4_i6_i8_i11_a_letter_is_delivered_once_however_its_run_is_killed(world: Callable[[], ReplayWorld]) -> None:
-    report = Enumeration(world).killed_once()
-
-    assert report.broken == {}
-    assert report.scenarios >= 50
+BOTH = pytest.mark.parametrize("scenario", [scenario_with_home, scenario_without_home])
 
 
 @BOTH
-def test_i8_killed_twice(world: Callable[[], ReplayWorld]) -> None:
-    report = Enumeration(world, every=EVERY).killed_twice()
+def test_i4_i6_i8_i11_a_letter_is_delivered_once_however_its_run_is_killed(
+    scenario: Callable[[], ReplayScenario],
+) -> None:
+    report = Enumeration(scenario).kill_once()
 
     assert report.broken == {}
-    assert report.scenarios >= 1000 // EVERY
+    assert report.trials >= 50
 
 
 @BOTH
-def test_i7_a_zombie_neither_delivers_nor_settles_a_letter(world: Callable[[], ReplayWorld]) -> None:
-    report = Enumeration(world, every=EVERY).haunted()
+def test_i8_killed_twice(scenario: Callable[[], ReplayScenario]) -> None:
+    report = Enumeration(scenario, every=EVERY).kill_twice()
 
     assert report.broken == {}
-    assert report.scenarios >= 500 // EVERY
+    assert report.trials >= 1000 // EVERY
+
+
+@BOTH
+def test_i7_a_zombie_neither_delivers_nor_settles_a_letter(scenario: Callable[[], ReplayScenario]) -> None:
+    report = Enumeration(scenario, every=EVERY).freeze_and_resume()
+
+    assert report.broken == {}
+    assert report.trials >= 500 // EVERY
 
 
 class TestTheHarnessItself:
     """Without what the promise rests on, the harness must find violations, or it would prove nothing."""
 
     @BOTH
-    def test_letters_forgotten_before_the_commit(self, world: Callable[[], ReplayWorld]) -> None:
-        assert Enumeration(world, Hasty, only_one=True).killed_once().broken
+    def test_letters_forgotten_before_the_commit(self, scenario: Callable[[], ReplayScenario]) -> None:
+        assert Enumeration(scenario, Hasty, only_one=True).kill_once().broken
 
     @BOTH
-    def test_nothing_about_letters_in_the_commit(self, world: Callable[[], ReplayWorld]) -> None:
-        assert Enumeration(world, Forgetful, only_one=True).killed_once().broken
+    def test_nothing_about_letters_in_the_commit(self, scenario: Callable[[], ReplayScenario]) -> None:
+        assert Enumeration(scenario, Forgetful, only_one=True).kill_once().broken
 
 
 class Hasty(CommitTogether):
@@ -80,6 +82,6 @@ class Forgetful(CommitTogether):
 
     def _changes(self, sealed: Sealed, intents: dict[str, bytes]) -> Changes:
         changes = super()._changes(sealed, intents)
-        checkpoint = Checkpoint.decode("world", changes.checkpoint)
+        checkpoint = Checkpoint.decode("scenario", changes.checkpoint)
         changes.checkpoint = msgspec.structs.replace(checkpoint, replayed=[]).encode()
         return changes

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 from conduit_connectors import memory
+from exactly_once_scenario import Numbers
 from trio.testing import MockClock
 
 from conduit_py import Destination, Pipeline, Record, Source, State, TransactionLimits, processor, sdk
@@ -22,7 +23,6 @@ from conduit_py.testing.fake_destinations import (
     FakeStorage,
     FakeTransactionalDestination,
 )
-from conduit_py.testing.transaction_world import Numbers
 
 
 @processor(state=True)

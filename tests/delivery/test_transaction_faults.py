@@ -88,19 +88,19 @@ def _batch(*numbers: int) -> Batch:
 
 
 class FragileVault(FakeStorage):
-    """A vault whose destination fails for good in the call named here."""
+    """A storage whose destination fails for good in the call named here."""
 
     failing: str | None = None
     torn_down = 0
 
 
 class FragileDestination(FakeStagedDestination):
-    """Fails where its vault says so."""
+    """Fails where its storage says so."""
 
     def _reached(self, call: str) -> None:
         assert isinstance(self.storage, FragileVault)
         if call == self.storage.failing:
-            raise sdk.FatalError(f"the vault fails to {call}")
+            raise sdk.FatalError(f"the storage fails to {call}")
 
     async def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         self._reached("begin")
@@ -139,7 +139,7 @@ class TestGzT11:
 
         assert outcome.error is not None
         assert (outcome.status, outcome.error.node) == (Status.DEGRADED, "d0")
-        assert f"the vault fails to {failing}" in outcome.error.message
+        assert f"the storage fails to {failing}" in outcome.error.message
         assert (storage.visible, await committed(store), storage.torn_down) == ([], kept, 1)
 
         storage.failing = None

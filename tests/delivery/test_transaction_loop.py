@@ -408,7 +408,7 @@ class TestIsolation:
         assert outcome.status is Status.DEGRADED
         assert storage.visible == list(range(poison))
         assert outcome.error is not None
-        assert f"the vault breaks at {poison}" in outcome.error.message
+        assert f"the storage breaks at {poison}" in outcome.error.message
         assert f"'memory:1:{poison}'" in str(outcome.error.suggestion)
 
     async def test_a_commit_that_is_under_way_is_not_lost_to_the_record_after_it(

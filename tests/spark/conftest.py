@@ -1,17 +1,16 @@
 """One cluster and one Spark session for all tests of Spark, and what they read back with."""
 
 import fcntl
-import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from engine_world import PART_SIZE, WAYS, Supervise, World
+from shared_cluster import shared_cluster
 
 from conduit_py import pipeline as p
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -33,7 +32,7 @@ def spark_options(
     """The options with which every connector under test shares one session on the cluster."""
     temporary = tmp_path_factory.getbasetemp()
     folder = (temporary if worker_id == "master" else temporary.parent) / "spark-cluster"
-    with _cluster().shared_cluster(folder) as url:
+    with shared_cluster(folder) as url:
         conf = {
             "spark.cores.max": "2",
             "spark.executor.cores": "1",
@@ -112,14 +111,3 @@ def _unpack(package: str, folder: Path) -> None:
     [archive] = folder.glob(f"{package}_*.deb")
     subprocess.run(["dpkg-deb", "--extract", str(archive), str(folder)], check=True, timeout=300)
     archive.unlink()
-
-
-def _cluster() -> Any:
-    """The module beside this one: tests are no package, so it cannot be imported by name."""
-    spec = importlib.util.spec_from_file_location("spark_cluster", Path(__file__).with_name("cluster.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module

@@ -13,13 +13,13 @@ from typing import Any
 
 import trio
 from conduit_connectors import file, postgres, spark
+from spark_cluster import QUICK_JAVA
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, TransactionLimits, processor
 from conduit_py.spark.engine.supervisor import SparkSupervisor
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import Status
 from conduit_py.store.opening import open_store
-from conduit_py.testing.spark_cluster import QUICK_JAVA
 
 FAILED = 3
 LOOK_SECONDS = 0.01

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pyarrow.parquet as pq
 import pytest
-
-from conduit_py.testing.spark_cluster import SparkCluster
+from spark_cluster import SparkCluster
 
 RECORDS = 3000
 SECONDS_MAX = 900.0

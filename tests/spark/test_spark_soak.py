@@ -20,9 +20,8 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-from conduit_py.testing.process_tree import processes
-from conduit_py.testing.spark_cluster import SparkCluster
+from process_tree import processes
+from spark_cluster import SparkCluster
 
 DRIVER = Path(__file__).with_name("soak_driver.py")
 RECORDS = int(os.environ.get("CONDUIT_SOAK_RECORDS", "60000"))
@@ -143,7 +142,7 @@ class Soak:
         with (self._folder / "driver.log").open("a") as log:
             return subprocess.Popen(
                 [sys.executable, str(DRIVER), *arguments],
-                env=os.environ | fate,
+                env=os.environ | fate | {"PYTHONPATH": os.pathsep.join(sys.path)},
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

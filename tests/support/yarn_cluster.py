@@ -17,8 +17,7 @@ from xml.sax.saxutils import escape
 import pyspark
 import pytest
 from loopback import end_with_parent, free_port
-
-from conduit_py.testing.process_tree import processes
+from process_tree import processes
 
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from conduit_py.testing.process_tree import Process, processes
+from process_tree import Process, processes
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
 """Only the first tier of compilation and the serial collector: for processes that live for seconds or do little."""

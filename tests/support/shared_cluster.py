@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from conduit_py.testing.spark_cluster import SparkCluster
+from spark_cluster import SparkCluster
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""TransactionWorld: an exactly-once pipeline of every kind of end, in memory, and what must hold of it."""
+"""ExactlyOnceScenario: an exactly-once pipeline of every kind of end, in memory, and what must hold of it."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
@@ -32,7 +32,7 @@ from conduit_py.testing.fault_injection import durable
 T = TypeVar("T")
 
 
-class WorldStore(MemoryStore):
+class ScenarioStore(MemoryStore):
     """A memory store whose every write is a moment at which its run may end."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Numbers(sdk.SourceConnector[NumbersOptions]):
             self.options.acked(self.options.name, [int(position) for position in positions])
 
 
-class TransactionWorld:
+class ExactlyOnceScenario:
     """Two sources, a processor with state, and a destination of each level; and what it all comes to.
 
     Number `flaky` is refused by a processor in every other run, so that a run that takes over may decide about
@@ -111,7 +111,7 @@ class TransactionWorld:
         self.forwarding = forwarding
         self.count = count
         self.flaky = flaky
-        self.store = WorldStore()
+        self.store = ScenarioStore()
         self.storages = {"home": FakeStorage(), "staged": FakeStorage(), "keyed": FakeStorage(), "audit": FakeStorage()}
         self.runs = 0
         self.acks: dict[int, dict[str, list[int]]] = {}
@@ -143,7 +143,7 @@ class TransactionWorld:
             "keyed": FakeKeyedDestination,
         }
         return Pipeline(
-            "world",
+            "scenario",
             sources=[
                 Source(name, Numbers(first=numbers[0], count=self.count, acked=acked, name=name))
                 for name, numbers in self.numbers.items()
@@ -176,7 +176,7 @@ class TransactionWorld:
         places = {
             node: int(value)
             for (pipeline, kind, node), value in self.store._rows.items()
-            if (pipeline, kind) == ("world", "position")
+            if (pipeline, kind) == ("scenario", "position")
         }
         if self.with_home and (changes := self.storages["home"].changes) is not None:
             places |= {source: int(value) for source, value in Changes.decode(changes).positions.items()}
@@ -197,7 +197,7 @@ class TransactionWorld:
         letters = sorted([int((await box.letter(id)).position) for id in ids])
         for name in self.SOURCES:
             self._check_source(name, [number for number in letters if number in self.numbers[name]])
-        claim = await self.store.claim("world")
+        claim = await self.store.claim("scenario")
         expected = self.processed(letters)
         kept = dict(await claim.scan())
         state = State()

@@ -1,4 +1,6 @@
-"""ReplayWorld: a TransactionWorld in which dead letters are sent again, and what must hold of them."""
+"""ReplayScenario: a ExactlyOnceScenario in which dead letters are sent again, and what must hold of them."""
+
+from exactly_once_scenario import ExactlyOnceScenario
 
 from conduit_py.batch import MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
@@ -6,14 +8,13 @@ from conduit_py.exactly_once.checkpoint import Checkpoint, decode_settled
 from conduit_py.record import Record
 from conduit_py.store.claim import Changes
 from conduit_py.store.stored_letter import LetterFilter, LetterState, StoredLetter
-from conduit_py.testing.transaction_world import TransactionWorld
 
 STUBBORN = 4
 MOODY = 5
 LETTERS = {1: ["moody"], 2: ["staged"], 3: ["staged", "keyed"], STUBBORN: ["moody"], MOODY: ["moody"]}
 
 
-class ReplayWorld(TransactionWorld):
+class ReplayScenario(ExactlyOnceScenario):
     """It begins with letters of earlier records, all of them queued: numbers below 100, and who refused them.
 
     One is refused again in every run, one in every other.
@@ -36,18 +37,18 @@ class ReplayWorld(TransactionWorld):
 
     def look(self) -> None:
         super().look()
-        open = {self._ids[each.letter.id] for each in self.store.letters._table.queued("world", 0, 100)}
+        open = {self._ids[each.letter.id] for each in self.store.letters._table.queued("scenario", 0, 100)}
         for name in ("home", "staged"):
             for number in open.intersection(self.storages[name].visible) - self._delivered():
                 self.violations.append(f"{name} shows letter {number}, whose delivery is not committed (I4)")
 
     def _delivered(self) -> set[int]:
         """The letters that the last commit says are delivered, though they may be queued still."""
-        claimed = self.store._tables.claimed("world")
+        claimed = self.store._tables.claimed("scenario")
         checkpoints = [claimed.checkpoint] if claimed is not None else []
         if (changes := self.storages["home"].changes) is not None:
             checkpoints.append(Changes.decode(changes).checkpoint)
-        outcomes = [each for one in checkpoints for each in decode_settled(Checkpoint.decode("world", one).replayed)]
+        outcomes = [each for one in checkpoints for each in decode_settled(Checkpoint.decode("scenario", one).replayed)]
         return {self._ids[outcome.id] for outcome in outcomes if not outcome.left}
 
     async def check(self) -> list[str]:
@@ -83,5 +84,5 @@ def _letter(number: int, nodes: list[str]) -> StoredLetter:
     failures = [Failure(node, "not yet") for node in nodes]
     elsewhere = {node: records[node] for node in others}
     return StoredLetter.of(
-        DeadLetter("world", MessageId("left", number, ()), position, records[first], failures, 1.0, elsewhere)
+        DeadLetter("scenario", MessageId("left", number, ()), position, records[first], failures, 1.0, elsewhere)
     )

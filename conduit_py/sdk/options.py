@@ -71,7 +71,7 @@ def did_you_mean(word: str, known: list[str]) -> str | None:
 def _problem(model: type[BaseModel], error: ErrorDetails, place: Place | None) -> Problem:
     # pydantic marks a mistake in a key of a mapping with a part of its own, which says nothing to a user.
     path = ".".join(str(part) for part in error["loc"] if part != "[key]")
-    message, suggestion = error["msg"], None
+    message, suggestion = error["msg"], error.get("ctx", {}).get("suggestion")
     name = str(error["loc"][0]) if error["loc"] else ""
     if error["type"] == "extra_forbidden":
         known = sorted(model.model_fields)

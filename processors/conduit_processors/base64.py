@@ -6,10 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from conduit_processors.field_processor import Encodable, FieldOptions, FieldProcessor
-from conduit_processors.text import text_of
-from conduit_py.sdk.template.field_path import kind
-from conduit_py.sdk.template.field_syntax import RecordPart
-from conduit_py.sdk.text_option import option_error
+from conduit_py.sdk.template import RecordPart, kind_of, option_error, text_of
 
 
 class EncodeOptions(FieldOptions):
@@ -30,7 +27,7 @@ class DecodeOptions(FieldOptions):
     @field_validator("type", mode="after")
     @classmethod
     def _fits(cls, value: str, info: ValidationInfo) -> str:
-        if value == "bytes" and "field" in info.data and info.data["field"].root is RecordPart.METADATA:
+        if value == "bytes" and "field" in info.data and info.data["field"].part is RecordPart.METADATA:
             raise option_error("must be 'string' for a field of the metadata, which holds text")
         return value
 
@@ -52,7 +49,7 @@ class Encode(FieldProcessor[EncodeOptions]):
     def _raw(self, value: object) -> bytes:
         if not isinstance(value, (str, int, float)):
             hint = "make it text first, for example with conduit_processors.json.Encode"
-            raise self.refusal(f"cannot be written in base64: it is {kind(value)}", suggestion=hint)
+            raise self.refusal(f"cannot be written in base64: it is {kind_of(value)}", suggestion=hint)
         try:
             return text_of(value, "it").encode()
         except UnicodeEncodeError as error:
@@ -80,7 +77,7 @@ class Decode(FieldProcessor[DecodeOptions]):
 
     def _raw(self, value: object) -> bytes:
         if not isinstance(value, (bytes, str)):
-            raise self.refusal(f"not base64 text: it is {kind(value)}")
+            raise self.refusal(f"not base64 text: it is {kind_of(value)}")
         text = value.encode(errors="replace") if isinstance(value, str) else value
         try:
             return binascii.a2b_base64(text.translate(None, b"\r\n"), strict_mode=True)

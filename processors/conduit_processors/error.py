@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from conduit_processors.template import Template
 from conduit_py.sdk import Options, Processor, Record, RecordRefused
+from conduit_py.sdk.template import Template
 
 
 def _message(value: Any) -> "Template | Callable[[Record], str]":
@@ -19,7 +19,7 @@ class ErrorOptions(Options):
     message: Annotated[Any, BeforeValidator(_message), PlainSerializer(str), WithJsonSchema({"type": "string"})] = (
         Field(
             default=Template("error processor triggered"),
-            description="why the record is refused: text, with references to the record in {{ }}, or a function of it",
+            description="why the record is refused: a template, or a function of the record",
         )
     )
 
@@ -37,6 +37,6 @@ class Error(Processor[ErrorOptions]):
         try:
             return str(message.render(record) if isinstance(message, Template) else message(record))
         except RecordRefused as refused:
-            # The message matters more than what it could not say.
+            # A message that cannot be rendered must not hide that the record is refused by intent.
             text = getattr(message, "__name__", None) or str(message)
             return f"{text} ({refused.message})"

@@ -7,8 +7,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from pydantic import AfterValidator, Field
 
 from conduit_py.sdk import Options, Processor, Record, RecordRefused
-from conduit_py.sdk.template.field_path import FieldPath
-from conduit_py.sdk.template.field_syntax import RecordPart, field_path_error, split_outside_quotes
+from conduit_py.sdk.template import FieldPath, RecordPart, field_path_error, split_outside_quotes
 
 
 class FieldOptions(Options):
@@ -35,13 +34,13 @@ class FieldProcessor(Processor[FieldOptionsT], ABC):
 
     def open(self) -> None:
         field = self.options.field
-        self.whole = not field.path
-        self._after = self.whole and field.root is RecordPart.AFTER
+        self.whole = not field.names
+        self._after = self.whole and field.part is RecordPart.AFTER
         # Looked up once here: per record, a property and a bound method would cost as much as the work.
         self._update, self._change = field.update, self.change
 
     def process(self, record: Record) -> Record:
-        # The payload is what is changed most, so it is spared a call.
+        # The payload is changed most often, so it is worth sparing it two calls a record.
         if self._after:
             payload = record.payload
             payload.after = self._change(payload.after)
@@ -61,47 +60,47 @@ class FieldProcessor(Processor[FieldOptionsT], ABC):
 
 
 def split_field_list(value: object) -> object:
-    """A list of references as Conduit writes it, in one text with commas; anything else as it is."""
+    """A list of field paths as Conduit writes it, in one text with commas; anything else as it is."""
     return split_outside_quotes(value, ",") if isinstance(value, str) else value
 
 
-def _settable(reference: FieldPath) -> FieldPath:
-    if reference.root is RecordPart.POSITION:
+def _settable(path: FieldPath) -> FieldPath:
+    if path.part is RecordPart.POSITION:
         raise field_path_error(".Position belongs to the source and never changes")
-    if reference.root is RecordPart.RECORD:
+    if path.part is RecordPart.RECORD:
         raise field_path_error("a record cannot be replaced as a whole")
-    if reference.root is RecordPart.PAYLOAD:
+    if path.part is RecordPart.PAYLOAD:
         raise field_path_error("choose .Payload.Before or .Payload.After")
-    return reference
+    return path
 
 
-def _removable(reference: FieldPath) -> FieldPath:
-    if reference.root in (RecordPart.RECORD, RecordPart.POSITION, RecordPart.OPERATION):
-        raise field_path_error(f"{reference.root.value} is what every record has")
-    return reference
+def _removable(path: FieldPath) -> FieldPath:
+    if path.part in (RecordPart.RECORD, RecordPart.POSITION, RecordPart.OPERATION):
+        raise field_path_error(f"{path.part.value} is what every record has")
+    return path
 
 
-def _encodable(reference: FieldPath) -> FieldPath:
-    if reference.root in _DATA or (reference.root is RecordPart.METADATA and reference.path):
-        return reference
+def _encodable(path: FieldPath) -> FieldPath:
+    if path.part in _DATA or (path.part is RecordPart.METADATA and path.names):
+        return path
     raise field_path_error("it must be in .Key, .Payload.Before, .Payload.After or .Metadata")
 
 
-def _structurable(reference: FieldPath) -> FieldPath:
-    if reference.root in _DATA:
-        return reference
+def _structurable(path: FieldPath) -> FieldPath:
+    if path.part in _DATA:
+        return path
     raise field_path_error("it must be in .Key, .Payload.Before or .Payload.After")
 
 
-def _inner(reference: FieldPath) -> FieldPath:
-    if reference.root in _DATA and reference.path:
-        return reference
+def _inner(path: FieldPath) -> FieldPath:
+    if path.part in _DATA and path.names:
+        return path
     raise field_path_error("it must name a field inside .Key, .Payload.Before or .Payload.After")
 
 
-def _in_payload(reference: FieldPath) -> FieldPath:
-    if reference.root in (RecordPart.BEFORE, RecordPart.AFTER):
-        return reference
+def _in_payload(path: FieldPath) -> FieldPath:
+    if path.part in (RecordPart.BEFORE, RecordPart.AFTER):
+        return path
     raise field_path_error("it must be in .Payload.Before or .Payload.After")
 
 

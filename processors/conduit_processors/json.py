@@ -6,7 +6,7 @@ from pydantic import Field
 
 from conduit_processors.field_processor import FieldOptions, FieldProcessor, Structurable
 from conduit_py.sdk import RecordRefused, decode_json, encode_json
-from conduit_py.sdk.template.field_path import kind
+from conduit_py.sdk.template import kind_of
 
 
 class JsonOptions(FieldOptions):
@@ -28,15 +28,15 @@ class Decode(FieldProcessor[JsonOptions]):
         if type(value) is not bytes and not isinstance(value, (bytes, str)):
             if value is None or isinstance(value, dict):
                 return value
-            raise self.refusal(f"not JSON text: it is {kind(value)}")
+            raise self.refusal(f"not JSON text: it is {kind_of(value)}")
         try:
             decoded = decode_json(value)
         except RecordRefused as refused:
             raise self.refusal(refused.message) from refused
-        # Set as a whole, text would become raw bytes again, and nobody could tell it from undecoded JSON.
+        # Set as a whole, text would become raw bytes again, which look like undecoded JSON.
         if type(decoded) is dict or not self.whole or decoded is None:
             return decoded
-        raise self.refusal(f"its JSON is {kind(decoded)} and not an object")
+        raise self.refusal(f"its JSON is {kind_of(decoded)} and not an object")
 
 
 class Encode(FieldProcessor[JsonOptions]):

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from conduit_processors.field_processor import Inner
 from conduit_py.sdk import Options, Processor, Record, RecordRefused
-from conduit_py.sdk.template.field_path import FieldPath, kind
+from conduit_py.sdk.template import FieldPath, kind_of
 
 INDEX = "split.index"
 
@@ -33,8 +33,8 @@ class Split(Processor[SplitOptions]):
     def process(self, record: Record) -> list[Record]:
         elements = self._field.get(record)
         if not isinstance(elements, (list, tuple)):
-            raise RecordRefused(f"{self._field}: cannot be split: it is {kind(elements)} and not a list")
-        # Copying the list into every piece would take the square of its length.
+            raise RecordRefused(f"{self._field}: cannot be split: it is {kind_of(elements)} and not a list")
+        # Copying the list into every piece would take quadratic time.
         self._field.set(record, None)
         try:
             pieces = [record.copy() for _ in elements]

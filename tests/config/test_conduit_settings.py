@@ -3,12 +3,14 @@
 from typing import Any
 
 import pytest
+from conduit_processors import field
 
 from conduit_py.config.settings.middleware import refuse_avro
 from conduit_py.config.settings.translate import translate
 from conduit_py.config.settings.translation import Setting, SettingDiagnostic, Translation, seconds_of
+from conduit_py.record import Payload, Record
 from conduit_py.sdk import registry
-from conduit_py.sdk.template.template import Template
+from conduit_py.sdk.template import Template
 
 
 def translated(kind: registry.Kind, plugin: str, settings: dict[str, str]) -> Translation:
@@ -225,7 +227,7 @@ def test_a_template_is_what_the_file_destination_writes() -> None:
             {"sdk.record.format": "debezium/json"},
             SettingDiagnostic(
                 "sdk.record.format",
-                "must be a format that is supported, not 'debezium/json'",
+                "must be a supported format, not 'debezium/json'",
                 "formats are opencdc/json and template",
             ),
         ),
@@ -279,7 +281,7 @@ def test_the_batch_size_of_a_source_is_honoured_and_its_delay_is_not() -> None:
 
     assert translation.batch_size == 100
     assert translation.warnings == [
-        SettingDiagnostic("sdk.batch.delay", "has no effect: a batch goes on as soon as there is a record")
+        SettingDiagnostic("sdk.batch.delay", "has no effect: a batch is sent as soon as it has a record")
     ]
 
 
@@ -338,8 +340,8 @@ def test_defaults_of_the_sdk_mean_nothing_and_say_nothing(
 @pytest.mark.parametrize(
     ("kind", "plugin", "setting", "value", "message"),
     [
-        ("destination", "log", "sdk.batch.size", "5", "has no effect: batches grow with the load by themselves"),
-        ("destination", "log", "sdk.batch.delay", "1s", "has no effect: a record is written as soon as it comes"),
+        ("destination", "log", "sdk.batch.size", "5", "has no effect: the size of batches follows the load"),
+        ("destination", "log", "sdk.batch.delay", "1s", "has no effect: a record is written as soon as it arrives"),
         (
             "destination",
             "log",
@@ -428,11 +430,42 @@ def test_settings_of_processors_are_options(plugin: str, settings: dict[str, str
     assert set(options("processor", plugin, settings)) == set(settings)
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ .Payload.After.name | upper }}",
+        '{{ printf "%s-%d" .Key .Payload.After.n }}',
+        '{{ .Metadata["opencdc.collection"] }}',
+        "{{ .payload.after.name }}",
+        "{{- if .Payload.After.n -}} yes {{- else -}} no {{- end -}}",
+        "{{ .Payload.After.null }}",
+        "a constant",
+    ],
+)
+def test_a_template_means_the_same_in_yaml_and_in_python(template: str) -> None:
+    settings = {"field": ".Payload.After.out", "value": template}
+    options = translated("processor", "field.set", settings).options
+    in_yaml, in_python = field.Set(**options), field.Set(**settings)
+    outcomes = []
+    for processor in (in_yaml, in_python):
+        processor.open()
+        after = {"name": "Ada", "n": 1, "null": None}
+        record = Record(metadata={"opencdc.collection": "users"}, key=b"k", payload=Payload(None, after))
+        outcomes.append(processor.process(record).payload["out"])
+
+    assert in_yaml.options == in_python.options
+    assert outcomes[0] == outcomes[1]
+
+
 def test_a_template_with_a_mistake_is_one_of_the_setting() -> None:
-    settings = {"field": ".Payload.After.a", "value": "{{ .payload }}"}
+    settings = {"field": ".Payload.After.a", "value": "{{ .paylod }}"}
 
     assert problems("processor", "field.set", settings) == [
-        SettingDiagnostic("value", "a record has no .payload, at character 4", "did you mean 'Payload'?")
+        SettingDiagnostic(
+            "value",
+            "must be a template (a record has no .paylod, at character 4), not '{{ .paylod }}'",
+            "did you mean 'Payload'?",
+        )
     ]
 
 

@@ -107,7 +107,7 @@ def test_only_what_holds_text_can_be_coded(field: str) -> None:
     [problem] = base64.Encode(field=field).problems
 
     assert problem.message == (
-        "must be a field reference such as .Payload.After.name "
+        "must be a field path such as .Payload.After.name "
         f"(it must be in .Key, .Payload.Before, .Payload.After or .Metadata), not '{field}'"
     )
 

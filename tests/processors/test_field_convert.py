@@ -112,7 +112,7 @@ def test_a_value_that_fits_is_converted(run: Run, type_: str, value: Any, conver
         ("float", "1e400", "'1E+400' is beyond the range of a float"),
         ("float", "nan", "'nan' is not a number"),
         ("float", "1,5", "'1,5' is not a number"),
-        ("float", NOON, "it is of type datetime"),
+        ("float", NOON, "it is a time"),
         ("bool", "yes", "'yes' is none of 1, t, T, TRUE, true, True, 0, f, F, FALSE, false, False"),
         ("bool", 2, "2 is neither 1 nor 0"),
         ("bool", [], "it is a list"),
@@ -128,12 +128,12 @@ def test_a_value_that_fits_is_converted(run: Run, type_: str, value: Any, conver
         ("time", 1, "1 nanoseconds are not whole microseconds, and a datetime keeps no more"),
         ("time", 10**24, f"{10**24} nanoseconds are outside the years 1 to 9999"),
         ("time", 10**40, f"{10**40} nanoseconds are outside the years 1 to 9999"),
-        ("time", True, "it is of type bool"),
+        ("time", True, "it is a boolean"),
         ("time", 0.5, "0.5 is not a whole number"),
         ("decimal", "Infinity", "'Infinity' is not a number"),
         ("decimal", math.inf, "inf is not a finite number"),
         ("decimal", Decimal("Infinity"), "Infinity is not a finite number"),
-        ("decimal", NOON, "it is of type datetime"),
+        ("decimal", NOON, "it is a time"),
     ],
 )
 def test_a_value_that_would_lose_something_is_refused(refusal: Refusal, type_: str, value: Any, reason: str) -> None:
@@ -193,7 +193,7 @@ def test_mistakes_in_the_options_are_all_reported() -> None:
     assert [(problem.path, problem.message) for problem in convert.problems] == [
         (
             "field",
-            "must be a field reference such as .Payload.After.name "
+            "must be a field path such as .Payload.After.name "
             "(it must name a field inside .Key, .Payload.Before or .Payload.After), not '.Metadata.x'",
         ),
         ("type", "Input should be 'string', 'int', 'float', 'bool', 'time' or 'decimal', not 'uuid'"),

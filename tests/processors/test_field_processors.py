@@ -132,7 +132,7 @@ def _under_after(name: str) -> str:
         ({".Metadata.m": "n"}, "cannot rename .Metadata.m to 'n': .Metadata has a field of that name"),
         ({"d": "e", ".Payload.Before.x": "y"}, "cannot rename fields of .Payload.Before: it is raw bytes"),
         ({"x.y": "z"}, "the record has no .Payload.After.x: .Payload.After has no field 'x'"),
-        ({"d.x": "y"}, "cannot rename fields of .Payload.After.d: it is of type int"),
+        ({"d.x": "y"}, "cannot rename fields of .Payload.After.d: it is a number"),
     ],
 )
 def test_rename_refuses_what_it_cannot_do_whole(refusal: Refusal, mapping: Any, message: str) -> None:
@@ -142,8 +142,8 @@ def test_rename_refuses_what_it_cannot_do_whole(refusal: Refusal, mapping: Any, 
 @pytest.mark.parametrize(
     ("mapping", "path", "message"),
     [
-        ({}, "mapping", "must be a dict of references and new names, or a text such as .Payload.After.old:new"),
-        (5, "mapping", "must be a dict of references and new names, or a text such as .Payload.After.old:new, not 5"),
+        ({}, "mapping", "must be a dict of field paths and new names, or a text such as .Payload.After.old:new"),
+        (5, "mapping", "must be a dict of field paths and new names, or a text such as .Payload.After.old:new, not 5"),
         ("a", "mapping", "must be pairs such as .Payload.After.old:new, with commas between them, not 'a'"),
         ("a:b:c", "mapping", "must be pairs such as .Payload.After.old:new, with commas between them, not 'a:b:c'"),
         ("a:b,a:c", "mapping", "must give each field one new name, not 'a:b,a:c'"),
@@ -154,7 +154,7 @@ def test_rename_refuses_what_it_cannot_do_whole(refusal: Refusal, mapping: Any, 
         (
             {".Key": "k"},
             "mapping..Key",
-            "must be a field reference such as .Payload.After.name "
+            "must be a field path such as .Payload.After.name "
             "(the parts of a record keep their names; rename a field inside one), not '.Key'",
         ),
     ],
@@ -175,6 +175,9 @@ def test_rename_reports_a_mistaken_mapping(mapping: Any, path: str, message: str
         ("copy", "{{ .Payload.After.id }}", {"copy": "7"}),
         ("copy", lambda record: record.payload["id"] + 1, {"copy": 8}),
         ("id", "{{ .Payload.After.id }}-{{ .Metadata.m }}", {"id": "7-x"}),
+        ("copy", "{{ .Metadata.m | upper }}", {"copy": "X"}),
+        ("copy", "{{ if eq .Payload.After.id 7 }}seven{{ else }}other{{ end }}", {"copy": "seven"}),
+        ("copy", '{{ .Payload.After.missing | default "none" }}', {"copy": "none"}),
     ],
 )
 def test_set_gives_a_field_a_value(run: Run, field: str, value: Any, read: dict[str, Any]) -> None:
@@ -217,7 +220,7 @@ def test_every_record_gets_a_constant_of_its_own() -> None:
         (
             ".Metadata.m",
             lambda record: 5,
-            "cannot set .Metadata.m: metadata holds text and the value is of type int",
+            "cannot set .Metadata.m: metadata holds text and the value is a number",
         ),
         (
             ".Operation",
@@ -241,14 +244,14 @@ async def _async_value(record: Record) -> int:
             ".Position",
             1,
             "field",
-            "must be a field reference such as .Payload.After.name "
+            "must be a field path such as .Payload.After.name "
             "(.Position belongs to the source and never changes), not '.Position'",
         ),
         (
             ".Payload",
             "x",
             "field",
-            "must be a field reference such as .Payload.After.name "
+            "must be a field path such as .Payload.After.name "
             "(choose .Payload.Before or .Payload.After), not '.Payload'",
         ),
         (
@@ -256,14 +259,13 @@ async def _async_value(record: Record) -> int:
             5,
             "value",
             "must be what .Metadata.m can hold "
-            "(cannot set .Metadata.m: metadata holds text and the value is of type int), not 5",
+            "(cannot set .Metadata.m: metadata holds text and the value is a number), not 5",
         ),
         (
             "x",
-            "{{ now }}",
+            "{{ uper .Key }}",
             "value",
-            "must have only references inside {{ }}, such as {{ .Payload.After.name }}, "
-            "no functions, pipes or conditions ('now' is none), not '{{ now }}'",
+            "must be a template (there is no function 'uper', at character 4), not '{{ uper .Key }}'",
         ),
         ("x", _async_value, "value", "must not be an async function; write a processor for that"),
     ],

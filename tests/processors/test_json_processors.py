@@ -82,7 +82,7 @@ def test_decode_replaces_text_by_its_value(run: Run, field: str, before: Any, af
         (".Payload.After", b"[1]", ".Payload.After: its JSON is a list and not an object"),
         (".Payload.After", b'"text"', ".Payload.After: its JSON is text and not an object"),
         ("doc", {"doc": "NaN"}, ".Payload.After.doc: not valid JSON: JSON is malformed: invalid character (byte 0)"),
-        ("doc", {"doc": 5}, ".Payload.After.doc: not JSON text: it is of type int"),
+        ("doc", {"doc": 5}, ".Payload.After.doc: not JSON text: it is a number"),
         ("doc", {"doc": [1]}, ".Payload.After.doc: not JSON text: it is a list"),
         ("doc", {}, "the record has no .Payload.After.doc: .Payload.After has no field 'doc'"),
         ("doc", b"{}", "cannot read .Payload.After.doc: .Payload.After is raw bytes, so it has no fields"),
@@ -140,6 +140,6 @@ def test_only_key_and_payload_hold_json(field: str) -> None:
 
     assert problem.path == "field"
     assert problem.message == (
-        "must be a field reference such as .Payload.After.name "
+        "must be a field path such as .Payload.After.name "
         f"(it must be in .Key, .Payload.Before or .Payload.After), not '{field}'"
     )

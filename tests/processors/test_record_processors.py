@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from conduit_processors.clone import Clone
 from conduit_processors.error import Error
-from conduit_processors.filter import Filter
+from conduit_processors.filter import Drop, Filter, Keep
 from conduit_processors.split import Split
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,6 +119,48 @@ def test_filter_drops_every_record(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    "condition",
+    ["{{ gt .Payload.After.id 5 }}", lambda record: record.payload["id"] > 5, "{{ .Payload.After.wanted }}"],
+)
+def test_keep_and_drop_decide_by_their_condition(run: Run, condition: Any) -> None:
+    wanted, other = Record.of({"id": 7, "wanted": True}), Record.of({"id": 3, "wanted": False})
+
+    assert [run(Keep(condition), wanted), run(Keep(condition), other)] == [wanted, None]
+    assert [run(Drop(condition), wanted), run(Drop(condition), other)] == [None, other]
+
+
+@pytest.mark.parametrize("processor", [Keep, Drop])
+def test_a_record_on_which_a_condition_is_neither_true_nor_false_is_refused(refusal: Refusal, processor: Any) -> None:
+    assert refusal(processor("{{ .Payload.After.x }}"), Record.of({})).message == (
+        "the condition {{ .Payload.After.x }} gives no value: the record lacks the field"
+    )
+    assert refusal(processor("{{ .Payload.After.x }}"), Record.of({"x": 5})).message == (
+        "the condition {{ .Payload.After.x }} gives '5', which is neither true nor false"
+    )
+
+
+async def _wanted(record: Record) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("processor", [Keep, Drop])
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("{{ .Payload.After.x", "must be a condition (a {{ has no }}, or a quote in it no end, at character 1), "),
+        ("sometimes", "must be a condition (is always the same text, which is neither true nor false, at character 1)"),
+        (5, "must be a condition (it must be text), not 5"),
+        (_wanted, "must answer at once: write a plain function, not an async one"),
+    ],
+)
+def test_a_mistaken_condition_is_reported_before_anything_runs(processor: Any, condition: Any, message: str) -> None:
+    [problem] = processor(condition).problems
+
+    assert problem.path == "condition"
+    assert problem.message.startswith(message)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({}, "error processor triggered"),
@@ -146,7 +188,6 @@ def test_error_reports_a_mistaken_template() -> None:
     [problem] = Error(message="{{ fail }}").problems
 
     assert problem.path == "message"
-    assert problem.message == (
-        "must have only references inside {{ }}, such as {{ .Payload.After.name }}, "
-        "no functions, pipes or conditions ('fail' is none), not '{{ fail }}'"
-    )
+    assert problem.message == "must be a template (there is no function 'fail', at character 4), not '{{ fail }}'"
+    assert problem.suggestion is not None
+    assert problem.suggestion.startswith("a field begins with a dot, as in .Payload.After.fail; functions are add, ")

@@ -128,7 +128,7 @@ def test_a_key_in_an_envelope_is_unpacked_and_any_other_stays(run: Run, key: Any
         (None, ".Payload.After: there is nothing to unwrap: it is absent and not an object"),
         (b"[]", ".Payload.After: there is nothing to unwrap: it is a list and not an object"),
         (b"{nope", ".Payload.After: not valid JSON: JSON is malformed: object keys must be strings (byte 1)"),
-        ({"payload": 5}, '.Payload.After: not a Debezium event: its "payload" is of type int and not an object'),
+        ({"payload": 5}, '.Payload.After: not a Debezium event: its "payload" is a number and not an object'),
         ({"foo": "bar"}, ".Payload.After: not a Debezium event: it has no after, source, op"),
         (
             event(op="t"),
@@ -140,7 +140,7 @@ def test_a_key_in_an_envelope_is_unpacked_and_any_other_stays(run: Run, key: Any
         ),
         (
             event(after=5),
-            '.Payload.After: not a Debezium event: "after" must be an object, text or null; it is of type int',
+            '.Payload.After: not a Debezium event: "after" must be an object, text or null; it is a number',
         ),
         (event(source="x"), '.Payload.After: not a Debezium event: "source" is text and not an object'),
         (
@@ -166,7 +166,7 @@ def test_kafka_connect_gives_a_record_that_creates_the_payload(run: Run) -> None
     [
         ({"schema": {}}, '.Payload.After: the envelope needs an object "payload"; it is absent'),
         ({"payload": [1]}, '.Payload.After: the envelope needs an object "payload"; it is a list'),
-        (b"5", ".Payload.After: there is nothing to unwrap: it is of type int and not an object"),
+        (b"5", ".Payload.After: there is nothing to unwrap: it is a number and not an object"),
     ],
 )
 def test_kafka_connect_refuses_what_has_no_payload(refusal: Refusal, after: Any, message: str) -> None:
@@ -224,6 +224,5 @@ def test_envelopes_are_in_the_payload(processor: Any) -> None:
     [problem] = processor(field=".Key").problems
 
     assert problem.message == (
-        "must be a field reference such as .Payload.After.name "
-        "(it must be in .Payload.Before or .Payload.After), not '.Key'"
+        "must be a field path such as .Payload.After.name (it must be in .Payload.Before or .Payload.After), not '.Key'"
     )

@@ -6,8 +6,7 @@ import pytest
 
 from conduit_py.errors import RecordRefused
 from conduit_py.record import Operation, Payload, Record
-from conduit_py.sdk.template.condition import TemplateCondition
-from conduit_py.sdk.template.errors import TemplateInvalid
+from conduit_py.sdk.template import TemplateCondition, TemplateInvalid
 
 RECORD = Record(
     position=b"17",
@@ -42,6 +41,9 @@ RECORD = Record(
         ('{{ eq .Metadata.key "one" "two" "expected" }}', True),
         ('{{ eq (index .Metadata "opencdc.collection") "users" }}', True),
         ('{{ eq (index .Metadata "missing") "" }}', True),
+        ('{{ eq .Metadata["opencdc.collection"] "users" }}', True),
+        ("{{ eq (.Payload.After)['name'] `hello` }}", True),
+        ("{{ eq .metadata.key .Metadata.key }}", True),
         ('{{ ne .Operation.String "delete" }}', True),
         ('{{ eq .Operation "update" }}', True),
         ('{{ eq $.Operation.String "update" }}', True),
@@ -86,13 +88,13 @@ def test_a_condition_is_true_or_false(text: str, expected: bool) -> None:
     ("text", "reason"),
     [
         ('{{ index .Metadata "opencdc.collection" }}', "gives 'users', which is neither true nor false"),
-        ("{{ .Metadata.missing }}", "gives nothing: the record lacks the field"),
+        ("{{ .Metadata.missing }}", "gives no value: the record lacks the field"),
         ("{{ .Payload.After.n }}", "gives '5', which is neither true nor false"),
         ('{{ eq .Payload.After.n "5" }}', "cannot compare a number with text"),
         ("{{ gt .Payload.After.tags 1 }}", "cannot compare a number with a list"),
         ("{{ lt .Payload.After.deep .Payload.After.deep }}", "structured data cannot be compared by size"),
         ("{{ .Key.field }}", "cannot read .Key.field: .Key is raw bytes, so it has no fields"),
-        ("{{ .Payload.After.name.first }}", "cannot read the field 'first' of text"),
+        ("{{ .Payload.After.n.first }}", ".Payload.After.n is a number, so it has no fields"),
         ("{{ index .Payload.After.tags 2 }}", "there is no element 2: the list has 2"),
         ("{{ len .Payload.After.n }}", "a number has no length"),
     ],
@@ -125,16 +127,16 @@ def test_what_decides_first_spares_the_rest() -> None:
         ('{{ eqq .Metadata.x "y" }}', "there is no function 'eqq', at character 4", "did you mean 'eq'?"),
         ("{{ eq .Metadata.x }}", "eq takes at least 2 arguments, not 1, at character 4", None),
         ("{{ not true false }}", "not takes 1 argument, not 2, at character 4", None),
-        ("{{ .metadata.x }}", "a record has no .metadata, at character 4", "did you mean 'Metadata'?"),
-        ("{{ .Payload.x }}", "a record has no .Payload.x, at character 4", "it has .Before, .After"),
+        ("{{ .Metadta.x }}", "a record has no .Metadta, at character 4", "did you mean 'Metadata'?"),
+        ("{{ .Payload.x }}", "a payload has .Before and .After, at character 4", "write .Payload.After.x"),
         (
             '{{ eq .Metadata.opencdc.version "v1" }}',
-            "metadata is flat, so .Metadata.opencdc.version leads nowhere, at character 7",
-            'write index .Metadata "opencdc.version"',
+            "metadata is flat: a key with dots in it goes in brackets, at character 7",
+            'write .Metadata["opencdc.version"]',
         ),
         (
             "{{ .Metadata.GetCollection }}",
-            ".Metadata.GetCollection is a method, which there are none of here, at character 4",
+            ".Metadata has no method `GetCollection`: templates cannot call methods, at character 4",
             'read the key: index .Metadata "opencdc.collection"',
         ),
         (
@@ -143,9 +145,9 @@ def test_what_decides_first_spares_the_rest() -> None:
             None,
         ),
         (
-            '{{ eq .Metadata["x"] "y" }}',
-            "'[' means nothing here, at character 16",
-            'write index .Metadata "a key" for .Metadata["a key"]',
+            '{{ eq .Payload.After.tags[0] "y" }}',
+            "'[' means nothing here, at character 26",
+            "brackets hold a name in quotes; an element of a list is read with index: index .Payload.After.list 0",
         ),
         (
             "{{ .Payload.After.my-field }}",
@@ -157,15 +159,15 @@ def test_what_decides_first_spares_the_rest() -> None:
         (
             "{{ range .Payload.After.tags }}{{ end }}",
             "range is not supported, at character 4",
-            "templates here have if, else and end, functions and pipes",
+            "templates have if, else and end, functions and pipes",
         ),
         ("{{ if true }}1", "this if has no end, at character 3", "add {{ end }}"),
         ("1{{ end }}", "this end has no if, at character 4", None),
         ("{{ if true }}1{{ else }}0{{ else }}0{{ end }}", "there is an else already, at character 28", None),
-        ("{{ $x := 1 }}", "there are no variables here, so $x means nothing, at character 4", None),
+        ("{{ $x := 1 }}", "templates have no variables, so $x means nothing, at character 4", None),
         (
             '{{ .Metadata.x == "y" }}',
-            "this is no function, so it takes no arguments, at character 4",
+            "this is not a function, so it takes no arguments, at character 4",
             'a function comes first: eq .Metadata.a "b"',
         ),
         ("{{ (eq 1 1 }}", "this ( has no ), at character 4", None),
@@ -181,7 +183,7 @@ def test_what_decides_first_spares_the_rest() -> None:
         ),
         (
             '{{ regexMatch .Key "a" }}',
-            "regexMatch: the pattern must be written down: one from a record could take for ever, at character 15",
+            "regexMatch: the pattern must be a literal text, not one from a record, at character 15",
             None,
         ),
         ('{{ printf "%d" }}', "printf: the format has 1 verbs and 0 values, at character 11", None),
@@ -194,7 +196,7 @@ def test_what_decides_first_spares_the_rest() -> None:
         ),
         (
             "{{" + "(" * 60 + "1" + ")" * 60 + "}}",
-            "there are too many parentheses inside each other, at character 53",
+            "parentheses are nested too deeply, at character 53",
             None,
         ),
     ],

@@ -1,4 +1,4 @@
-"""References: what they read, change, set and delete in a record."""
+"""Field paths: what they read, change, set and delete in a record."""
 
 from typing import Any
 
@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conduit_py.sdk import Operation, Payload, Record, RecordRefused
-from conduit_py.sdk.template.field_path import FieldPath
-from conduit_py.sdk.template.field_syntax import RecordPart
+from conduit_py.sdk.template import FieldPath, RecordPart
 
 
 def record() -> Record:
@@ -49,17 +48,17 @@ def test_get_reads_any_place(written: str, value: object) -> None:
         ("metadata.x", "the record has no .Metadata.x: .Metadata has no field 'x'"),
         ("null.x", "cannot read .Payload.After.null.x: .Payload.After.null is absent, so it has no fields"),
         ("list.x", "cannot read .Payload.After.list.x: .Payload.After.list is a list, so it has no fields"),
-        ("a.b.c", "cannot read .Payload.After.a.b.c: .Payload.After.a.b is of type int, so it has no fields"),
+        ("a.b.c", "cannot read .Payload.After.a.b.c: .Payload.After.a.b is a number, so it has no fields"),
         (".Payload.Before.x", "cannot read .Payload.Before.x: .Payload.Before is raw bytes, so it has no fields"),
     ],
 )
 def test_get_and_update_refuse_a_record_without_the_field(written: str, message: str) -> None:
-    reference = FieldPath.of(written)
+    path = FieldPath.of(written)
 
     with pytest.raises(RecordRefused) as got:
-        reference.get(record())
+        path.get(record())
     with pytest.raises(RecordRefused) as updated:
-        reference.update(record(), lambda value: value)
+        path.update(record(), lambda value: value)
 
     assert (got.value.message, updated.value.message) == (message, message)
 
@@ -136,7 +135,7 @@ def test_setting_metadata_to_nothing_removes_it() -> None:
             b"x",
             'cannot set .Metadata["a b"]: metadata holds text and the value is raw bytes',
         ),
-        (".Key", 5, "cannot set .Key: it holds raw bytes or structured data and the value is of type int"),
+        (".Key", 5, "cannot set .Key: it holds raw bytes or structured data and the value is a number"),
         (
             ".Payload.After",
             [1],
@@ -228,12 +227,12 @@ def test_delete_refuses_what_it_cannot_remove(written: str, message: str) -> Non
 
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=3), st.integers())
 def test_what_is_set_is_read_and_what_is_deleted_is_gone(names: list[str], value: int) -> None:
-    reference = FieldPath(RecordPart.AFTER, tuple(names))
+    path = FieldPath(RecordPart.AFTER, tuple(names))
     changed = Record.of({})
 
-    reference.set(changed, value)
+    path.set(changed, value)
 
-    assert reference.get(changed) == value
-    reference.delete(changed)
+    assert path.get(changed) == value
+    path.delete(changed)
     with pytest.raises(RecordRefused):
-        reference.get(changed)
+        path.get(changed)

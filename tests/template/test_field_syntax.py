@@ -1,4 +1,4 @@
-"""References: how they are written."""
+"""Field paths: how they are written."""
 
 import contextlib
 
@@ -6,36 +6,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_py.sdk.template.field_path import FieldPath
-from conduit_py.sdk.template.field_syntax import RecordPart, split_outside_quotes
+from conduit_py.sdk.template import FieldPath, RecordPart, split_outside_quotes
 
 DATA = (RecordPart.KEY, RecordPart.BEFORE, RecordPart.AFTER)
 NAMES = st.text(max_size=8) | st.from_regex(r"[a-z_][a-z0-9_]{0,5}", fullmatch=True)
-REFERENCES = st.one_of(
+PATHS = st.one_of(
     st.builds(FieldPath, st.sampled_from(DATA), st.lists(NAMES, max_size=4).map(tuple)),
     st.builds(FieldPath, st.just(RecordPart.METADATA), st.lists(NAMES, max_size=1).map(tuple)),
     st.builds(FieldPath, st.sampled_from(list(RecordPart))),
 )
 
 
-@given(REFERENCES)
-def test_a_reference_reads_back_as_it_is_written(reference: FieldPath) -> None:
-    again = FieldPath.of(str(reference))
+@given(PATHS)
+def test_a_path_reads_back_as_it_is_written(path: FieldPath) -> None:
+    again = FieldPath.of(str(path))
 
-    assert (again.root, again.path) == (reference.root, reference.path)
-    assert again == reference
-    assert hash(again) == hash(reference)
+    assert (again.part, again.names) == (path.part, path.names)
+    assert again == path
+    assert hash(again) == hash(path)
 
 
 @given(st.text())
-def test_any_text_is_a_reference_or_a_value_error(text: str) -> None:
+def test_any_text_is_a_path_or_a_value_error(text: str) -> None:
     with contextlib.suppress(ValueError):
-        reference = FieldPath.of(text)
-        assert FieldPath.of(str(reference)) == reference
+        path = FieldPath.of(text)
+        assert FieldPath.of(str(path)) == path
 
 
 @pytest.mark.parametrize(
-    ("written", "root", "path"),
+    ("written", "part", "names"),
     [
         (".", RecordPart.RECORD, ()),
         (".Position", RecordPart.POSITION, ()),
@@ -59,10 +58,10 @@ def test_any_text_is_a_reference_or_a_value_error(text: str) -> None:
         (" .Key ", RecordPart.KEY, ()),
     ],
 )
-def test_a_reference_can_be_written_in_several_ways(written: str, root: RecordPart, path: tuple[str, ...]) -> None:
-    reference = FieldPath.of(written)
+def test_a_path_can_be_written_in_several_ways(written: str, part: RecordPart, names: tuple[str, ...]) -> None:
+    path = FieldPath.of(written)
 
-    assert (reference.root, reference.path) == (root, path)
+    assert (path.part, path.names) == (part, names)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +71,10 @@ def test_a_reference_can_be_written_in_several_ways(written: str, root: RecordPa
         (7, "it must be text"),
         (
             ".Nope.x",
-            '"Nope" is no part of a record; '
-            "parts are .Key, .Metadata, .Operation, .Payload.After, .Payload.Before, .Position",
+            "a record has no .Nope; it has .Key, .Metadata, .Operation, .Payload.After, .Payload.Before, .Position",
         ),
-        (".Payload.x", "a payload has .Before and .After, write .Payload.After.x"),
-        (".Metadata.a.b", 'metadata is flat, write .Metadata["a.b"]'),
+        (".Payload.x", "a payload has .Before and .After; write .Payload.After.x"),
+        (".Metadata.a.b", 'metadata is flat: a key with dots in it goes in brackets; write .Metadata["a.b"]'),
         (".Position.x", ".Position has no fields"),
         ("operation.x", ".Operation has no fields"),
         ("a-b", """cannot read '-b'; names other than letters, digits and _ go in ["…"]"""),
@@ -85,13 +83,13 @@ def test_a_reference_can_be_written_in_several_ways(written: str, root: RecordPa
         ("a..b", """cannot read '..b'; names other than letters, digits and _ go in ["…"]"""),
     ],
 )
-def test_a_malformed_reference_says_what_is_wrong_with_an_example(written: object, reason: str) -> None:
+def test_a_malformed_path_says_what_is_wrong_with_an_example(written: object, reason: str) -> None:
     with pytest.raises(ValueError, match="must be") as caught:
         FieldPath.of(written)
 
-    assert str(caught.value) == f"must be a field reference such as .Payload.After.name ({reason})"
+    assert str(caught.value) == f"must be a field path such as .Payload.After.name ({reason})"
 
 
-@given(st.lists(REFERENCES.map(str), min_size=1, max_size=4))
-def test_a_list_in_one_text_has_the_same_references(written: list[str]) -> None:
+@given(st.lists(PATHS.map(str), min_size=1, max_size=4))
+def test_a_list_in_one_text_has_the_same_paths(written: list[str]) -> None:
     assert split_outside_quotes(" , ".join(written), ",") == written

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from conduit_py.errors import RecordRefused
 from conduit_py.record import Operation, Payload, Record
-from conduit_py.sdk.template.errors import TemplateInvalid
+from conduit_py.sdk.template import Template, TemplateInvalid
 from conduit_py.sdk.template.functions import FUNCTIONS
-from conduit_py.sdk.template.template import Template
 from conduit_py.testing.strategies import data, python_values
 
 AFTER = {
@@ -71,15 +70,20 @@ AFTER = {
 def test_a_template_renders(text: str, expected: str) -> None:
     record = Record(b"pos", Operation.SNAPSHOT, {}, b"key", Payload(None, dict(AFTER)))
 
-    assert Template(text)(record) == expected
+    assert Template(text).render(record) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{{ .Payload.After.missing }}", "a template refers to a field that the record does not have"),
-        ("{{ .Payload.After.raw }}", "raw bytes in a template are not UTF-8 text"),
-        ("{{ int .Payload.After.text }}", "' Hello, World ' is no number"),
+        (
+            "{{ .Payload.After.missing }}",
+            "the record has no .Payload.After.missing: ",
+        ),
+        ("{{ .Payload.After.missing | upper }}", "a template refers to a field that the record does not have"),
+        ("{{ .Payload.After.raw }}", ".Payload.After.raw is not UTF-8 text"),
+        ("{{ upper .Payload.After.raw }}", "the value is not UTF-8 text"),
+        ("{{ int .Payload.After.text }}", "' Hello, World ' is not a number"),
         ("{{ add .Payload.After.half 1 }}", "a whole number is needed, not a number"),
         ("{{ div .Payload.After.n 0 }}", "a division by zero"),
         ("{{ join .Payload.After.text .Payload.After.n }}", "a list is needed, not a number"),
@@ -91,7 +95,7 @@ def test_a_template_renders(text: str, expected: str) -> None:
 )
 def test_what_a_function_cannot_work_with_refuses_the_record(text: str, reason: str) -> None:
     with pytest.raises(RecordRefused) as refused:
-        Template(text)(Record.of(dict(AFTER)))
+        Template(text).render(Record.of(dict(AFTER)))
 
     assert refused.value.message.startswith(reason)
 
@@ -105,7 +109,7 @@ def parsed(text: str) -> Template | TemplateInvalid:
 
 def rendered(template: Template, record: Record) -> str | RecordRefused:
     try:
-        return template(record)
+        return template.render(record)
     except RecordRefused as refused:
         return refused
 

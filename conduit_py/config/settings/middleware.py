@@ -1,7 +1,7 @@
 """The settings that Conduit's SDK adds to every plugin: `sdk.…`.
 
-What would change the data is a problem. What only concerns how Conduit works inside is honoured where
-it means something here, and else gets a warning, unless it is at its default anyway.
+A setting that would change the data is a problem. One that concerns only how Conduit works inside applies where it
+has a meaning here, and is a warning elsewhere, unless it has its default value.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,7 @@ from typing import Final
 
 from conduit_py.config.settings.translation import Translation
 from conduit_py.sdk.registry import Kind
-from conduit_py.sdk.template.errors import TemplateInvalid
-from conduit_py.sdk.template.template import Template
+from conduit_py.sdk.template import Template, TemplateInvalid
 
 _PAYLOAD: Final = "sdk.schema.extract.payload.enabled"
 _SCHEMA_TEXTS: Final = {
@@ -34,7 +33,7 @@ _NO_SCHEMAS: Final = "has no effect: records keep their types here without a sch
 
 
 def middleware(kind: Kind, translation: Translation) -> None:
-    """Take the settings of the SDK from those of a plugin of this kind."""
+    """Take the settings of Conduit's SDK from those of a plugin of this kind."""
     translation.known += _SCHEMA_SWITCHES[kind]
     if kind == "source":
         translation.known += [*_BATCH, *_SCHEMA_TEXTS]
@@ -53,20 +52,20 @@ def _source_batches(translation: Translation) -> None:
     if size:
         translation.batch_size = int(size)
     if translation.take_seconds("sdk.batch.delay"):
-        translation.warn("sdk.batch.delay", "has no effect: a batch goes on as soon as there is a record")
+        translation.warn("sdk.batch.delay", "has no effect: a batch is sent as soon as it has a record")
 
 
 def _destination_batches(translation: Translation) -> None:
     if translation.take_number("sdk.batch.size", whole=True):
-        translation.warn("sdk.batch.size", "has no effect: batches grow with the load by themselves")
+        translation.warn("sdk.batch.size", "has no effect: the size of batches follows the load")
     if translation.take_seconds("sdk.batch.delay"):
-        translation.warn("sdk.batch.delay", "has no effect: a record is written as soon as it comes")
+        translation.warn("sdk.batch.delay", "has no effect: a record is written as soon as it arrives")
 
 
 def _rate(translation: Translation) -> None:
     if translation.take_number("sdk.rate.perSecond"):
         what = "has no effect: records are written as fast as the destination takes them"
-        translation.warn("sdk.rate.perSecond", what, "limit the source instead, if it can be")
+        translation.warn("sdk.rate.perSecond", what, "limit the rate of the source instead, if it has such a setting")
     translation.take_number("sdk.rate.burst", whole=True)
 
 
@@ -77,9 +76,7 @@ def _format(translation: Translation) -> None:
             translation.warn("sdk.record.format.options", "has no effect: opencdc/json has no options")
     elif format != "template":
         hint = "formats are opencdc/json and template"
-        translation.problem(
-            "sdk.record.format", f"must be a format that is supported{translation.quoted(_FORMAT[0])}", hint
-        )
+        translation.problem("sdk.record.format", f"must be a supported format{translation.quote(_FORMAT[0])}", hint)
     elif options is None:
         translation.problem("sdk.record.format", "needs a template", "add sdk.record.format.options: '{{ … }}'")
     else:
@@ -106,9 +103,9 @@ def _schema_switches(kind: Kind, translation: Translation) -> None:
 
 
 def refuse_avro(sources: Sequence[Translation], destination: Translation) -> None:
-    """A destination that does not decode would in Conduit be given Avro by a source that encodes."""
+    """Report a destination that expects Avro: in Conduit, a source that encodes would send it that."""
     if destination.switches.get(_PAYLOAD) is not False:
         return
     if any(source.structured and source.switches.get(_PAYLOAD) is not False for source in sources):
         hint = "leave it out, or set it to false for the sources too"
-        destination.problem(_PAYLOAD, "asks for payloads in Avro, which are structured data here", hint)
+        destination.problem(_PAYLOAD, "expects payloads in Avro, and payloads are structured data here", hint)

@@ -1,4 +1,4 @@
-"""Our own options in a file of Conduit's form: by their names, as text, with dots for what is inside of others."""
+"""Our own options as settings: by their names, as text, with dots for options inside others."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +11,9 @@ from conduit_py.sdk.options import Options, did_you_mean
 
 
 def adopt(translation: Translation, model: type[Options]) -> None:
-    """Take the settings that are options of the plugin, then check all options. Others do not exist.
+    """Take the settings that are options of the plugin, report the others as unknown, and check all options.
 
-    Text becomes what the option is: numbers, true and false, a list from text with commas, seconds
+    Text is converted to the type of the option: a number, a boolean, a list from text with commas, seconds
     from a duration such as 1m30s.
     """
     for name in list(translation.rest):
@@ -25,25 +25,25 @@ def adopt(translation: Translation, model: type[Options]) -> None:
         else:
             _unknown(translation, name, [*translation.known, *model.model_fields])
     for error in _errors(model, translation.options):
-        _blame(translation, model, error)
+        _report(translation, model, error)
 
 
 def _unknown(translation: Translation, name: str, known: list[str]) -> None:
     translation.take(name)
     names = sorted(set(known))
-    # The SDK's own are many and seldom what was meant.
+    # Conduit's SDK adds many to every plugin, and they are seldom the right ones.
     shown = [each for each in names if not each.startswith("sdk.")]
     listed = f"settings are {', '.join(shown)}" if shown else "it takes none"
     translation.problem(name, "there is no such setting", did_you_mean(name, names) or listed)
 
 
 def _errors(model: type[Options], options: dict[str, Any]) -> list[ErrorDetails]:
-    errors = _validated(model, options)
-    reread = [_reread(options, error) for error in errors]
-    return _validated(model, options) if any(reread) else errors
+    errors = _validation_errors(model, options)
+    converted = [_convert_text(options, error) for error in errors]
+    return _validation_errors(model, options) if any(converted) else errors
 
 
-def _validated(model: type[Options], options: Mapping[str, Any]) -> list[ErrorDetails]:
+def _validation_errors(model: type[Options], options: Mapping[str, Any]) -> list[ErrorDetails]:
     try:
         model(**options)
     except ValidationError as invalid:
@@ -51,8 +51,8 @@ def _validated(model: type[Options], options: Mapping[str, Any]) -> list[ErrorDe
     return []
 
 
-def _reread(options: dict[str, Any], error: ErrorDetails) -> bool:
-    """Read a text in another way, when the option is not text and the plugin could not read it itself."""
+def _convert_text(options: dict[str, Any], error: ErrorDetails) -> bool:
+    """Convert a text that pydantic could not: a list with commas, or a duration."""
     if len(error["loc"]) != 1:
         return False
     name = str(error["loc"][0])
@@ -71,15 +71,16 @@ def _reread(options: dict[str, Any], error: ErrorDetails) -> bool:
     return False
 
 
-def _blame(translation: Translation, model: type[Options], error: ErrorDetails) -> None:
-    """Say in terms of settings what pydantic says of options."""
+def _report(translation: Translation, model: type[Options], error: ErrorDetails) -> None:
+    """Report an error of pydantic about an option as a problem of the setting that it comes from."""
     path = tuple(part for part in error["loc"] if part != "[key]")
     setting = translation.origin(path)
-    if any(remark.setting == setting for remark in translation.problems):
-        return  # What could not be read is now missing as well, which nobody needs to be told.
+    if any(found.setting == setting for found in translation.problems):
+        return  # A setting that could not be read seems missing as well; one problem is enough.
     if error["type"] == "missing" and len(path) == 1:
         description = model.model_fields[str(path[0])].description
         hint = f"add `{setting}: …`" + (f", {description}" if description else "")
         translation.problem(setting, "this setting is required", hint)
     else:
-        translation.problem(setting, f"{error['msg']}{translation.quoted(setting)}")
+        suggestion = error.get("ctx", {}).get("suggestion")
+        translation.problem(setting, f"{error['msg']}{translation.quote(setting)}", suggestion)

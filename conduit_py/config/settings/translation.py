@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from conduit_py.sdk.template.template import Template
+from conduit_py.sdk.template import Template
 
 OptionPath = tuple[str, ...]
 
@@ -18,7 +18,7 @@ class Setting(NamedTuple):
 
 
 class SettingDiagnostic(NamedTuple):
-    """Something to say about one setting."""
+    """A problem or warning about one setting."""
 
     setting: str
     message: str
@@ -26,31 +26,31 @@ class SettingDiagnostic(NamedTuple):
 
 
 class Translation:
-    """Settings go in, options come out, and remarks about those that do not fit.
+    """Collects options, problems and warnings from the settings of one plugin.
 
-    A family of settings takes what it knows; `rest` has what nobody has taken yet. An empty setting is
-    one that is not there, as in Conduit.
+    Each translator takes the settings that it handles; `rest` has those that are left. An empty setting
+    counts as missing, as in Conduit.
     """
 
     def __init__(self, settings: Mapping[str, Setting]) -> None:
         self.settings = {name: setting for name, setting in settings.items() if setting.text.strip()}
         self.rest = dict(self.settings)
         self.known: list[str] = []
-        """The settings that Conduit has for this plugin, to suggest the right one."""
+        """The settings that Conduit has for this plugin, for suggestions."""
         self.options: dict[str, Any] = {}
         self.batch_size: int | None = None
         self.line: Template | None = None
-        """What a destination writes for a record instead of the record."""
+        """The template that a destination writes for each record instead of the record."""
         self.structured = False
-        """Whether it is a source whose payloads Conduit would write in Avro on their way."""
+        """Whether it is a source whose payloads Conduit would encode in Avro."""
         self.switches: dict[str, bool] = {}
-        """The settings of the SDK that say whether something is enabled."""
+        """The settings of Conduit's SDK that enable something."""
         self.problems: list[SettingDiagnostic] = []
         self.warnings: list[SettingDiagnostic] = []
         self._origins: dict[OptionPath, str] = {}
 
     def take(self, name: str) -> str | None:
-        """The text of a setting, which counts as understood from now on."""
+        """The text of a setting, which is no longer in `rest`."""
         setting = self.rest.pop(name, None)
         return setting.text if setting else None
 
@@ -69,7 +69,7 @@ class Translation:
             number = math.nan
         if not math.isfinite(number) or number < 0:
             kind = "a whole number" if whole else "a number"
-            self.problem(name, f"must be {kind}, 0 or more{self.quoted(name)}")
+            self.problem(name, f"must be {kind}, 0 or more{self.quote(name)}")
             return None
         return number
 
@@ -80,10 +80,10 @@ class Translation:
         try:
             seconds = seconds_of(text)
         except ValueError as error:
-            self.problem(name, f"{error}{self.quoted(name)}")
+            self.problem(name, f"{error}{self.quote(name)}")
             return None
         if seconds < 0:
-            self.problem(name, f"must not be negative{self.quoted(name)}")
+            self.problem(name, f"must not be negative{self.quote(name)}")
             return None
         return seconds
 
@@ -92,25 +92,25 @@ class Translation:
         if text is None:
             return None
         if text.lower() not in ("true", "false", "t", "f", "1", "0"):
-            self.problem(name, f"must be true or false{self.quoted(name)}")
+            self.problem(name, f"must be true or false{self.quote(name)}")
             return None
         return text.lower() in ("true", "t", "1")
 
     def set(self, path: OptionPath | str, value: Any, origin: str) -> None:
-        """Set an option, or one inside another, and remember which setting it comes from."""
+        """Set an option, which may be inside another, and remember the setting it comes from."""
         path = (path,) if isinstance(path, str) else path
         holder = self.options
         for name in path[:-1]:
             inner = holder.setdefault(name, {})
             if not isinstance(inner, dict):
-                self.problem(origin, f"does not go together with {self.origin((name,))}")
+                self.problem(origin, f"cannot be combined with {self.origin((name,))}")
                 return
             holder = inner
         holder[path[-1]] = value
         self._origins[path] = origin
 
     def origin(self, path: tuple[str | int, ...]) -> str:
-        """The setting to blame for an option: the one it comes from, else the option's own name."""
+        """The setting that an option comes from, else the option's own name."""
         names = tuple(map(str, path))
         for length in range(len(names), 0, -1):
             inside = [origin for known, origin in self._origins.items() if known[:length] == names[:length]]
@@ -118,8 +118,8 @@ class Translation:
                 return self._origins.get(names[:length], inside[0])
         return ".".join(names)
 
-    def quoted(self, name: str) -> str:
-        """The text of a setting as the end of a sentence about it; nothing for a secret."""
+    def quote(self, name: str) -> str:
+        """The value of a setting as the end of a message about it; nothing for a secret."""
         setting = self.settings.get(name)
         return "" if setting is None or setting.secret else f", not {setting.text[:80]!r}"
 
@@ -134,7 +134,7 @@ EXAMPLES: Final = "such as 500ms, 10s or 1m30s"
 
 
 def seconds_of(text: str) -> float:
-    """The duration in seconds; what is none raises ValueError."""
+    """The seconds of a duration as Go writes it; raises ValueError for anything else."""
     text = text.strip()
     if text in ("0", "+0", "-0"):
         return 0.0

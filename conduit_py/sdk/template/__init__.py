@@ -1,1 +1,28 @@
-"""Go templates over a record, as Conduit's conditions and values have them: a safe subset, compiled once."""
+"""Go templates and field paths over records, for conditions, for values, and for options of processors.
+
+A template is a safe subset of Go's: `if`, functions, pipes and fields, and no loops, variables or methods. Read
+in this order: `template` (Template, TemplateCondition), `lexer`, `parser`, then `functions` with `strings` and
+`values`, and for fields `field_path` with `field_syntax`. `text_option` makes both of them types of options.
+"""
+
+from conduit_py.sdk.template.errors import TemplateInvalid
+from conduit_py.sdk.template.field_path import FieldPath
+from conduit_py.sdk.template.field_syntax import RecordPart, field_path_error, split_outside_quotes
+from conduit_py.sdk.template.template import Template, TemplateCondition, is_template
+from conduit_py.sdk.template.text_option import TextOption, option_error
+from conduit_py.sdk.template.values import kind_of, text_of
+
+__all__ = [
+    "FieldPath",
+    "RecordPart",
+    "Template",
+    "TemplateCondition",
+    "TemplateInvalid",
+    "TextOption",
+    "field_path_error",
+    "is_template",
+    "kind_of",
+    "option_error",
+    "split_outside_quotes",
+    "text_of",
+]

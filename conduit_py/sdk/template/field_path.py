@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from typing import Any, Final, Self, TypeAlias
 
-from conduit_py.sdk import Data, Operation, Record, RecordRefused, Structured
-from conduit_py.sdk.template.field_syntax import Path, RecordPart, field_path_error, format_path, parse_path
-from conduit_py.sdk.text_option import TextOption
+from conduit_py.errors import RecordRefused
+from conduit_py.record import Data, Operation, Record, Structured
+from conduit_py.sdk.template.errors import FieldPathInvalid
+from conduit_py.sdk.template.field_syntax import Names, RecordPart, field_path_error, format_path, parse_path
+from conduit_py.sdk.template.text_option import TextOption
+from conduit_py.sdk.template.values import kind_of
 
 Change: TypeAlias = Callable[[Any], Any]
 
@@ -17,58 +20,67 @@ class FieldPath(TextOption):
 
     - `get` refuses a record that lacks the field. The parts of a record are always there: an absent
       key or payload is None.
+    - `find` returns None for a field that is not there, as templates read fields.
     - `update` replaces what `get` would return by what a function makes of it.
     - `set` makes the structured data it needs on the way, in place of what is absent or null.
-    - `delete` leaves a record without the field alone.
+    - `delete` does nothing to a record without the field.
     """
 
-    __slots__ = ("delete", "get", "path", "root", "set", "update")
+    __slots__ = ("delete", "find", "get", "names", "part", "set", "update")
 
-    def __init__(self, root: RecordPart, path: Path = ()) -> None:
-        self.root = root
-        self.path = path
+    def __init__(self, part: RecordPart, names: Names = ()) -> None:
+        self.part = part
+        self.names = names
         self.get: Callable[[Record], Any] = _getter(self)
+        self.find: Callable[[Record], Any] = _finder(self)
         self.update: Callable[[Record, Change], None] = _updater(self)
         self.set: Callable[[Record, Any], None] = _setter(self)
         self.delete: Callable[[Record], None] = _deleter(self)
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """A reference as a user wrote it; what is none raises ValueError."""
+        """A path as a user wrote it; what is none raises ValueError."""
         if isinstance(value, cls):
             return value
         if not isinstance(value, str):
             raise field_path_error("it must be text")
-        return cls(*parse_path(value))
+        try:
+            return cls(*parse_path(value))
+        except FieldPathInvalid as invalid:
+            raise field_path_error("; ".join(filter(None, (invalid.message, invalid.suggestion)))) from None
 
     @property
     def parent(self) -> "FieldPath":
         """What the last name of the path is a field of."""
-        return FieldPath(self.root, self.path[:-1])
+        return FieldPath(self.part, self.names[:-1])
+
+    def child(self, name: str) -> "FieldPath":
+        """A field of what is here."""
+        return FieldPath(self.part, (*self.names, name))
 
     def holder(self, record: Record) -> Structured | None:
         """The dict that has the field or would have it, None when that is absent itself."""
-        value: Any = _WHOLE[self.root](record)
-        for depth, name in enumerate(self.path):
+        value: Any = _WHOLE[self.part](record)
+        for depth, name in enumerate(self.names):
             if value is None:
                 return None
             if not isinstance(value, dict):
                 raise self._unstructured("delete", value, depth)
-            if depth + 1 == len(self.path):
+            if depth + 1 == len(self.names):
                 return value
             value = value.get(name)
         return None
 
     def __str__(self) -> str:
-        return format_path(self.root, self.path)
+        return format_path(self.part, self.names)
 
     def _make_holder(self, record: Record) -> Structured:
         """The dict that has the field, made if it is absent. It refuses before it makes anything."""
-        value: Any = _WHOLE[self.root](record)
+        value: Any = _WHOLE[self.part](record)
         if value is None:
             value = {}
-            _PUT[self.root](record, value)
-        for depth, name in enumerate(self.path[:-1]):
+            _PUT[self.part](record, value)
+        for depth, name in enumerate(self.names[:-1]):
             if not isinstance(value, dict):
                 raise self._unstructured("set", value, depth)
             inner = value.get(name)
@@ -76,66 +88,71 @@ class FieldPath(TextOption):
                 inner = value[name] = {}
             value = inner
         if not isinstance(value, dict):
-            raise self._unstructured("set", value, len(self.path) - 1)
+            raise self._unstructured("set", value, len(self.names) - 1)
         return value
 
     def _missing(self, record: Record) -> RecordRefused:
         """Why `get` found nothing: where the path left the record."""
-        value: Any = _WHOLE[self.root](record)
-        for depth, name in enumerate(self.path):
+        value: Any = _WHOLE[self.part](record)
+        for depth, name in enumerate(self.names):
             if not isinstance(value, dict):
                 return self._unstructured("read", value, depth)
             if name not in value:
-                where = format_path(self.root, self.path[:depth])
+                where = format_path(self.part, self.names[:depth])
                 return RecordRefused(f"the record has no {self}: {where} has no field {name!r}")
             value = value[name]
         raise AssertionError(f"{self} is in the record")
 
     def _unstructured(self, doing: str, value: object, depth: int) -> RecordRefused:
-        where = format_path(self.root, self.path[:depth])
-        suggestion = None
-        if isinstance(value, (bytes, str)):
-            suggestion = f'decode it first, for example with conduit_processors.json.Decode(field="{where}")'
+        where = format_path(self.part, self.names[:depth])
+        hint = f'decode it first, for example with conduit_processors.json.Decode(field="{where}")'
         return RecordRefused(
-            f"cannot {doing} {self}: {where} is {kind(value)}, so it has no fields", suggestion=suggestion
+            f"cannot {doing} {self}: {where} is {kind_of(value)}, so it has no fields",
+            suggestion=hint if isinstance(value, bytes | str) else None,
         )
 
 
-def kind(value: object) -> str:
-    """What a value is, in a user's words."""
-    return _KINDS.get(type(value)) or f"of type {type(value).__name__}"
-
-
-_KINDS: dict[type, str] = {
-    bytes: "raw bytes",
-    str: "text",
-    dict: "structured data",
-    list: "a list",
-    type(None): "absent",
-}
-
-
-def _getter(reference: FieldPath) -> Callable[[Record], Any]:
-    whole, path = _WHOLE[reference.root], reference.path
-    if not path:
+def _getter(path: FieldPath) -> Callable[[Record], Any]:
+    whole, names = _WHOLE[path.part], path.names
+    if not names:
         return whole
 
     def get(record: Record) -> Any:
         value = whole(record)
         try:
-            for name in path:
+            for name in names:
                 value = value[name]
         except (KeyError, TypeError):
-            raise reference._missing(record) from None
+            raise path._missing(record) from None
         return value
 
     return get
 
 
-def _updater(reference: FieldPath) -> Callable[[Record, Change], None]:
-    if not reference.path or reference.root is RecordPart.METADATA:
-        return lambda record, change: reference.set(record, change(reference.get(record)))
-    whole, (*way, last) = _WHOLE[reference.root], reference.path
+def _finder(path: FieldPath) -> Callable[[Record], Any]:
+    whole, names = _FOUND.get(path.part, _WHOLE[path.part]), path.names
+    if not names:
+        return whole
+
+    def find(record: Record) -> Any:
+        value = whole(record)
+        for depth, name in enumerate(names):
+            if not isinstance(value, dict):
+                # A field of a field that is not there is not there either. A payload that is not there
+                # is another matter: a condition on it would be false for a reason nobody thought of.
+                if value is None and depth:
+                    return None
+                raise path._unstructured("read", value, depth)
+            value = value.get(name)
+        return value
+
+    return find
+
+
+def _updater(path: FieldPath) -> Callable[[Record, Change], None]:
+    if not path.names or path.part is RecordPart.METADATA:
+        return lambda record, change: path.set(record, change(path.get(record)))
+    whole, (*way, last) = _WHOLE[path.part], path.names
 
     def update_field(record: Record, change: Change) -> None:
         holder = whole(record)
@@ -144,17 +161,17 @@ def _updater(reference: FieldPath) -> Callable[[Record, Change], None]:
                 holder = holder[name]
             value = holder[last]
         except (KeyError, TypeError):
-            raise reference._missing(record) from None
+            raise path._missing(record) from None
         holder[last] = change(value)
 
     return update_field
 
 
-def _setter(reference: FieldPath) -> Callable[[Record, Any], None]:
-    if not reference.path:
-        return _PUT[reference.root]
-    whole, (*way, last) = _WHOLE[reference.root], reference.path
-    if reference.root is RecordPart.METADATA:
+def _setter(path: FieldPath) -> Callable[[Record, Any], None]:
+    if not path.names:
+        return _PUT[path.part]
+    whole, (*way, last) = _WHOLE[path.part], path.names
+    if path.part is RecordPart.METADATA:
         return lambda record, value: _put_metadata_field(record, last, value)
 
     def set_field(record: Record, value: Any) -> None:
@@ -164,34 +181,34 @@ def _setter(reference: FieldPath) -> Callable[[Record, Any], None]:
                 holder = holder[name]
             holder[last] = value
         except (KeyError, TypeError):
-            reference._make_holder(record)[last] = value
+            path._make_holder(record)[last] = value
 
     return set_field
 
 
-def _deleter(reference: FieldPath) -> Callable[[Record], None]:
-    if not reference.path:
-        clear = _CLEAR.get(reference.root)
-        return clear or (lambda record: _refuse_change(reference.root, "deleted"))
+def _deleter(path: FieldPath) -> Callable[[Record], None]:
+    if not path.names:
+        clear = _CLEAR.get(path.part)
+        return clear or (lambda record: _refuse_change(path.part, "deleted"))
 
     def delete(record: Record) -> None:
-        holder = reference.holder(record)
+        holder = path.holder(record)
         if holder is not None:
-            holder.pop(reference.path[-1], None)
+            holder.pop(path.names[-1], None)
 
     return delete
 
 
-def _as_data(value: object, root: RecordPart) -> Data:
+def _as_data(value: object, part: RecordPart) -> Data:
     if value is None or isinstance(value, (bytes, dict)):
         return value
     if isinstance(value, str):
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise RecordRefused(f"cannot set {root.value}: the text is not valid Unicode: {error}") from None
+            raise RecordRefused(f"cannot set {part.value}: the text is not valid Unicode: {error}") from None
     raise RecordRefused(
-        f"cannot set {root.value}: it holds raw bytes or structured data and the value is {kind(value)}"
+        f"cannot set {part.value}: it holds raw bytes or structured data and the value is {kind_of(value)}"
     )
 
 
@@ -229,15 +246,15 @@ def _put_metadata_field(record: Record, name: str, value: Any) -> None:
         record.metadata.pop(name, None)
     else:
         where = format_path(RecordPart.METADATA, (name,))
-        raise RecordRefused(f"cannot set {where}: metadata holds text and the value is {kind(value)}")
+        raise RecordRefused(f"cannot set {where}: metadata holds text and the value is {kind_of(value)}")
 
 
 def _clear_payload(record: Record) -> None:
     record.payload.before = record.payload.after = None
 
 
-def _refuse_change(root: RecordPart, doing: str) -> None:
-    raise RecordRefused(f"{root.value} cannot be {doing}")
+def _refuse_change(part: RecordPart, doing: str) -> None:
+    raise RecordRefused(f"{part.value} cannot be {doing}")
 
 
 _WHOLE: Final[dict[RecordPart, Callable[[Record], Any]]] = {
@@ -250,6 +267,11 @@ _WHOLE: Final[dict[RecordPart, Callable[[Record], Any]]] = {
     RecordPart.BEFORE: lambda record: record.payload.before,
     RecordPart.AFTER: lambda record: record.payload.after,
 }
+_FOUND: Final[dict[RecordPart, Callable[[Record], Any]]] = {
+    RecordPart.OPERATION: lambda record: record.operation.value,
+    RecordPart.PAYLOAD: lambda record: {"before": record.payload.before, "after": record.payload.after},
+}
+"""What templates find in the place of objects of ours."""
 _PUT: Final[dict[RecordPart, Callable[[Record, Any], None]]] = {
     RecordPart.RECORD: lambda record, value: _refuse_change(RecordPart.RECORD, "set"),
     RecordPart.POSITION: lambda record, value: _refuse_change(RecordPart.POSITION, "set"),

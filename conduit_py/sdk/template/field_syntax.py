@@ -1,17 +1,19 @@
-"""How references to fields are written: `.Payload.After.name`, `.Metadata["odd key"]`, `payload.after.name`, `name`."""
+"""How field paths are written: `.Payload.After.name`, `.Metadata["odd key"]`, `payload.after.name`, `name`."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final, TypeAlias
 
-from conduit_py.sdk.text_option import option_error
+from conduit_py.sdk.options import did_you_mean
+from conduit_py.sdk.template.errors import FieldPathInvalid
+from conduit_py.sdk.template.text_option import option_error
 
-Path: TypeAlias = tuple[str, ...]
+Names: TypeAlias = tuple[str, ...]
 
 
 class RecordPart(Enum):
-    """The part of a record in which a reference begins; the value is how it is written."""
+    """The part of a record in which a path begins; the value is how it is written."""
 
     RECORD = "."
     POSITION = ".Position"
@@ -23,41 +25,49 @@ class RecordPart(Enum):
     AFTER = ".Payload.After"
 
 
-def parse_path(text: str) -> tuple[RecordPart, Path]:
-    """The root and the names below it. Parts of a record may be lower case; a leading dot may be left out.
+def parse_path(text: str) -> tuple[RecordPart, Names]:
+    """The part and the names below it. Parts of a record may be lower case; a leading dot may be left out.
 
     A path that begins with neither a dot nor a part of a record is one of `.Payload.After`. What is
-    not a reference raises ValueError saying why.
+    not a path raises FieldPathInvalid.
     """
     text = text.strip()
     if text == RecordPart.RECORD.value:
         return RecordPart.RECORD, ()
     if not text:
-        raise field_path_error("it is empty")
-    bare = not text.startswith(".")
-    head, *rest = _steps(f".{text}" if bare else text)
+        raise FieldPathInvalid("it is empty")
+    if text.startswith("."):
+        return locate(list(_steps(text)))
+    names = list(_steps(f".{text}"))
+    return locate(names) if names[0] in _PARTS else (RecordPart.AFTER, tuple(names))
+
+
+def locate(names: Sequence[str]) -> tuple[RecordPart, Names]:
+    """The part of a record that names after dots begin with, and the names below it."""
+    if not names:
+        return RecordPart.RECORD, ()
+    head, *rest = names
     part = _PARTS.get(head)
     if part is None:
-        if bare:
-            return RecordPart.AFTER, (head, *rest)
-        raise field_path_error(f"{_quote(head)} is no part of a record; parts are {_KNOWN}")
+        raise FieldPathInvalid(f"a record has no .{head}", did_you_mean(head, _NAMES) or f"it has {_KNOWN}")
     if part is RecordPart.PAYLOAD and rest:
-        return _side(rest)
+        return _locate_in_payload(rest)
     if rest and part in (RecordPart.POSITION, RecordPart.OPERATION):
-        raise field_path_error(f"{part.value} has no fields")
+        raise FieldPathInvalid(f"{part.value} has no fields")
     if part is RecordPart.METADATA and len(rest) > 1:
-        raise field_path_error(f"metadata is flat, write {format_path(part, ('.'.join(rest),))}")
+        key = format_path(part, (".".join(rest),))
+        raise FieldPathInvalid("metadata is flat: a key with dots in it goes in brackets", f"write {key}")
     return part, tuple(rest)
 
 
-def format_path(root: RecordPart, path: Path = ()) -> str:
-    """The one way of writing a reference that `parse_path` turns into the same root and path, and Conduit too."""
-    return root.value + "".join(f".{name}" if _NAME.fullmatch(name) else f"[{_quote(name)}]" for name in path)
+def format_path(part: RecordPart, names: Names = ()) -> str:
+    """The one way of writing a path that `parse_path` turns into the same part and names, and Conduit too."""
+    return part.value + "".join(f".{name}" if _NAME.fullmatch(name) else f"[{_quote(name)}]" for name in names)
 
 
 def field_path_error(reason: str) -> ValueError:
-    """The error for what should have been a reference of a certain kind."""
-    return option_error(f"must be a field reference such as {EXAMPLE} ({reason})")
+    """The error for an option that should have been a field path of a certain kind."""
+    return option_error(f"must be a field path such as {EXAMPLE} ({reason})")
 
 
 def split_outside_quotes(text: str, separator: str) -> list[str]:
@@ -71,17 +81,19 @@ def split_outside_quotes(text: str, separator: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
+def unquote(text: str) -> str:
+    """A name between quotes, in which a backslash stands before a quote or a backslash."""
+    return _ESCAPED.sub(r"\1", text[1:-1])
+
+
 EXAMPLE: Final = ".Payload.After.name"
+QUOTED: Final = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 _NAME = re.compile(r"[^\W\d]\w*")
-_QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
-_QUOTED_OR_NOT = re.compile(rf"{_QUOTED}|.", re.DOTALL)
-_STEP = re.compile(rf"\.(?P<name>{_NAME.pattern})|\[\s*(?P<quoted>{_QUOTED})\s*\]", re.DOTALL)
+_QUOTED_OR_NOT = re.compile(rf"{QUOTED}|.", re.DOTALL)
+_STEP = re.compile(rf"\.(?P<name>{_NAME.pattern})|\[\s*(?P<quoted>{QUOTED})\s*\]", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_PARTS = {
-    spelled: part
-    for part in (RecordPart.POSITION, RecordPart.OPERATION, RecordPart.METADATA, RecordPart.KEY, RecordPart.PAYLOAD)
-    for spelled in (part.value[1:], part.value[1:].lower())
-}
+_NAMES: Final = ["Key", "Metadata", "Operation", "Payload", "Position"]
+_PARTS = {written: RecordPart(f".{name}") for name in _NAMES for written in (name, name.lower())}
 _SIDES = {
     "Before": RecordPart.BEFORE,
     "before": RecordPart.BEFORE,
@@ -96,15 +108,16 @@ def _steps(text: str) -> Iterator[str]:
     while at < len(text):
         step = _STEP.match(text, at)
         if step is None:
-            raise field_path_error(f'cannot read {text[at:]!r}; names other than letters, digits and _ go in ["…"]')
-        yield step["name"] if step["name"] is not None else _ESCAPED.sub(r"\1", step["quoted"][1:-1])
+            raise FieldPathInvalid(f'cannot read {text[at:]!r}; names other than letters, digits and _ go in ["…"]')
+        yield step["name"] if step["name"] is not None else unquote(step["quoted"])
         at = step.end()
 
 
-def _side(names: list[str]) -> tuple[RecordPart, Path]:
+def _locate_in_payload(names: Sequence[str]) -> tuple[RecordPart, Names]:
     side = _SIDES.get(names[0])
     if side is None:
-        raise field_path_error(f"a payload has .Before and .After, write {format_path(RecordPart.AFTER, tuple(names))}")
+        hint = f"write {format_path(RecordPart.AFTER, tuple(names))}"
+        raise FieldPathInvalid("a payload has .Before and .After", hint)
     return side, tuple(names[1:])
 
 

@@ -1,17 +1,28 @@
-"""Functions: what templates can call: Go's own and the part of sprig that is of use with records.
+"""What templates can call: Go's own functions and the part of sprig that is of use with records.
 
-Arguments come in the order of Go and sprig, so that what a pipe hands over is the last one. What a
-function cannot work with refuses the record.
+Arguments come in the order of Go and sprig, so what a pipe hands over is the last one. What a function cannot
+work with refuses the record. Unlike sprig's, number functions refuse what is no number instead of taking it for 0.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from conduit_py.errors import RecordRefused
-from conduit_py.sdk.template import lists, numbers, strings
-from conduit_py.sdk.template.printing import printf
-from conduit_py.sdk.template.values import elements, equal, fields, length, less, text_of, truth, whole
+from conduit_py.sdk.template import strings
+from conduit_py.sdk.template.values import (
+    elements,
+    equal,
+    fields,
+    kind_of,
+    length,
+    less,
+    number,
+    text_of,
+    truth,
+    whole,
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ def _slice(value: Any, *bounds: Any) -> Any:
 
 
 def _last_by_truth(stop_at: bool) -> Callable[..., Any]:
-    """`and` and `or` give one of their arguments. Evaluated here, because constants have no need to be lazy."""
+    """`and` and `or` of constants, which need not be lazy; each returns one of its arguments."""
 
     def choose(*values: Any) -> Any:
         return next((value for value in values if truth(value) is stop_at), values[-1])
@@ -97,8 +108,87 @@ def _functions(*entries: tuple[str, Callable[..., Any], int, int | None]) -> dic
     return {name: Function(name, call, least, most) for name, call, least, most in entries}
 
 
+def _to_int(value: Any) -> int:
+    """A whole number from a number, whose fraction is cut off, from true or false, or from digits."""
+    try:
+        return int(text_of(value).strip()) if isinstance(value, str | bytes) else int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _no_number(value) from None
+
+
+def _to_float(value: Any) -> float:
+    try:
+        result = float(text_of(value)) if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise _no_number(value) from None
+    if not math.isfinite(result):
+        raise _no_number(value)
+    return result
+
+
+def _no_number(value: Any) -> RecordRefused:
+    shown = repr(value[:40]) if isinstance(value, str) else kind_of(value)
+    return RecordRefused(f"{shown} is not a number")
+
+
+def _divmod_to_zero(dividend: Any, divisor: Any) -> tuple[int, int]:
+    """Quotient and remainder as Go has them: cut off towards zero."""
+    upper, lower = whole(dividend), whole(divisor)
+    if lower == 0:
+        raise RecordRefused("a division by zero")
+    quotient = abs(upper) // abs(lower) * (1 if (upper < 0) == (lower < 0) else -1)
+    return quotient, upper - quotient * lower
+
+
+def _product(*values: Any) -> int:
+    result = math.prod(map(whole, values))
+    if result.bit_length() > _BITS_MAX:
+        raise RecordRefused("a product is too large")
+    return result
+
+
+_BITS_MAX: Final = 4096
+
+
+def _round(value: Any, up: bool) -> int:
+    return math.ceil(number(value)) if up else math.floor(number(value))
+
+
+def _has(needle: Any, items: Any) -> bool:
+    return items is not None and any(_same(needle, item) for item in elements(items))
+
+
+def _same(left: Any, right: Any) -> bool:
+    try:
+        return equal(left, right)
+    except RecordRefused:
+        return False  # in a list of mixed types, a value of another type is only not equal
+
+
+_NUMBERS: Final = (
+    ("int", _to_int, 1, 1),
+    ("int64", _to_int, 1, 1),
+    ("atoi", _to_int, 1, 1),
+    ("float64", _to_float, 1, 1),
+    ("add", lambda *values: sum(map(whole, values)), 1, None),
+    ("sub", lambda left, right: whole(left) - whole(right), 2, 2),
+    ("mul", _product, 1, None),
+    ("div", lambda left, right: _divmod_to_zero(left, right)[0], 2, 2),
+    ("mod", lambda left, right: _divmod_to_zero(left, right)[1], 2, 2),
+    ("max", lambda *values: max(map(whole, values)), 1, None),
+    ("min", lambda *values: min(map(whole, values)), 1, None),
+    ("floor", lambda value: _round(value, up=False), 1, 1),
+    ("ceil", lambda value: _round(value, up=True), 1, 1),
+)
+_LISTS: Final = (
+    ("list", lambda *values: list(values), 0, None),
+    ("first", lambda items: next(iter(elements(items)), None), 1, 1),
+    ("last", lambda items: next(reversed(elements(items)), None), 1, 1),
+    ("has", _has, 2, 2),
+)
+
 AND, OR = "and", "or"
-"""The two that evaluate only as many of their arguments as they need."""
+"""These two evaluate only as many of their arguments as they need."""
 INDEX = "index"
 
 FUNCTIONS = _functions(
@@ -114,8 +204,6 @@ FUNCTIONS = _functions(
     ("len", length, 1, 1),
     (INDEX, _index, 1, None),
     ("slice", _slice, 1, 3),
-    ("print", lambda *values: "".join(map(text_of, values)), 0, None),
-    ("printf", printf, 1, None),
     ("default", _default, 1, 2),
     ("empty", lambda value: not truth(value), 1, 1),
     ("coalesce", _coalesce, 1, None),
@@ -126,6 +214,6 @@ FUNCTIONS = _functions(
     ("get", lambda value, name: fields(value).get(text_of(name), ""), 2, 2),
     ("dig", _dig, 3, None),
     *strings.FUNCTIONS,
-    *numbers.FUNCTIONS,
-    *lists.FUNCTIONS,
+    *_NUMBERS,
+    *_LISTS,
 )

@@ -1,4 +1,4 @@
-"""Lexer: the text of a template → text and actions, and an action → its tokens."""
+"""Lexer: splits a template into text and actions, and an action into tokens."""
 
 import re
 from collections.abc import Iterator
@@ -6,36 +6,37 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from conduit_py.sdk.template.errors import TemplateInvalid
+from conduit_py.sdk.template.field_syntax import QUOTED, unquote
 
-Kind: TypeAlias = Literal["field", "name", "variable", "string", "number", "symbol", "end"]
+TokenKind: TypeAlias = Literal["field", "subscript", "name", "variable", "string", "number", "symbol", "end"]
 
 
 @dataclass(frozen=True)
 class Text:
-    """What stands outside of braces and is written as it is."""
+    """Text outside of braces, which is copied to the output."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Action:
-    """What stands inside of double braces; `offset` is where its first character is in the template."""
+    """The inside of double braces; `offset` is the index of its first character in the template."""
 
     text: str
     offset: int
 
 
 class Token(NamedTuple):
-    """A word of an action. `spaced` tells whether a blank comes before it: `.a .b` is not `.a.b`."""
+    """A token of an action. `spaced` is true when a blank comes before it: `.a .b` is not `.a.b`."""
 
-    kind: Kind
+    kind: TokenKind
     value: str | int | float
     offset: int
     spaced: bool
 
 
 def split(template: str) -> list[Text | Action]:
-    """The template as text and actions in turn; comments are gone, and blanks that `{{-` and `-}}` take away."""
+    """The texts and actions of a template, without comments and without blanks that `{{-` and `-}}` remove."""
     pieces: list[Text | Action] = []
     at, trim = 0, False
     while (opening := template.find("{{", at)) >= 0:
@@ -52,7 +53,7 @@ def split(template: str) -> list[Text | Action]:
 
 
 def tokens(action: Action) -> Iterator[Token]:
-    """The words of an action, the last of them an "end"."""
+    """The tokens of an action, and an "end" after them."""
     at, spaced, text = 0, True, action.text
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -71,13 +72,13 @@ class _End(NamedTuple):
 
 
 def _begin(template: str, opening: int) -> tuple[int, bool]:
-    """Where the inside of an action begins, and whether the blanks before it go."""
+    """Where the inside of an action begins, and whether the blanks before the action are removed."""
     trims = _TRIM_LEFT.match(template, opening + 2)
     return (trims.end(), True) if trims else (opening + 2, False)
 
 
 def _end(template: str, opening: int, inner: int) -> tuple[_End, bool]:
-    """Where the inside ends and what follows begins, and whether the blanks after it go."""
+    """Where the inside ends and the rest begins, and whether the blanks after the action are removed."""
     if template.startswith("/*", inner):
         match = _COMMENT.match(template, inner)
         if match is None:
@@ -108,6 +109,7 @@ _TOKEN = re.compile(
     (?P<space>\s+)
     | (?P<number>[+-]?(?:0[xX][0-9a-fA-F_]+|(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.]))
     | (?P<field>\.(?:[^\W\d]\w*)?)
+    | (?P<subscript>\[\s*(?:{QUOTED})\s*\])
     | (?P<name>[^\W\d]\w*)
     | (?P<variable>\$\w*)
     | (?P<string>{_STRING}|{_RAW})
@@ -120,6 +122,8 @@ _TOKEN = re.compile(
 def _token(kind: str, text: str, offset: int, spaced: bool) -> Token:
     if kind == "string":
         return Token("string", text[1:-1] if text[0] == "`" else _unescape(text, offset), offset, spaced)
+    if kind == "subscript":
+        return Token("subscript", unquote(text[1:-1].strip()), offset, spaced)
     if kind == "number":
         return Token("number", _number(text, offset), offset, spaced)
     return Token(kind, text, offset, spaced)  # type: ignore[arg-type]
@@ -137,7 +141,7 @@ def _number(text: str, offset: int) -> int | float:
 
 
 def _unescape(text: str, offset: int) -> str:
-    def replaced(match: re.Match[str]) -> str:
+    def character(match: re.Match[str]) -> str:
         escape = match[0]
         if escape[1] in _ESCAPES:
             return _ESCAPES[escape[1]]
@@ -146,7 +150,7 @@ def _unescape(text: str, offset: int) -> str:
         at = offset + 1 + match.start()
         raise TemplateInvalid(f"{escape} means nothing inside quotes", at, r"write \\ for \ itself")
 
-    return _ESCAPE.sub(replaced, text[1:-1])
+    return _ESCAPE.sub(character, text[1:-1])
 
 
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
@@ -159,7 +163,8 @@ def _unreadable(text: str, at: int, offset: int) -> TemplateInvalid:
     if character == "'":
         return TemplateInvalid("text goes in double quotes or in backticks, not in single quotes", offset)
     if character == "[":
-        return TemplateInvalid("'[' means nothing here", offset, 'write index .Metadata "a key" for .Metadata["a key"]')
+        hint = "brackets hold a name in quotes; an element of a list is read with index: index .Payload.After.list 0"
+        return TemplateInvalid("'[' means nothing here", offset, hint)
     if character == "-":
         hint = 'a name with a dash in it is read with index: index .Payload.After "a-name"'
         return TemplateInvalid("'-' means nothing here", offset, hint)

@@ -1,4 +1,4 @@
-"""Parser: the actions of a template → a tree. Every mistake that can be known without a record is found here."""
+"""Parser: the tree of a template. Reports every error that can be found without a record."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ DEPTH_MAX: Final = 50
 
 @dataclass(frozen=True)
 class Literal:
-    """A value that is written down."""
+    """A literal value."""
 
     value: str | int | float | bool | None
     offset: int
@@ -22,7 +22,7 @@ class Literal:
 
 @dataclass(frozen=True)
 class Field:
-    """A place in the record: the names after the dots, none of them for the record itself."""
+    """A field of the record: the names after the dots; no names for the record itself."""
 
     names: tuple[str, ...]
     offset: int
@@ -30,7 +30,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Chain:
-    """Fields of what an expression in parentheses gives."""
+    """Fields of the value of an expression in parentheses."""
 
     inner: "Expression"
     names: tuple[str, ...]
@@ -39,7 +39,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """A function and its arguments; what a pipe hands over is the last of them."""
+    """A function and its arguments; a value from a pipe is the last of them."""
 
     function: Function
     arguments: "tuple[Expression, ...]"
@@ -51,7 +51,7 @@ Expression: TypeAlias = Literal | Field | Chain | FunctionCall
 
 @dataclass
 class Branch:
-    """`if`, with its `else if`s: the first block whose condition is true; the last one may have none."""
+    """`if` with its `else if` and `else`: renders the first block whose condition is true, or that has none."""
 
     choices: "list[tuple[Expression | None, list[Part]]]" = field(default_factory=list)
 
@@ -60,12 +60,12 @@ Part: TypeAlias = Text | Expression | Branch
 
 
 def parse(template: str) -> list[Part]:
-    """The parts of a template in order; what is wrong with it raises TemplateInvalid."""
+    """The parts of a template in order; raises TemplateInvalid."""
     return _Blocks(split(template)).read()
 
 
 class _Blocks:
-    """Sorts text and actions into the blocks of `if`, `else` and `end`."""
+    """Groups text and actions into the blocks of `if`, `else` and `end`."""
 
     def __init__(self, pieces: Sequence[Text | Action]) -> None:
         self._pieces = pieces
@@ -85,7 +85,7 @@ class _Blocks:
                 open_parts[-1].append(command.expression())
             elif keyword == "if":
                 if len(open_ifs) == DEPTH_MAX:
-                    raise TemplateInvalid("there are too many ifs inside each other", piece.offset)
+                    raise TemplateInvalid("ifs are nested too deeply", piece.offset)
                 branch = Branch([(command.expression(), [])])
                 open_parts[-1].append(branch)
                 open_ifs.append((branch, piece))
@@ -132,7 +132,7 @@ class _Command:
         if token.kind != "name" or token.value not in _KEYWORDS:
             return None
         if token.value not in ("if", "else", "end"):
-            hint = "templates here have if, else and end, functions and pipes"
+            hint = "templates have if, else and end, functions and pipes"
             raise TemplateInvalid(f"{token.value} is not supported", token.offset, hint)
         self._at += 1
         return str(token.value)
@@ -142,13 +142,13 @@ class _Command:
         if self._next.kind == "end":
             return None
         if self._next.value != "if":
-            raise self._unexpected()
+            raise self._unexpected_token()
         self._at += 1
         return self.expression()
 
     def nothing_more(self) -> None:
         if self._next.kind != "end":
-            raise self._unexpected()
+            raise self._unexpected_token()
 
     def expression(self) -> Expression:
         result = self._pipeline()
@@ -186,7 +186,7 @@ class _Command:
             raise TemplateInvalid("what follows a | must be a function", token.offset)
         if not self._at_end_of_step():
             hint = 'a function comes first: eq .Metadata.a "b"'
-            raise TemplateInvalid("this is no function, so it takes no arguments", token.offset, hint)
+            raise TemplateInvalid("this is not a function, so it takes no arguments", token.offset, hint)
         return operand
 
     def _operands(self) -> list[Expression]:
@@ -212,7 +212,7 @@ class _Command:
             return self._root()
         if token.value == "(":
             return self._parenthesis()
-        raise self._unexpected()
+        raise self._unexpected_token()
 
     def _word(self) -> Expression:
         """true, false, nil, or a function without arguments among the arguments of another."""
@@ -226,17 +226,21 @@ class _Command:
     def _root(self) -> Expression:
         token = self._take()
         if token.value != "$":
-            raise TemplateInvalid(f"there are no variables here, so {token.value} means nothing", token.offset)
+            raise TemplateInvalid(f"templates have no variables, so {token.value} means nothing", token.offset)
         return Field(self._names(joined=True), token.offset)
 
     def _parenthesis(self) -> Expression:
         token = self._take()
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise TemplateInvalid("there are too many parentheses inside each other", token.offset)
+            raise TemplateInvalid("parentheses are nested too deeply", token.offset)
         inner = self._pipeline()
         if self._next.value != ")" or self._next.kind != "symbol":
-            raise TemplateInvalid("this ( has no )", token.offset) if self._next.kind == "end" else self._unexpected()
+            raise (
+                TemplateInvalid("this ( has no )", token.offset)
+                if self._next.kind == "end"
+                else self._unexpected_token()
+            )
         self._at += 1
         self._depth -= 1
         names = self._names(joined=True)
@@ -245,8 +249,11 @@ class _Command:
     def _names(self, *, joined: bool = False) -> tuple[str, ...]:
         """The names of fields that follow each other without a blank."""
         names: list[str] = []
-        while self._next.kind == "field" and (not self._next.spaced if joined or names else True):
+        while self._continues_a_path(first=not joined and not names):
             token = self._take()
+            if token.kind == "subscript":
+                names.append(str(token.value))
+                continue
             name = str(token.value)[1:]
             if not name and (names or joined or not self._ends_a_field()):
                 raise TemplateInvalid("a name must follow this dot", token.offset)
@@ -255,10 +262,15 @@ class _Command:
             names.append(name)
         return tuple(names)
 
+    def _continues_a_path(self, *, first: bool) -> bool:
+        if first:
+            return self._next.kind == "field"
+        return self._next.kind in ("field", "subscript") and not self._next.spaced
+
     def _ends_a_field(self) -> bool:
         return self._next.spaced or self._next.kind in ("end", "symbol")
 
-    def _unexpected(self) -> TemplateInvalid:
+    def _unexpected_token(self) -> TemplateInvalid:
         token = self._next
         if token.kind == "end":
             return TemplateInvalid("something is missing here", token.offset)
@@ -275,7 +287,8 @@ def _function(token: Token) -> Function:
     function = FUNCTIONS.get(str(token.value))
     if function is None:
         known = sorted(FUNCTIONS)
-        hint = did_you_mean(str(token.value), known) or f"functions are {', '.join(known)}"
+        fields = f"a field begins with a dot, as in .Payload.After.{token.value}; functions are {', '.join(known)}"
+        hint = did_you_mean(str(token.value), known) or fields
         raise TemplateInvalid(f"there is no function {token.value!r}", token.offset, hint)
     return function
 

@@ -1,4 +1,4 @@
-"""String functions of sprig: tests, changes, and texts in other clothes."""
+"""Functions of templates that work on text: tests, changes, encodings, and Go's `printf`."""
 
 import base64
 import binascii
@@ -8,20 +8,20 @@ from typing import Any, Final
 
 from conduit_py.errors import RecordRefused
 from conduit_py.record import decode_json, encode_json
-from conduit_py.sdk.template.values import elements, text_of, truth, whole
+from conduit_py.sdk.template.values import elements, kind_of, number, text_of, truth, whole
 
 REGEX: Final = "regexMatch"
 
 
 @functools.lru_cache(maxsize=256)
-def pattern(text: str) -> re.Pattern[str]:
-    """A regular expression; what is none raises re.error."""
+def compile_pattern(text: str) -> re.Pattern[str]:
+    """A compiled regular expression; raises re.error."""
     return re.compile(text)
 
 
 def _matches(regex: str, text: Any) -> bool:
-    """Whether a pattern, which the template has been checked to write down itself, is in the text."""
-    return pattern(regex).search(text_of(text)) is not None
+    """Whether a pattern, which is a literal in the template, is found in the text."""
+    return compile_pattern(regex).search(text_of(text)) is not None
 
 
 def _truncate(size: Any, text: Any) -> str:
@@ -45,11 +45,74 @@ def _bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else text_of(value).encode(errors="surrogatepass")
 
 
+def _quote(value: Any) -> str:
+    return encode_json(text_of(value)).decode()
+
+
 def _quote_all(*values: Any) -> str:
-    return " ".join(encode_json(text_of(value)).decode() for value in values if value is not None)
+    return " ".join(_quote(value) for value in values if value is not None)
+
+
+def _split(separator: str, text: str) -> list[str]:
+    return text.split(separator) if separator else list(text)
+
+
+_VERB = re.compile(r"%(?P<flags>[-+ 0#]*)(?P<width>\d{0,3})(?P<precision>\.\d{0,2})?(?P<verb>.|$)", re.DOTALL)
+
+
+def verbs(format: str) -> list[str]:
+    """The verbs of a format, one for each argument; raises ValueError for an unknown one."""
+    found = [match["verb"] for match in _VERB.finditer(format) if match["verb"] != "%"]
+    for verb in found:
+        if verb not in _WRITERS:
+            raise ValueError(f"%{verb} is not one of %{', %'.join(_WRITERS)} and %%")
+    return found
+
+
+def printf(format: Any, *values: Any) -> str:
+    """The format with its verbs replaced by as many values."""
+    text = text_of(format)
+    try:
+        count = len(verbs(text))
+    except ValueError as error:
+        raise RecordRefused(f"printf: {error}") from None
+    if count != len(values):
+        raise RecordRefused(f"printf: the format has {count} verbs and {len(values)} values")
+    waiting = iter(values)
+    return _VERB.sub(lambda match: "%" if match["verb"] == "%" else _format_verb(match, next(waiting)), text)
+
+
+def _format_verb(match: re.Match[str], value: Any) -> str:
+    python, convert = _WRITERS[match["verb"]]
+    flags, width, precision = match["flags"], match["width"], match["precision"] or ""
+    try:
+        return f"%{flags}{width}{precision}{python}" % (convert(value),)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordRefused(f"printf: {match[0]} cannot show {kind_of(value)}: {error}") from None
+
+
+def _boolean(value: Any) -> str:
+    if not isinstance(value, bool):
+        raise TypeError("true or false is needed")
+    return text_of(value)
+
+
+_WRITERS: Final[dict[str, tuple[str, Any]]] = {
+    "s": ("s", text_of),
+    "v": ("s", text_of),
+    "q": ("s", _quote),
+    "t": ("s", _boolean),
+    "d": ("d", whole),
+    "x": ("x", whole),
+    "f": ("f", number),
+    "e": ("e", number),
+    "g": ("g", number),
+}
 
 
 FUNCTIONS: Final = (
+    ("print", lambda *values: "".join(map(text_of, values)), 0, None),
+    ("printf", printf, 1, None),
     ("contains", lambda part, text: text_of(part) in text_of(text), 2, 2),
     ("hasPrefix", lambda part, text: text_of(text).startswith(text_of(part)), 2, 2),
     ("hasSuffix", lambda part, text: text_of(text).endswith(text_of(part)), 2, 2),
@@ -73,7 +136,3 @@ FUNCTIONS: Final = (
     ("toJson", lambda value: encode_json(value).decode(), 1, 1),
     ("fromJson", lambda text: decode_json(text_of(text)) if truth(text) else None, 1, 1),
 )
-
-
-def _split(separator: str, text: str) -> list[str]:
-    return text.split(separator) if separator else list(text)

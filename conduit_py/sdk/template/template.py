@@ -1,93 +1,185 @@
-"""Template: a Go template over a record, parsed once and made into functions."""
+"""Template: a Go template over a record, parsed once and made into functions. TemplateCondition: one that decides."""
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from conduit_py.errors import RecordRefused
 from conduit_py.record import Record
-from conduit_py.sdk.template.errors import TemplateInvalid
+from conduit_py.sdk.template.errors import FieldPathInvalid, TemplateInvalid
+from conduit_py.sdk.template.field_path import FieldPath
+from conduit_py.sdk.template.field_syntax import locate
 from conduit_py.sdk.template.functions import AND, INDEX, OR
 from conduit_py.sdk.template.lexer import Text
 from conduit_py.sdk.template.parser import Branch, Chain, Expression, Field, FunctionCall, Literal, Part, parse
-from conduit_py.sdk.template.printing import verbs
-from conduit_py.sdk.template.reach import reach
-from conduit_py.sdk.template.strings import REGEX, pattern
+from conduit_py.sdk.template.strings import REGEX, compile_pattern, verbs
+from conduit_py.sdk.template.text_option import TextOption, option_error
 from conduit_py.sdk.template.values import field_of, text_of, truth
 
 Get: TypeAlias = Callable[[Record], Any]
+Render: TypeAlias = Callable[[Record], str]
 
 
-class Template:
+class Template(TextOption):
     """Renders a text for each record. Two templates are equal when they are written in the same way.
 
-    Everything that can be wrong without a record in sight raises TemplateInvalid when it is made;
-    what does not fit a record raises RecordRefused when it is rendered, and nothing else does.
+    Everything that can be wrong without a record raises TemplateInvalid when it is made; what does not
+    fit a record raises RecordRefused when it is rendered, and nothing else does.
     """
 
-    __slots__ = ("_parts", "_single", "text")
+    __slots__ = ("_parts", "_value", "text")
 
     def __init__(self, text: str) -> None:
         parts = parse(text)
         self.text = text
-        self._parts = [_part(part) for part in parts]
-        self._single = len(parts) == 1 and isinstance(parts[0], Literal | Field | Chain | FunctionCall)
+        self._parts = [_compile_text(part) for part in parts]
+        single = len(parts) == 1 and isinstance(parts[0], Literal | Field | Chain | FunctionCall)
+        self._value: Get | None = _compile(parts[0]) if single else None  # type: ignore[arg-type]
 
-    def __call__(self, record: Record) -> str:
-        """The text for one record."""
-        return "".join([text_of(part(record)) for part in self._parts])
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """A template as the value of an option; what is none raises ValueError that says what is wanted."""
+        return value if isinstance(value, cls) else _make_option(cls, "template", value)
+
+    def render(self, record: Record) -> str:
+        """The text for one record. A field that is null reads `null`; one that is missing refuses the record."""
+        return "".join([part(record) for part in self._parts])
 
     def value(self, record: Record) -> Any:
         """What a template of one action gives, before it becomes text; the text for any other template."""
-        return self._parts[0](record) if self._single else self(record)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Template) and other.text == self.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
+        return self.render(record) if self._value is None else self._value(record)
 
     def __str__(self) -> str:
         return self.text
 
-    def __repr__(self) -> str:
-        return f"Template({self.text!r})"
+
+def is_template(text: str) -> bool:
+    """Whether a text has actions in it; any other is the same for every record."""
+    return "{{" in text
 
 
-def _part(part: Part) -> Get:
+class TemplateCondition(TextOption):
+    """True or false for each record; a text that is neither refuses the record.
+
+    A template that is wrong in itself raises TemplateInvalid when it is made.
+    """
+
+    __slots__ = ("_template",)
+
+    def __init__(self, text: str) -> None:
+        self._template = Template(text.rstrip())
+        if not is_template(text) and text.strip() not in _BOOLEANS:
+            hint = "write it in double braces: '{{ … }}'"
+            raise TemplateInvalid("is always the same text, which is neither true nor false", 0, hint)
+
+    def __call__(self, record: Record) -> bool:
+        value = self._template.value(record)
+        if value is True or value is False:
+            return value
+        if value is None:
+            raise RecordRefused(f"the condition {self} gives no value: the record lacks the field")
+        text = text_of(value).strip()
+        decided = _BOOLEANS.get(text)
+        if decided is None:
+            raise RecordRefused(f"the condition {self} gives {text[:80]!r}, which is neither true nor false")
+        return decided
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """A condition as the value of an option; what is none raises ValueError that says what is wanted."""
+        return value if isinstance(value, cls) else _make_option(cls, "condition", value)
+
+    def __str__(self) -> str:
+        return self._template.text
+
+
+OptionT = TypeVar("OptionT", bound=TextOption)
+
+
+def _make_option(make: Callable[[str], OptionT], name: str, value: object) -> OptionT:
+    if not isinstance(value, str):
+        raise option_error(f"must be a {name} (it must be text)")
+    try:
+        return make(value)
+    except TemplateInvalid as invalid:
+        raise option_error(f"must be a {name} ({invalid.describe(value)})", invalid.suggestion) from None
+
+
+_BOOLEANS: Final = {
+    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
+}
+"""The words that Conduit takes for true and false."""
+
+
+def _compile_text(part: Part) -> Render:
     if isinstance(part, Text):
         text = part.text
         return lambda record: text
-    return _branch(part) if isinstance(part, Branch) else _expression(part)
+    if isinstance(part, Branch):
+        return _compile_branch(part)
+    if isinstance(part, Field):
+        return _compile_field_text(part)
+    value = _compile(part)
+    return lambda record: text_of(value(record))
 
 
-def _branch(branch: Branch) -> Get:
+def _compile_field_text(field: Field) -> Render:
+    """A field that is written out by itself must be there, so that a name with a typo is not written as `null`."""
+    path = _path(field)
+    get, name = path.get, str(path)
+
+    def render(record: Record) -> str:
+        value = get(record)
+        return "null" if value is None else text_of(value, name)
+
+    return render
+
+
+def _compile_branch(branch: Branch) -> Render:
     choices = [
-        (None if condition is None else _expression(condition), [_part(part) for part in parts])
+        (None if condition is None else _compile(condition), [_compile_text(part) for part in parts])
         for condition, parts in branch.choices
     ]
 
     def choose(record: Record) -> str:
         for condition, parts in choices:
             if condition is None or truth(condition(record)):
-                return "".join([text_of(part(record)) for part in parts])
+                return "".join([part(record) for part in parts])
         return ""
 
     return choose
 
 
-def _expression(expression: Expression) -> Get:
+def _compile(expression: Expression) -> Get:
     if isinstance(expression, Literal):
         value = expression.value
         return lambda record: value
     if isinstance(expression, Field):
-        return reach(expression.names, expression.offset)
+        return _path(expression).find
     if isinstance(expression, Chain):
-        return _chain(_expression(expression.inner), expression.names)
-    return _call(expression)
+        return _compile_chain(_compile(expression.inner), expression.names)
+    return _compile_call(expression)
 
 
-def _chain(inner: Get, names: Sequence[str]) -> Get:
+def _path(field: Field) -> FieldPath:
+    names = field.names
+    # In Go these are types of their own, which `.String` makes text of; here they are text already.
+    if names[1:] == ("String",) and names[0] in ("Operation", "Position"):
+        names = names[:1]
+    if names[:1] == ("Metadata",) and len(names) == 2 and _METHOD.match(names[1]):
+        message = f".Metadata has no method `{names[1]}`: templates cannot call methods"
+        raise TemplateInvalid(message, field.offset, 'read the key: index .Metadata "opencdc.collection"')
+    try:
+        return FieldPath(*locate(names))
+    except FieldPathInvalid as invalid:
+        raise TemplateInvalid(invalid.message, field.offset, invalid.suggestion) from None
+
+
+_METHOD = re.compile("[GS]et[A-Z]")
+
+
+def _compile_chain(inner: Get, names: Sequence[str]) -> Get:
     def get(record: Record) -> Any:
         value = inner(record)
         for name in names:
@@ -97,15 +189,15 @@ def _chain(inner: Get, names: Sequence[str]) -> Get:
     return get
 
 
-def _call(call: FunctionCall) -> Get:
+def _compile_call(call: FunctionCall) -> Get:
     _check_arguments(call)
-    arguments = [_expression(argument) for argument in call.arguments]
+    arguments = [_compile(argument) for argument in call.arguments]
     if all(isinstance(argument, Literal) for argument in call.arguments):
         return _constant(call, [argument.value for argument in call.arguments if isinstance(argument, Literal)])
     if call.function.name in (AND, OR):
         return _lazy(arguments, stop_at=call.function.name == OR)
     if call.function.name == INDEX and call.arguments[0] == Field(("Metadata",), call.arguments[0].offset):
-        return _metadata(arguments, call.offset)
+        return _index_metadata(arguments, call.offset)
     function = call.function.call
     if len(arguments) == 2:
         left, right = arguments
@@ -113,7 +205,7 @@ def _call(call: FunctionCall) -> Get:
     return lambda record: function(*[argument(record) for argument in arguments])
 
 
-def _metadata(arguments: Sequence[Get], offset: int) -> Get:
+def _index_metadata(arguments: Sequence[Get], offset: int) -> Get:
     """`index .Metadata "a.key"`: metadata maps text to text, so in Go what it lacks is the empty text."""
     if len(arguments) != 2:
         raise TemplateInvalid("index of .Metadata takes one key: metadata is flat", offset)
@@ -131,7 +223,7 @@ def _constant(call: FunctionCall, values: Sequence[Any]) -> Get:
 
 
 def _lazy(arguments: Sequence[Get], *, stop_at: bool) -> Get:
-    """`and` and `or`: the first argument that decides it; those after it are not looked at."""
+    """`and` and `or`: the first argument that decides it; those after it are not evaluated."""
     *earlier, last = arguments
 
     def choose(record: Record) -> Any:
@@ -145,14 +237,15 @@ def _lazy(arguments: Sequence[Get], *, stop_at: bool) -> Get:
 
 
 def _check_arguments(call: FunctionCall) -> None:
-    """Formats and regular expressions that are written down are checked before any record comes."""
+    """Formats and regular expressions that are literals are checked before any record comes."""
     first = call.arguments[0] if call.arguments else None
     text = first.value if isinstance(first, Literal) and isinstance(first.value, str) else None
     try:
         if call.function.name == REGEX:
+            # A pattern from a record could take exponential time, and stop the pipeline with it.
             if text is None:
-                raise ValueError("the pattern must be written down: one from a record could take for ever")
-            pattern(text)
+                raise ValueError("the pattern must be a literal text, not one from a record")
+            compile_pattern(text)
         if call.function.name == "printf" and text is not None:
             _check_count(len(verbs(text)), len(call.arguments) - 1)
     except (re.error, ValueError, RecursionError, OverflowError) as error:

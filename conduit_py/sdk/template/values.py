@@ -1,4 +1,4 @@
-"""Values: what counts as true, equal and less, and how a value reads as text, much as Go templates have it."""
+"""Values in templates: what counts as true, equal and less, and how a value reads as text, much as in Go."""
 
 import math
 from collections.abc import Sequence
@@ -14,12 +14,15 @@ Number: TypeAlias = int | float | Decimal
 
 
 def truth(value: Any) -> bool:
-    """False, 0, "" and what is empty or absent are false; everything else is true."""
+    """False, 0, "", empty and absent values are false; everything else is true."""
     return isinstance(value, Record) or bool(value)
 
 
-def text_of(value: Any) -> str:
-    """Text as it is, raw bytes as UTF-8, numbers without exponent, structured data as JSON; nothing is refused."""
+def text_of(value: Any, name: str = "the value") -> str:
+    """Text as it is, raw bytes as UTF-8, numbers without exponent, structured data as JSON.
+
+    What has no text, such as an absent value, raises RecordRefused that calls it `name`.
+    """
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool):
@@ -27,18 +30,19 @@ def text_of(value: Any) -> str:
     if value is None:
         raise RecordRefused("a template refers to a field that the record does not have")
     if isinstance(value, bytes):
-        return _utf8(value)
+        return _utf8(value, name)
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, Decimal | date | time | UUID | timedelta):
         return str(value)
     if isinstance(value, float):
+        # The shortest digits that read back as the same number, without an exponent: 1e21 is 22 digits, 2.0 is 2.
         return format(Decimal(repr(value)), "f").removesuffix(".0")
-    return encode_json(value).decode()
+    return _json(value, name)
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two values are the same. Text never equals a number: that is a mistake, so it is refused."""
+    """Whether two values are equal. Comparing text with a number is refused: it is never what was meant."""
     if left is None or right is None:
         return left is right
     left, right = _comparable(left, right)
@@ -51,7 +55,7 @@ def less(left: Any, right: Any) -> bool:
     """Whether one number, text or time is less than the other."""
     left, right = _comparable(left, right)
     if isinstance(left, bool) or not isinstance(left, _ORDERED):
-        raise RecordRefused(f"{kind_of(left)} cannot be compared by size")
+        raise RecordRefused(f"{_operand(left)} cannot be compared by size")
     try:
         return bool(left < right)
     except (TypeError, ArithmeticError) as error:
@@ -59,52 +63,52 @@ def less(left: Any, right: Any) -> bool:
 
 
 def length(value: Any) -> int:
-    """How many elements or fields; how many bytes for text."""
+    """The number of elements or fields; of bytes for text, as in Go."""
     if isinstance(value, str):
         return len(value.encode(errors="surrogatepass"))
     if isinstance(value, bytes | dict | list | tuple):
         return len(value)
-    raise RecordRefused(f"{kind_of(value)} has no length")
+    raise RecordRefused(f"{_operand(value)} has no length")
 
 
 def field_of(value: Any, name: str) -> Any:
-    """A field of structured data; None where it is absent, or is a field of what is absent."""
+    """A field of what an expression gives; None where it is absent, or is a field of what is absent."""
     if value is None:
         return None
     if isinstance(value, dict):
         return value.get(name)
-    raise RecordRefused(f"cannot read the field {name!r} of {kind_of(value)}")
+    raise RecordRefused(f"cannot read the field {name!r} of {_operand(value)}")
 
 
 def whole(value: Any) -> int:
-    """The value as an integer; what is none is refused."""
+    """The value as an integer; refused if it is not a whole number."""
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float | Decimal) and _finite(value) and int(value) == value:
         return int(value)
-    raise RecordRefused(f"a whole number is needed, not {kind_of(value)}")
+    raise RecordRefused(f"a whole number is needed, not {_operand(value)}")
 
 
 def number(value: Any) -> Number:
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and _finite(value):
         return value
-    raise RecordRefused(f"a number is needed, not {kind_of(value)}")
+    raise RecordRefused(f"a number is needed, not {_operand(value)}")
 
 
 def elements(value: Any) -> Sequence[Any]:
     if isinstance(value, list | tuple):
         return value
-    raise RecordRefused(f"a list is needed, not {kind_of(value)}")
+    raise RecordRefused(f"a list is needed, not {_operand(value)}")
 
 
 def fields(value: Any) -> Structured:
     if isinstance(value, dict):
         return value
-    raise RecordRefused(f"structured data is needed, not {kind_of(value)}")
+    raise RecordRefused(f"structured data is needed, not {_operand(value)}")
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in a user's words."""
+    """What a value is, in a user's words, to stand behind "it is"."""
     for kind, words in _KINDS:
         if isinstance(value, kind):
             return words
@@ -113,8 +117,8 @@ def kind_of(value: Any) -> str:
 
 _ORDERED: Final = (str, int, float, Decimal, date, time, timedelta)
 _KINDS: Final[list[tuple[Any, str]]] = [
-    (type(None), "an absent value"),
-    (bool, "true or false"),
+    (type(None), "absent"),
+    (bool, "a boolean"),
     ((int, float, Decimal), "a number"),
     (str, "text"),
     (bytes, "raw bytes"),
@@ -125,12 +129,16 @@ _KINDS: Final[list[tuple[Any, str]]] = [
 
 
 def _finite(value: Number) -> bool:
-    # A large integer or Decimal is asked itself: as a float it would seem infinite, or be an error.
+    # Not converted to float: a large integer or Decimal would be infinite, or an error.
     return value.is_finite() if isinstance(value, Decimal) else isinstance(value, int) or math.isfinite(value)
 
 
+def _operand(value: Any) -> str:
+    return "an absent value" if value is None else kind_of(value)
+
+
 def _comparable(left: Any, right: Any) -> tuple[Any, Any]:
-    """Both as the same kind. Raw bytes are compared as text with text."""
+    """Both as the same type. Raw bytes are compared with text as text."""
     if type(left) is type(right):
         return left, right
     if isinstance(left, bytes | str) and isinstance(right, bytes | str):
@@ -145,11 +153,18 @@ def _comparable(left: Any, right: Any) -> tuple[Any, Any]:
 
 
 def _incomparable(left: Any, right: Any) -> RecordRefused:
-    return RecordRefused(f"cannot compare {kind_of(left)} with {kind_of(right)}")
+    return RecordRefused(f"cannot compare {_operand(left)} with {_operand(right)}")
 
 
-def _utf8(value: bytes) -> str:
+def _utf8(value: bytes, name: str) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        raise RecordRefused(f"raw bytes in a template are not UTF-8 text: {error}") from None
+        raise RecordRefused(f"{name} is not UTF-8 text: {error}") from None
+
+
+def _json(value: object, name: str) -> str:
+    try:
+        return encode_json(value).decode()
+    except RecordRefused as refused:
+        raise RecordRefused(f"{name} {refused.message}") from refused

@@ -1,4 +1,4 @@
-"""Processors that change single fields of a record."""
+"""Processors that change single fields of a record. `conversion` has the rules of Convert."""
 
 from conduit_processors.field.convert import Convert
 from conduit_processors.field.exclude import Exclude

@@ -1,4 +1,4 @@
-"""Conversions: the exact rules by which a value becomes one of another type. Nothing is rounded or cut."""
+"""Conversions between types. None of them rounds or truncates: what does not fit raises ValueError."""
 
 import math
 import re
@@ -8,8 +8,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from conduit_processors.text import text_of
-from conduit_py.sdk.template.field_path import kind
+from conduit_py.sdk.template import kind_of, text_of
 
 
 def to_string(value: Any) -> str:
@@ -57,7 +56,7 @@ def to_bool(value: Any) -> bool:
     if isinstance(value, (bytes, str)):
         text = _text(value)
         if text not in _TRUE and text not in _FALSE:
-            raise ValueError(f"{_shown(text)} is none of {', '.join(_TRUE + _FALSE)}")
+            raise ValueError(f"{_quote(text)} is none of {', '.join(_TRUE + _FALSE)}")
         return text in _TRUE
     if isinstance(value, (int, float, Decimal)):
         if value not in (0, 1):
@@ -119,23 +118,23 @@ def _text(value: bytes | str) -> str:
 
 def _int_of_text(text: str) -> int:
     if not _INTEGER.fullmatch(text):
-        raise ValueError(f"{_shown(text)} is not a whole number")
+        raise ValueError(f"{_quote(text)} is not a whole number")
     return int(text)
 
 
 def _decimal_of_text(text: str) -> Decimal:
     if not _NUMBER.fullmatch(text):
-        raise ValueError(f"{_shown(text)} is not a number")
+        raise ValueError(f"{_quote(text)} is not a number")
     return Decimal(text)
 
 
 def _float_of(number: Decimal) -> float:
     result = float(number)
     if math.isinf(result):
-        raise ValueError(f"{_shown(str(number))} is beyond the range of a float")
+        raise ValueError(f"{_quote(str(number))} is beyond the range of a float")
     if Decimal(result) == number or Decimal(repr(result)) == number:
         return result
-    raise ValueError(f"{_shown(str(number))} has more digits than a float keeps; decimal keeps them all")
+    raise ValueError(f"{_quote(str(number))} has more digits than a float keeps; decimal keeps them all")
 
 
 def _nanoseconds(value: datetime) -> int:
@@ -156,7 +155,7 @@ def _time_of_nanoseconds(nanoseconds: int) -> datetime:
 def _time_of_text(text: str) -> datetime:
     match = _RFC3339.fullmatch(text)
     if match is None:
-        raise ValueError(f"{_shown(text)} is not an RFC 3339 time such as 2026-01-31T09:30:00Z")
+        raise ValueError(f"{_quote(text)} is not an RFC 3339 time such as 2026-01-31T09:30:00Z")
     seconds, fraction, zone = match.groups(default="")
     if fraction[7:].strip("0"):
         raise ValueError(f"{text} is finer than a microsecond, and a datetime keeps no more")
@@ -173,14 +172,14 @@ def _aware(value: datetime) -> datetime:
 
 
 def _require_finite(value: float | Decimal) -> None:
-    # A Decimal is asked itself: as a float, a large one would seem infinite.
+    # Not converted to float: a large Decimal would be infinite.
     if not (value.is_finite() if isinstance(value, Decimal) else math.isfinite(value)):
         raise ValueError(f"{value} is not a finite number")
 
 
 def _unfit(value: object) -> ValueError:
-    return ValueError(f"it is {kind(value)}")
+    return ValueError(f"it is {kind_of(value)}")
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:60]}…")

@@ -6,14 +6,14 @@ from pydantic import BeforeValidator, Field
 
 from conduit_processors.field_processor import Removable, split_field_list
 from conduit_py.sdk import Options, Processor, Record
-from conduit_py.sdk.template.field_path import FieldPath
+from conduit_py.sdk.template import FieldPath
 
 
 class ExcludeOptions(Options):
     """Options of field.exclude."""
 
     fields: Annotated[list[Removable], BeforeValidator(split_field_list)] = Field(
-        min_length=1, description="what to remove: a list of references, or one text with commas between them"
+        min_length=1, description="what to remove: a list of field paths, or one text with commas between them"
     )
 
 
@@ -29,12 +29,12 @@ class Exclude(Processor[ExcludeOptions]):
     _wholes: list[FieldPath]
 
     def open(self) -> None:
-        self._fields = [field for field in self.options.fields if field.path]
-        self._wholes = [field for field in self.options.fields if not field.path]
+        self._fields = [field for field in self.options.fields if field.names]
+        self._wholes = [field for field in self.options.fields if not field.names]
 
     def process(self, record: Record) -> Record:
         # All are found before any is removed, so that a refused record is as it came.
-        found = [(field.holder(record), field.path[-1]) for field in self._fields]
+        found = [(field.holder(record), field.names[-1]) for field in self._fields]
         for holder, name in found:
             if holder is not None:
                 holder.pop(name, None)

@@ -7,23 +7,21 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from conduit_py.sdk import Options, Processor, Record, RecordRefused, Structured
-from conduit_py.sdk.template.field_path import FieldPath, kind
-from conduit_py.sdk.template.field_syntax import field_path_error, format_path, split_outside_quotes
-from conduit_py.sdk.text_option import option_error
+from conduit_py.sdk.template import FieldPath, field_path_error, kind_of, option_error, split_outside_quotes
 
 
-def _checked(value: object, check: ValidatorFunctionWrapHandler) -> dict[FieldPath, str]:
-    """The mapping from a dict or from Conduit's `reference:name,reference:name`, each field named once."""
+def _check_mapping(value: object, check: ValidatorFunctionWrapHandler) -> dict[FieldPath, str]:
+    """The mapping from a dict or from Conduit's `path:name,path:name`, each field named once."""
     pairs = _pairs(value) if isinstance(value, str) else list(value.items()) if isinstance(value, dict) else []
     if not pairs:
-        raise option_error("must be a dict of references and new names, or a text such as .Payload.After.old:new")
+        raise option_error("must be a dict of field paths and new names, or a text such as .Payload.After.old:new")
     mapping: dict[FieldPath, str] = check(dict(pairs))
     if len(mapping) != len(pairs):
         raise option_error("must give each field one new name")
-    targets = Counter((reference.parent, name) for reference, name in mapping.items())
+    targets = Counter((path.parent, name) for path, name in mapping.items())
     (parent, name), count = targets.most_common(1)[0]
     if count > 1:
-        raise option_error(f"must give each field a name of its own (two become {_spell(parent, name)})")
+        raise option_error(f"must give each field a name of its own (two become {_field_path(parent, name)})")
     return mapping
 
 
@@ -34,10 +32,10 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     return [(old, new) for old, new in pairs]
 
 
-def _field(reference: FieldPath) -> FieldPath:
-    if not reference.path:
+def _field(path: FieldPath) -> FieldPath:
+    if not path.names:
         raise field_path_error("the parts of a record keep their names; rename a field inside one")
-    return reference
+    return path
 
 
 def _name(name: str) -> str:
@@ -53,8 +51,8 @@ class RenameOptions(Options):
 
     mapping: Annotated[
         dict[Annotated[FieldPath, AfterValidator(_field)], Annotated[str, AfterValidator(_name)]],
-        WrapValidator(_checked),
-    ] = Field(description="reference to new name, as a dict or as text: .Payload.After.old:new,.Key.a:b")
+        WrapValidator(_check_mapping),
+    ] = Field(description="field path to new name, as a dict or as text: .Payload.After.old:new,.Key.a:b")
 
 
 class Rename(Processor[RenameOptions]):
@@ -69,20 +67,20 @@ class Rename(Processor[RenameOptions]):
 
     def open(self) -> None:
         holders: dict[FieldPath, dict[str, str]] = {}
-        for reference, name in self.options.mapping.items():
-            holders.setdefault(reference.parent, {})[reference.path[-1]] = name
+        for path, name in self.options.mapping.items():
+            holders.setdefault(path.parent, {})[path.names[-1]] = name
         self._holders = list(holders.items())
 
     def process(self, record: Record) -> Record:
         # All are checked before any changes, so that a refused record is as it came.
-        renamed = [_renamed(parent, names, record) for parent, names in self._holders]
+        renamed = [_rename(parent, names, record) for parent, names in self._holders]
         for before, after in renamed:
             before.clear()
             before.update(after)
         return record
 
 
-def _renamed(parent: FieldPath, names: dict[str, str], record: Record) -> tuple[Structured, Structured]:
+def _rename(parent: FieldPath, names: dict[str, str], record: Record) -> tuple[Structured, Structured]:
     """The fields that some of `names` are among, and what they should become."""
     fields = parent.get(record)
     if not isinstance(fields, dict) or not names.keys() <= fields.keys():
@@ -90,7 +88,7 @@ def _renamed(parent: FieldPath, names: dict[str, str], record: Record) -> tuple[
     before: Structured = fields
     after = {names.get(name, name): value for name, value in before.items()}
     if len(after) != len(before):
-        raise _taken(parent, names, before)
+        raise _name_collision(parent, names, before)
     return before, after
 
 
@@ -98,17 +96,17 @@ def _missing(parent: FieldPath, names: Iterable[str], fields: object) -> RecordR
     if not isinstance(fields, dict):
         suggestion = "decode it first, for example with conduit_processors.json.Decode"
         raw = isinstance(fields, (bytes, str))
-        message = f"cannot rename fields of {parent}: it is {kind(fields)}"
+        message = f"cannot rename fields of {parent}: it is {kind_of(fields)}"
         return RecordRefused(message, suggestion=suggestion if raw else None)
     name = next(name for name in names if name not in fields)
-    return RecordRefused(f"cannot rename {_spell(parent, name)}: the record has no such field")
+    return RecordRefused(f"cannot rename {_field_path(parent, name)}: the record has no such field")
 
 
-def _taken(parent: FieldPath, names: dict[str, str], fields: Structured) -> RecordRefused:
+def _name_collision(parent: FieldPath, names: dict[str, str], fields: Structured) -> RecordRefused:
     old, new = next((old, new) for old, new in names.items() if new in fields and new not in names)
-    where = _spell(parent, old)
+    where = _field_path(parent, old)
     return RecordRefused(f"cannot rename {where} to {new!r}: {parent} has a field of that name")
 
 
-def _spell(parent: FieldPath, name: str) -> str:
-    return format_path(parent.root, (*parent.path, name))
+def _field_path(parent: FieldPath, name: str) -> str:
+    return str(parent.child(name))

@@ -1,4 +1,4 @@
-"""`field.set` gives a field a value: a constant, a template or what a function says."""
+"""`field.set` sets a field to a constant, a template or the result of a function."""
 
 import copy
 import inspect
@@ -10,18 +10,17 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, field_validator
 
 from conduit_processors.field_processor import Settable
-from conduit_processors.template import Template, is_template
 from conduit_py.sdk import Options, Processor, Record, RecordRefused
-from conduit_py.sdk.text_option import option_error
+from conduit_py.sdk.template import Template, is_template, option_error
 
 
 def _value(value: object) -> object:
     if inspect.iscoroutinefunction(value):
         raise option_error("must not be an async function; write a processor for that")
-    return Template(value) if isinstance(value, str) and is_template(value) else value
+    return Template.of(value) if isinstance(value, str) and is_template(value) else value
 
 
-def _written(value: object) -> object:
+def _serialize(value: object) -> object:
     return str(value) if isinstance(value, Template) else value
 
 
@@ -29,8 +28,8 @@ class SetOptions(Options):
     """Options of field.set."""
 
     field: Settable = Field(description="what to set: anything but .Position; a field that is not there is made")
-    value: Annotated[Any, BeforeValidator(_value), PlainSerializer(_written)] = Field(
-        description="a constant, a text with references to the record in {{ }}, or a function of the record"
+    value: Annotated[Any, BeforeValidator(_value), PlainSerializer(_serialize)] = Field(
+        description="a constant, a template such as {{ .Payload.After.name | upper }}, or a function of the record"
     )
 
     @field_validator("value", mode="after")
@@ -47,8 +46,8 @@ class SetOptions(Options):
 class Set(Processor[SetOptions]):
     """Sets a field, making it and the structured data around it where they are absent.
 
-    A template gives text. A constant that is not a template is set as it is, and every record gets one
-    of its own. A function is given the record and returns the value.
+    A template gives text. Any other constant is copied for every record. A function is called with the record and
+    returns the value.
     """
 
     blocking = False

@@ -1,4 +1,4 @@
-"""Processors that unpack a record from the envelope another system put around it."""
+"""Processors that unpack a record from the envelope of another system; `envelope` has what they share."""
 
 from conduit_processors.unwrap.debezium import Debezium
 from conduit_processors.unwrap.kafka_connect import KafkaConnect

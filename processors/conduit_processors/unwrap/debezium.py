@@ -6,10 +6,9 @@ from typing import Any, Final
 from pydantic import Field
 
 from conduit_processors.field_processor import InPayload
-from conduit_processors.text import text_of
 from conduit_processors.unwrap.envelope import as_data, open_envelope, unwrap_key
 from conduit_py.sdk import Operation, Options, Payload, Processor, Record, RecordRefused, Structured, metadata
-from conduit_py.sdk.template.field_path import FieldPath, kind
+from conduit_py.sdk.template import FieldPath, kind_of, text_of
 
 OPERATIONS: Final = {
     "c": Operation.CREATE,
@@ -57,7 +56,7 @@ class Debezium(Processor[DebeziumOptions]):
         if "payload" in event:
             event = event["payload"]
         if not isinstance(event, dict):
-            raise self._refusal(f'its "payload" is {kind(event)} and not an object')
+            raise self._refusal(f'its "payload" is {kind_of(event)} and not an object')
         missing = [name for name in REQUIRED if name not in event]
         if missing:
             raise self._refusal(f"it has no {', '.join(missing)}")
@@ -69,7 +68,7 @@ class Debezium(Processor[DebeziumOptions]):
     def _metadata(self, record: Record, event: Structured) -> dict[str, str]:
         source = event["source"]
         if not isinstance(source, dict):
-            raise self._refusal(f'"source" is {kind(source)} and not an object')
+            raise self._refusal(f'"source" is {kind_of(source)} and not an object')
         collected = dict(record.metadata)
         self._set_time(collected, metadata.READ_AT, event.get("ts_ms"))
         self._set_time(collected, metadata.CREATED_AT, source.get("ts_ms"))

@@ -1,8 +1,7 @@
-"""Envelope: the object in a field that wraps a record, and the key that comes with it."""
+"""Envelopes: the object in a field that wraps a record, and the key that comes with it."""
 
-from conduit_processors.text import text_of
 from conduit_py.sdk import Data, Record, RecordRefused, Structured, decode_json
-from conduit_py.sdk.template.field_path import FieldPath, kind
+from conduit_py.sdk.template import FieldPath, kind_of, text_of
 
 
 def open_envelope(field: FieldPath, record: Record) -> Structured:
@@ -14,7 +13,7 @@ def open_envelope(field: FieldPath, record: Record) -> Structured:
         except RecordRefused as refused:
             raise RecordRefused(f"{field}: {refused.message}") from refused
     if not isinstance(value, dict):
-        raise RecordRefused(f"{field}: there is nothing to unwrap: it is {kind(value)} and not an object")
+        raise RecordRefused(f"{field}: there is nothing to unwrap: it is {kind_of(value)} and not an object")
     return value
 
 
@@ -24,13 +23,13 @@ def as_data(value: object, name: str) -> Data:
         return value
     if isinstance(value, str):
         return value.encode()
-    raise RecordRefused(f"{name} must be an object, text or null; it is {kind(value)}")
+    raise RecordRefused(f"{name} must be an object, text or null; it is {kind_of(value)}")
 
 
 def unwrap_key(key: Data) -> Data:
-    """What the `payload` of a key is: an object as structured data, a scalar as text in raw bytes.
+    """The `payload` of a key in an envelope: an object as structured data, a scalar as text in raw bytes.
 
-    A key that is no such envelope is its own content.
+    Any other key is returned as it is.
     """
     content = _key_object(key)
     if content is None or "payload" not in content:
@@ -43,7 +42,7 @@ def unwrap_key(key: Data) -> Data:
 
 def _key_object(key: Data) -> Structured | None:
     if isinstance(key, bytes):
-        # Most keys that are no objects are known by their first byte, without the cost of an error.
+        # The first byte tells most keys that are not objects, without the cost of an error.
         if not key.lstrip().startswith(b"{"):
             return None
         try:

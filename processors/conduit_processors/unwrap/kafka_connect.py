@@ -5,7 +5,7 @@ from pydantic import Field
 from conduit_processors.field_processor import InPayload
 from conduit_processors.unwrap.envelope import open_envelope, unwrap_key
 from conduit_py.sdk import Operation, Options, Payload, Processor, Record, RecordRefused
-from conduit_py.sdk.template.field_path import FieldPath, kind
+from conduit_py.sdk.template import FieldPath, kind_of
 
 
 class KafkaConnectOptions(Options):
@@ -31,5 +31,5 @@ class KafkaConnect(Processor[KafkaConnectOptions]):
     def process(self, record: Record) -> Record:
         after = open_envelope(self._field, record).get("payload")
         if not isinstance(after, dict):
-            raise RecordRefused(f'{self._field}: the envelope needs an object "payload"; it is {kind(after)}')
+            raise RecordRefused(f'{self._field}: the envelope needs an object "payload"; it is {kind_of(after)}')
         return Record(record.position, Operation.CREATE, record.metadata, unwrap_key(record.key), Payload(None, after))

@@ -5,7 +5,7 @@ from pydantic import Field
 from conduit_processors.field_processor import Structurable
 from conduit_processors.unwrap.envelope import open_envelope
 from conduit_py.sdk import Options, Processor, Record, RecordRefused
-from conduit_py.sdk.template.field_path import FieldPath
+from conduit_py.sdk.template import FieldPath
 
 REQUIRED = ("operation", "metadata", "payload")
 

@@ -1,4 +1,4 @@
-"""TextOption: how a value that users write as text takes part in options."""
+"""TextOption: a type of option that users write as text, such as a field path or a template."""
 
 from typing import Any, Self
 
@@ -39,7 +39,7 @@ class TextOption:
         return hash(str(self))
 
 
-def option_error(message: str) -> ValueError:
-    """An error to raise while options are checked: says what must be; pydantic adds what was written."""
+def option_error(message: str, suggestion: str | None = None) -> ValueError:
+    """An error to raise while options are checked. The message says what must be; what was written is added to it."""
     # Passed as a value, because pydantic's message is a format string and ours may contain braces.
-    return PydanticCustomError("option", "{message}", {"message": message})
+    return PydanticCustomError("option", "{message}", {"message": message, "suggestion": suggestion})

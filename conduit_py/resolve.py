@@ -12,7 +12,7 @@ from conduit_py.sdk.processor import FunctionProcessor, table_problems
 
 
 def as_list(name: str, given: Any, place: Place | None) -> tuple[list[Any], list[Problem]]:
-    """What stands in a list. A thing by itself counts as a list of it, so that its own mistakes are found too."""
+    """The items of a list. A single item counts as a list of one, so that its own problems are found too."""
     if isinstance(given, Iterable) and not isinstance(given, str | bytes):
         return list(given), []
     what = f"must be a list, not {describe_value(given)}"
@@ -26,14 +26,16 @@ def resolve_connector(
     settings: Mapping[str, Any] | None,
     place: Place | None,
 ) -> tuple[Any, list[Problem]]:
-    """The connector that a definition gives, itself or by name, or None; and what is wrong with it."""
+    """The connector of a definition, given as an object or by name, or None; and its problems."""
     spot = place or (None, None)
     if isinstance(connector, str):
         connector, problems = _by_name(kind, "connector", connector, settings, place)
         if problems:
             return None, problems
     elif settings is not None:
-        return connector, [Problem("settings", "go with a connector's name; this one has its own options", None, *spot)]
+        return connector, [
+            Problem("settings", "are for a connector given by name; this one has its own options", None, *spot)
+        ]
     if not isinstance(connector, base):
         what = f"must be a {kind} connector, not {describe_value(connector)}"
         return None, [Problem("connector", what, f"connectors derive from conduit_py.sdk.{base.__name__}", *spot)]
@@ -43,7 +45,7 @@ def resolve_connector(
 def resolve_outbox(
     outbox: object, place: Place | None
 ) -> tuple[dict[str, sdk.DestinationConnector[Any]], list[Problem]]:
-    """The targets of an outbox, each with its connector; and what is wrong with them."""
+    """The targets of an outbox, each with its connector; and their problems."""
     if outbox is None:
         return {}, []
     spot = place or (None, None)
@@ -56,15 +58,15 @@ def resolve_outbox(
         if not isinstance(target, str) or not target:
             problems.append(Problem("outbox", f"a target must have a name, not {target!r}", None, *spot))
             continue
-        connector, amiss = resolve_connector("destination", sdk.DestinationConnector, given, None, place)
-        problems += [at(problem, f"outbox.{target}") for problem in amiss]
+        connector, found = resolve_connector("destination", sdk.DestinationConnector, given, None, place)
+        problems += [at(problem, f"outbox.{target}") for problem in found]
         if connector is not None:
             targets[target] = connector
     return targets, problems
 
 
 def plugin_problems(plugin: Plugin[Any], path: str, spot: tuple[str | None, int | None]) -> list[Problem]:
-    """What is wrong with the options of a plugin."""
+    """The problems of the options of a plugin."""
     if hasattr(plugin, "problems"):
         return list(plugin.problems)
     hint = "call super().__init__(**options), or declare options and leave __init__ out"
@@ -74,7 +76,7 @@ def plugin_problems(plugin: Plugin[Any], path: str, spot: tuple[str | None, int 
 def resolve_processor(
     item: object, settings: Mapping[str, Any] | None, place: Place | None
 ) -> tuple[sdk.Processor[Any] | None, list[Problem]]:
-    """The processor that a definition gives, a function or by name too, or None; and what is wrong with it."""
+    """The processor of a definition, given as an object, a function or by name, or None; and its problems."""
     spot = place or (None, None)
     if isinstance(item, str):
         item, problems = _by_name("processor", "processor", item, settings, place)
@@ -93,7 +95,7 @@ def resolve_processor(
 def _by_name(
     kind: registry.Kind, path: str, name: str, settings: Mapping[str, Any] | None, place: Place | None
 ) -> tuple[object, list[Problem]]:
-    """The plugin with this name. One that is installed but cannot be imported raises: the definition is right."""
+    """The plugin with this name. One that is installed but cannot be imported raises: the definition is not wrong."""
     try:
         return registry.find(kind, name)(**(settings or {})), []
     except registry.UnknownPlugin as unknown:
@@ -101,11 +103,11 @@ def _by_name(
 
 
 def describe_value(value: object) -> str:
-    """A wrong thing, as an error names it."""
+    """A wrong value, as an error message calls it."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     for kind, name in ((sdk.SourceConnector, "source"), (sdk.DestinationConnector, "destination")):
         if isinstance(value, kind):
             return f"a {name} connector"
-    # All that most objects say of themselves is their address.
+    # The default repr has only the type and an address.
     return repr(value) if type(value).__repr__ is not object.__repr__ else f"a {type(value).__qualname__}"

@@ -14,7 +14,6 @@ from conduit_py.config.loaded import LoadedPipeline, LoadWarning
 from conduit_py.config.python_file import FileInvalid, choose
 from conduit_py.engine import EngineName, choose_engine
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem
-from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.draw import Format, draw
 from conduit_py.graph.guarantees import guarantees
 from conduit_py.graph.node import Graph
@@ -66,10 +65,9 @@ def load_with_graphs(
     graphs: dict[LoadedPipeline, Graph] = {}
     problems: list[Problem] = []
     for each in wanted:
-        settings = each.pipeline.settings
-        each.pipeline.settings = settings.model_copy(update={"engine": choose_engine(settings.engine, engine, master)})
+        loaded = each.on_engine(choose_engine(each.pipeline.settings.engine, engine, master))
         try:
-            graphs[each] = compile_pipeline(each.pipeline)
+            graphs[loaded] = loaded.graph
         except PipelineInvalid as invalid:
             problems += invalid.problems if len(wanted) == 1 else _within(each.pipeline, invalid.problems)
     if problems:

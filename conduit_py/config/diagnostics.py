@@ -10,10 +10,10 @@ PROBLEMS_MAX: Final = 1000
 
 
 class DocumentTooLarge(Exception):
-    """A document goes beyond what anybody would write; there is no use in reading on."""
+    """A document has more entries or problems than any pipeline file should; reading stops here."""
 
 
-class Spot(NamedTuple):
+class Location(NamedTuple):
     """A line and a column of the file, both counted from 1."""
 
     line: int
@@ -21,9 +21,10 @@ class Spot(NamedTuple):
 
 
 class Diagnostics:
-    """Everything that is to be said about a file. No value of a secret gets into it.
+    """The problems and warnings of one file. Values of secrets are masked in all of them.
 
-    Aliases can make a thousand mistakes of one: then DocumentTooLarge ends the document, see `allow_more`.
+    Aliases can turn one mistake into thousands of problems: after PROBLEMS_MAX of them, DocumentTooLarge ends the
+    document. `allow_more` starts the count again for the next one.
     """
 
     def __init__(self, file: str) -> None:
@@ -33,22 +34,22 @@ class Diagnostics:
         self.allow_more()
 
     def allow_more(self) -> None:
-        """Another document begins, with as many mistakes left to make."""
+        """Start the count again, for another document."""
         self._problems_max = len(self.problems) + PROBLEMS_MAX
 
-    def problem(self, path: str, spot: Spot | None, message: str, suggestion: str | None = None) -> None:
+    def problem(self, path: str, location: Location | None, message: str, suggestion: str | None = None) -> None:
         if len(self.problems) >= self._problems_max:
-            raise DocumentTooLarge("there are more mistakes than can be listed")
-        line = spot.line if spot else None
+            raise DocumentTooLarge(f"it has more than {PROBLEMS_MAX} problems")
+        line = location.line if location else None
         self.problems.append(Problem(path, redact(message), suggestion and redact(suggestion), self.file, line))
 
-    def warn(self, path: str, spot: Spot | None, message: str, suggestion: str | None = None) -> None:
-        line, column = spot or (None, None)
+    def warn(self, path: str, location: Location | None, message: str, suggestion: str | None = None) -> None:
+        line, column = location or (None, None)
         hint = suggestion and redact(suggestion)
         self.warnings.append(LoadWarning(path, redact(message), hint, self.file, line, column))
 
     def in_order(self) -> tuple[tuple[Problem, ...], tuple[LoadWarning, ...]]:
-        """All of them as they stand in the file, each once."""
+        """All problems and all warnings, each once, in the order of the file."""
         problems = sorted(dict.fromkeys(self.problems), key=lambda problem: problem.line or 0)
         warnings = sorted(dict.fromkeys(self.warnings), key=lambda warning: (warning.line or 0, warning.column or 0))
         return tuple(problems), tuple(warnings)

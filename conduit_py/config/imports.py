@@ -1,4 +1,4 @@
-"""Imports: which modules beside a pipeline file it depends on, and how to have them read again."""
+"""The modules beside a pipeline file that it depends on, and how to have them imported again."""
 
 import ast
 import functools
@@ -11,10 +11,9 @@ from pathlib import Path
 
 
 def modules_beside(folder: Path, names: Iterable[str]) -> dict[str, list[Path]]:
-    """The modules and packages in the folder that are reached by importing these names, with all their files.
+    """The modules and packages in the folder that these names import, directly or not, with all their files.
 
-    Modules that these import in turn are among them. What is imported by a name made up while the
-    program runs cannot be seen.
+    Imports by a name that is computed while the program runs are not found.
     """
     found: dict[str, list[Path]] = {}
     pending = list(names)
@@ -29,27 +28,27 @@ def modules_beside(folder: Path, names: Iterable[str]) -> dict[str, list[Path]]:
 
 @functools.lru_cache(maxsize=1024)
 def imported_by(content: bytes) -> frozenset[str]:
-    """The top-level names of all modules that a Python file imports, in functions too; none if it has no syntax."""
+    """The top-level names of all modules that a Python file imports, in functions too; none for a syntax error."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
-    return frozenset(_imported(tree))
+    return frozenset(_module_names(tree))
 
 
 def forget_modules(modules: dict[str, list[Path]]) -> None:
-    """Have the next import of these names read their files again, also where an edit came within one second."""
+    """Make the next import of these names read their files again."""
     for loaded in list(sys.modules):
         if loaded.partition(".")[0] in modules:
             del sys.modules[loaded]
     for file in (file for files in modules.values() for file in files):
-        # What Python keeps beside it goes by whole seconds.
+        # A .pyc is compared by whole seconds, so it would hide an edit made within one.
         with suppress(OSError, NotImplementedError):
             Path(cache_from_source(str(file))).unlink()
     importlib.invalidate_caches()
 
 
-def _imported(tree: ast.AST) -> Iterator[str]:
+def _module_names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -65,7 +64,7 @@ def _files_of(folder: Path, name: str) -> list[Path]:
 
 
 def content_of(file: Path) -> bytes:
-    """The bytes of a file; none if it is gone or cannot be read, or would have its reader wait, as a pipe does."""
+    """The bytes of a file; none if it is gone, cannot be read, or is a pipe, which could block for ever."""
     try:
         return file.read_bytes() if file.is_file() else b""
     except OSError:

@@ -24,20 +24,20 @@ class InterpolationProblem(NamedTuple):
 class Resolved:
     """A text with its references replaced.
 
-    `secret` tells that it must not be quoted, `faults` that it must not be used. `bare` has the names
-    written as `$NAME`, which Conduit would have replaced and we do not.
+    A `secret` text must not be quoted; one with `problems` must not be used. `bare` has the names
+    written as `$NAME`, which Conduit replaces and we do not.
     """
 
     text: str = ""
     secret: bool = False
-    faults: list[InterpolationProblem] = field(default_factory=list)
+    problems: list[InterpolationProblem] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)
 
 
 class Interpolator:
-    """Replaces references by what they stand for when a pipeline is loaded, and remembers the values as secrets.
+    """Replaces references by their values when a pipeline is loaded, and remembers the values as secrets.
 
-    An environment variable that is not set is a fault, never an empty text; one that is set to an
+    An environment variable that is not set is a problem, never an empty text; one that is set to an
     empty text takes the default, if there is one. A dollar that begins no reference stays as it is.
     """
 
@@ -49,23 +49,23 @@ class Interpolator:
         self._secrets = secrets
 
     def resolve(self, text: str) -> Resolved:
-        """Replace what stands in a text that may be shown, such as an id."""
-        return self._expanded(text)
+        """Replace the references in a text that may be shown, such as an id."""
+        return self._expand(text)
 
     def resolve_setting(self, text: str) -> Resolved:
-        """Replace what stands in a setting, where `env:X` and `file:/path` may be all there is, and keep it secret."""
+        """Replace the references in a setting, which may be `env:X` or `file:/path` as a whole, and keep it secret."""
         if text.startswith("env:"):
             found = self._from_environment(text.removeprefix("env:"))
         elif text.startswith("file:") and not text.startswith("file://"):
             found = self._from_file(text.removeprefix("file:"))
         else:
-            return self._expanded(text, self._secrets)
+            return self._expand(text, self._secrets)
         if isinstance(found, InterpolationProblem):
-            return Resolved(faults=[found])
+            return Resolved(problems=[found])
         self._secrets.add(found)
         return Resolved(found, secret=True)
 
-    def _expanded(self, text: str, secrets: Secrets | None = None) -> Resolved:
+    def _expand(self, text: str, secrets: Secrets | None = None) -> Resolved:
         expansion = _Expansion(self._environment, secrets)
         expansion.resolved.text = expansion.expand(text)
         return expansion.resolved
@@ -73,7 +73,7 @@ class Interpolator:
     def _from_environment(self, name: str) -> str | InterpolationProblem:
         if not _NAME.fullmatch(name):
             return InterpolationProblem(
-                f"env:{name} names no environment variable", "write env:NAME, of letters, digits and _"
+                f"env:{name} does not name an environment variable", "write env:NAME, of letters, digits and _"
             )
         value = self._environment.get(name)
         if not value:
@@ -86,7 +86,7 @@ class Interpolator:
     def _from_file(self, name: str) -> str | InterpolationProblem:
         if not name.startswith(("/", "./", "../")):
             hint = f"write file:/path, or file:./{name} for a file beside this one"
-            return InterpolationProblem(f"file:{name} is no path of a secret", hint)
+            return InterpolationProblem(f"file:{name} is not a path to a secret", hint)
         path = Path(name) if name.startswith("/") else self._folder / name
         try:
             with path.open("rb") as file:
@@ -114,12 +114,12 @@ class _Expansion:
         at = 0
         while (dollar := text.find("$", at)) >= 0:
             parts.append(text[at:dollar])
-            written, at = self._after(text, dollar, depth)
-            parts.append(written)
+            value, at = self._after(text, dollar, depth)
+            parts.append(value)
         return "".join([*parts, text[at:]])
 
     def _after(self, text: str, dollar: int, depth: int) -> tuple[str, int]:
-        """What the dollar and what belongs to it stand for, and where the text goes on."""
+        """The value of what begins with the dollar, and where the text continues."""
         if text.startswith("$$", dollar):
             return "$", dollar + 2
         if not text.startswith("${", dollar):
@@ -128,7 +128,7 @@ class _Expansion:
             return "$", dollar + 1
         end = _closing_brace(text, dollar + 2)
         if end is None:
-            self._fault("a ${ has no }", "write $$ for a dollar itself")
+            self._problem("a ${ has no }", "write $$ for a dollar itself")
             return "", len(text)
         return self._variable(text[dollar + 2 : end], depth), end + 1
 
@@ -137,22 +137,22 @@ class _Expansion:
         rest = inside[name.end() :] if name else inside
         if name is None or (rest and not rest.startswith(":-")):
             hint = "write ${NAME} or ${NAME:-default}, and $$ for a dollar itself"
-            return self._fault(f"${{{inside[:40]}}} is no reference to an environment variable", hint)
+            return self._problem(f"${{{inside[:40]}}} is not a reference to an environment variable", hint)
         value = self._environment.get(name[0])
         if rest and not value:
             if depth == DEFAULTS_DEPTH_MAX:
-                return self._fault("there are too many defaults inside each other")
+                return self._problem("defaults are nested too deeply")
             return self.expand(rest[2:], depth + 1)
         if value is None:
             hint = f"set it, or give a default: ${{{name[0]}:-…}}"
-            return self._fault(f"the environment variable {name[0]} is not set", hint)
+            return self._problem(f"the environment variable {name[0]} is not set", hint)
         if self._secrets is not None:
             self.resolved.secret = True
             self._secrets.add(value)
         return value
 
-    def _fault(self, message: str, suggestion: str | None = None) -> str:
-        self.resolved.faults.append(InterpolationProblem(message, suggestion))
+    def _problem(self, message: str, suggestion: str | None = None) -> str:
+        self.resolved.problems.append(InterpolationProblem(message, suggestion))
         return ""
 
 
@@ -161,7 +161,7 @@ _BRACES = re.compile(r"\$\{|\}")
 
 
 def _closing_brace(text: str, at: int) -> int | None:
-    """Where the brace closes that was opened before `at`; a default may have references with braces of their own."""
+    """The index of the brace that closes the one opened before `at`; defaults may contain references with braces."""
     depth = 1
     for brace in _BRACES.finditer(text, at):
         depth += 1 if brace[0] == "${" else -1

@@ -1,4 +1,4 @@
-"""load_file: the pipelines of a file, be it Python or YAML."""
+"""load_file and load_folder: the pipelines of a file, Python or YAML, or of a folder of such files."""
 
 import stat
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from conduit_py.config.loaded import Loaded, LoadedPipeline, LoadWarning, together
+from conduit_py.config.loaded import Loaded, LoadedPipeline, LoadWarning, combine
 from conduit_py.config.python_file import FileInvalid, NoPipeline, load_pipelines
 from conduit_py.config.yaml_file import SUFFIXES, load_yaml
 from conduit_py.errors import EnvironmentUnfit, Problem
@@ -14,36 +14,36 @@ from conduit_py.pipeline import Pipeline
 
 
 def load_file(file: Path) -> Loaded:
-    """What is in a file: YAML by its suffix, Python otherwise.
+    """The pipelines of a file: YAML by its suffix, Python otherwise.
 
-    What is wrong with a YAML file or a pipeline in it is among the problems. A Python file that cannot
-    be used raises FileInvalid or EnvironmentUnfit; its pipelines have not been checked yet.
+    Problems of a YAML file and of the pipelines in it are in the result. A Python file that cannot be used
+    raises FileInvalid or EnvironmentUnfit; its pipelines are not checked until their `graph` is asked for.
     """
     return refuse_duplicate_ids(read_file(file))
 
 
 def read_file(file: Path) -> Loaded:
-    """The same before pipelines that share an id are refused, for several files may do so too."""
+    """The same, before pipelines that share an id are refused: that is decided for all files combine."""
     if file.suffix.lower() in SUFFIXES and not file.is_dir():
         return load_yaml(file)
     return Loaded(tuple(_as_loaded(pipeline, file) for pipeline in load_pipelines(file)))
 
 
 def refuse_duplicate_ids(loaded: Loaded) -> Loaded:
-    """Refuse all pipelines that share an id: nobody can say which of them the stored positions belong to."""
+    """Refuse all pipelines that share an id: the stored positions could belong to any of them."""
     counts = Counter(pipeline.id for pipeline in loaded.pipelines)
-    problems = [_repeated(each, loaded.pipelines) for each in loaded.pipelines if counts[each.id] > 1]
+    problems = [_duplicate_problem(each, loaded.pipelines) for each in loaded.pipelines if counts[each.id] > 1]
     pipelines = tuple(pipeline for pipeline in loaded.pipelines if counts[pipeline.id] == 1)
     return Loaded(pipelines, (*loaded.problems, *problems), loaded.warnings)
 
 
 def _as_loaded(pipeline: Pipeline, file: Path) -> LoadedPipeline:
-    """A pipeline of a Python file, which has a line in it unless it is made in a module beside the file."""
+    """A pipeline of a Python file. It has a line, unless it was made in a module beside the file."""
     line = pipeline.place.line if pipeline.place and Path(pipeline.place.file) == file.absolute() else None
     return LoadedPipeline(pipeline, file, line, "running", pipeline.id)
 
 
-def _repeated(pipeline: LoadedPipeline, everything: Sequence[LoadedPipeline]) -> Problem:
+def _duplicate_problem(pipeline: LoadedPipeline, everything: Sequence[LoadedPipeline]) -> Problem:
     others = [each.place for each in everything if each.id == pipeline.id and each is not pipeline]
     message = f"the id {pipeline.id!r} is also used in {', '.join(others)}, so none of them is loaded"
     hint = "positions are kept by id, so each needs its own"
@@ -54,14 +54,14 @@ PATTERNS: Final = (".py", *SUFFIXES)
 
 
 def load_folder(path: Path) -> Loaded:
-    """Everything that loads, and all problems of what does not, of a folder or of a single file. Raises nothing.
+    """The usable pipelines of a folder or a single file, and all problems with the rest. Raises nothing.
 
-    Files are read in the order of their names; folders below and files that begin with a dot or an
-    underscore are left alone. Whatever is wrong with one file, the others are loaded. A pipeline file
-    is code, so one that anybody may write to, or that is in such a folder, is refused.
+    Files are loaded in the order of their names. Subfolders, and files that begin with a dot or an underscore, are
+    ignored. A problem in one file does not affect the others. A pipeline file is code, so one that anybody may
+    write to, or that is in such a folder, is refused.
     """
     files, refusal = list_files(path)
-    return Loaded(problems=(refusal,)) if refusal else refuse_duplicate_ids(together(map(load_one, files)))
+    return Loaded(problems=(refusal,)) if refusal else refuse_duplicate_ids(combine(map(load_one, files)))
 
 
 def list_files(path: Path) -> tuple[list[Path], Problem | None]:
@@ -81,14 +81,14 @@ def _files(folder: Path) -> list[Path]:
 
 
 def load_one(file: Path) -> Loaded:
-    """What is in one file, before pipelines that share an id with those of others are refused. Raises nothing."""
+    """The pipelines of one file, before those that share an id with others are refused. Raises nothing."""
     try:
         refusal = _writable_file(file) or _special_file(file)
         return Loaded(problems=(refusal,)) if refusal else read_file(file)
     except OSError as error:
         return Loaded(problems=(_unreadable(file, error),))
     except NoPipeline as nothing:
-        # Modules that the pipelines import are in the same folder.
+        # No problem: it may be a module that pipelines in the same folder import.
         (problem,) = nothing.problems
         warning = LoadWarning("", problem.message, "begin its name with _ if it is only imported", str(file))
         return Loaded(warnings=(warning,))
@@ -108,12 +108,12 @@ def _unreadable(path: Path, error: OSError) -> Problem:
 
 
 def _writable_folder(folder: Path) -> Problem | None:
-    """Even where a sticky bit protects the files of others, anybody can add one."""
+    """A sticky bit protects the files that are there, but anybody could add one."""
     return _refusal(folder, "the folder") if folder.stat().st_mode & stat.S_IWOTH else None
 
 
 def _writable_file(file: Path) -> Problem | None:
-    """Whoever may write to the folder can replace the file, unless the folder is sticky."""
+    """Write access to a folder is enough to replace a file in it, unless the folder is sticky."""
     if file.stat().st_mode & stat.S_IWOTH:
         return _refusal(file, "the file")
     mode = file.absolute().parent.stat().st_mode
@@ -123,10 +123,10 @@ def _writable_file(file: Path) -> Problem | None:
 
 
 def _special_file(file: Path) -> Problem | None:
-    """To read a pipe waits for whoever writes to it, which may be nobody; meanwhile nothing else would be read."""
+    """Reading a pipe could block for ever, and no other file would be loaded meanwhile."""
     if stat.S_ISREG(file.stat().st_mode):
         return None
-    return Problem("", "is no regular file", "put the pipeline into a file of its own", str(file))
+    return Problem("", "is not a regular file", "put the pipeline into a file of its own", str(file))
 
 
 def _refusal(path: Path, what: str, file: Path | None = None) -> Problem:

@@ -1,11 +1,17 @@
-"""Loaded: what came of reading files: pipelines, and everything that is wrong or odd about the rest."""
+"""Loaded: the result of loading files: pipelines, problems and warnings."""
 
+import copy
+import dataclasses
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
+from conduit_py.engine import Engine
 from conduit_py.errors import Problem
+from conduit_py.graph.compile import compile_pipeline
+from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
 
 Desired: TypeAlias = Literal["running", "stopped"]
@@ -13,9 +19,9 @@ Desired: TypeAlias = Literal["running", "stopped"]
 
 @dataclass(frozen=True)
 class LoadedPipeline:
-    """A pipeline with the place it was read from and what its file wants of it.
+    """A pipeline, where it is defined, and the status that its file wants.
 
-    `name` is what people call it, the id unless the file says otherwise.
+    `name` is for people; it is the id unless the file gives another.
     """
 
     pipeline: Pipeline
@@ -28,15 +34,28 @@ class LoadedPipeline:
     def id(self) -> str:
         return self.pipeline.id
 
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """Its checked graph, compiled once. Raises PipelineInvalid with all problems of the definition."""
+        return compile_pipeline(self.pipeline)
+
+    def on_engine(self, engine: Engine) -> "LoadedPipeline":
+        """The same pipeline on another engine, which may refuse what this one runs."""
+        if engine == self.pipeline.settings.engine:
+            return self
+        pipeline = copy.copy(self.pipeline)
+        pipeline.settings = pipeline.settings.model_copy(update={"engine": engine})
+        return dataclasses.replace(self, pipeline=pipeline)
+
     @property
     def place(self) -> str:
-        """Where it is written down, as `file:line`."""
+        """Where it is defined, as `file:line`."""
         return str(self.file) if self.line is None else f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True)
 class LoadWarning:
-    """Something in a file that keeps no pipeline from running, but is hardly what was meant."""
+    """Something in a file that stops no pipeline from running but is probably a mistake."""
 
     path: str
     message: str
@@ -52,15 +71,15 @@ class LoadWarning:
 
 
 class Loaded(NamedTuple):
-    """The pipelines that can be used, every mistake in those that cannot, and warnings."""
+    """The usable pipelines, every problem with the others, and warnings."""
 
     pipelines: tuple[LoadedPipeline, ...] = ()
     problems: tuple[Problem, ...] = ()
     warnings: tuple[LoadWarning, ...] = ()
 
 
-def together(parts: Iterable[Loaded]) -> Loaded:
-    """What several files gave, in their order."""
+def combine(parts: Iterable[Loaded]) -> Loaded:
+    """The results of several files as one, in their order."""
     every = list(parts)
     return Loaded(
         tuple(pipeline for part in every for pipeline in part.pipelines),

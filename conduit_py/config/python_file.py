@@ -1,4 +1,4 @@
-"""PythonFile: a Python file as the pipelines written in it."""
+"""Python files: the pipelines at the top level of one, and its errors in terms of the user's own lines."""
 
 import hashlib
 import pkgutil
@@ -18,7 +18,7 @@ from conduit_py.sdk.options import did_you_mean
 
 
 class FileInvalid(ConduitError):
-    """The file cannot be used; `problems` says what is wrong with it and where."""
+    """The file cannot be used; `problems` says why, and where in it."""
 
     code = "file.invalid"
 
@@ -29,7 +29,7 @@ class FileInvalid(ConduitError):
 
 
 class NoPipeline(FileInvalid):
-    """The file is sound, but there is no pipeline at its top level: it may be a module for others to import."""
+    """The file has no errors, but no pipeline at its top level either: it may be a module for others to import."""
 
     code = "file.no_pipeline"
 
@@ -37,23 +37,19 @@ class NoPipeline(FileInvalid):
 def load_pipelines(file: Path) -> list[Pipeline]:
     """Every pipeline at the top level of a Python file, in the order written.
 
-    Running the file's top level is all that happens: no pipeline is checked or started. What is wrong
-    with the file itself raises FileInvalid; a package it needs and that is not installed raises
-    EnvironmentUnfit. Modules beside the file can be imported by it, but never take the place of the
-    standard library's or of installed ones.
+    The file is executed; no pipeline is checked or started. An error in the file raises FileInvalid, a package that
+    is not installed EnvironmentUnfit. The file can import modules beside it, but these never hide a module of the
+    standard library or an installed one.
     """
     module = _run(file)
     pipelines = list({id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}.values())
     if not pipelines:
         raise NoPipeline(file, [_no_pipeline(file, module)])
-    problems = _repeated(pipelines)
-    if problems:
-        raise FileInvalid(file, problems)
     return pipelines
 
 
 def choose(file: Path, pipelines: Sequence[Pipeline], id: str | None) -> list[Pipeline]:
-    """The pipeline with this id, or all of them when none is asked for."""
+    """The pipeline with this id, or all of them for None."""
     if id is None:
         return list(pipelines)
     chosen = [pipeline for pipeline in pipelines if pipeline.id == id]
@@ -84,14 +80,14 @@ def _run(file: Path) -> ModuleType:
 
 
 class _UncachedLoader(SourceFileLoader):
-    """Compiles the file each time: a .pyc goes by whole seconds, and would hide an edit made within one."""
+    """Compiles the file each time: a .pyc is compared by whole seconds, so it would hide an edit made within one."""
 
     def path_stats(self, path: str) -> NoReturn:
         raise OSError("not cached")
 
 
 def _module_name(path: Path) -> str:
-    """A name of its own for every file, so that an `orders.py` or even a `json.py` hides no module."""
+    """A unique module name for every file, so that an `orders.py` or even a `json.py` hides no other module."""
     digest = hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()
     return f"conduit_file_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}_{digest}"
 
@@ -106,7 +102,7 @@ def _check_readable(file: Path) -> None:
         hint = did_you_mean(file.name, nearby) or "`conduit-py quickstart --write FILE` writes one to start from"
         raise FileInvalid(file, [Problem("", "there is no such file", hint, str(file))])
     if file.suffix in {".yaml", ".yml", ".json", ".toml"}:
-        hint = "write the pipeline down in Python: `conduit-py quickstart --write FILE.py` shows how"
+        hint = "write the pipeline in Python: `conduit-py quickstart --write FILE.py` shows how"
         raise FileInvalid(file, [Problem("", f"is a {file.suffix} file, not a Python file", hint, str(file))])
     try:
         file.open("rb").close()
@@ -121,8 +117,8 @@ _directories: list[str] = []
 def _make_importable(directory: Path) -> None:
     """Put a file's folder at the end of sys.path, before those of other pipeline files.
 
-    It stays there, for imports inside functions. At the end, because there it can hide nothing: a
-    `queue.py` beside a pipeline must not break whoever imports the standard library's next.
+    It stays there, for imports inside functions. At the end it can hide nothing: a `queue.py` beside a pipeline
+    must not break the next import of the standard library's.
     """
     folder = str(directory)
     _forget_namesakes(directory)
@@ -134,18 +130,18 @@ def _make_importable(directory: Path) -> None:
 
 
 def _forget_namesakes(directory: Path) -> None:
-    """Two pipeline files in different folders may each have a `lookup.py`: neither gets the other's."""
+    """Two pipeline files in different folders may each have a `lookup.py`; each must import its own."""
     foreign = {Path(folder) for folder in _directories} - {directory}
     if not foreign:
         return
     for name, module in list(sys.modules.items()):
         top = sys.modules.get(name.partition(".")[0], module)
-        if _home(top) in foreign and _beside(directory, name.partition(".")[0]):
+        if _folder_of(top) in foreign and _beside(directory, name.partition(".")[0]):
             del sys.modules[name]
 
 
-def _home(module: ModuleType) -> Path | None:
-    """The folder in which a top-level module or package stands."""
+def _folder_of(module: ModuleType) -> Path | None:
+    """The folder that contains a top-level module or package."""
     origin = getattr(module, "__file__", None)
     if origin is None:
         return None
@@ -159,7 +155,7 @@ def _beside(directory: Path, name: str) -> bool:
 
 
 def _raise_for(error: BaseException, file: Path, path: Path) -> NoReturn:
-    """Translate what running the file raised, once, into an error that names the user's own line."""
+    """Translate what the file raised, once, into an error that names the user's own line."""
     if isinstance(error, EnvironmentUnfit):
         raise error
     if isinstance(error, PipelineInvalid):
@@ -197,13 +193,13 @@ _OUR_PACKAGES = ("conduit_py", "conduit_connectors", "conduit_processors")
 
 def _import_hint(error: ImportError, path: Path) -> str | None:
     top = (error.name or "").partition(".")[0]
-    if not top or not _beside(path.parent, top) or _home(sys.modules.get(top, ModuleType(top))) == path.parent:
+    if not top or not _beside(path.parent, top) or _folder_of(sys.modules.get(top, ModuleType(top))) == path.parent:
         return _spelling_hint(error)
     return f"the {top} beside the file is not the one imported: rename it, the installed one comes first"
 
 
 def _spelling_hint(error: ImportError) -> str | None:
-    """What a module has that is spelled like what was wanted of it."""
+    """A name in the module that is spelled like the one that was imported."""
     if isinstance(error, ModuleNotFoundError):
         name, _, wanted = (error.name or "").rpartition(".")
     else:
@@ -233,16 +229,3 @@ def _no_pipeline(file: Path, module: ModuleType) -> Problem:
     else:
         hint = "`from conduit_py import Pipeline` and give one a name; `conduit-py quickstart --write FILE` shows how"
     return Problem("", "there is no pipeline at the top level of this file", hint, str(file))
-
-
-def _repeated(pipelines: Sequence[Pipeline]) -> list[Problem]:
-    first: dict[str, Pipeline] = {}
-    problems = []
-    for pipeline in pipelines:
-        earlier = first.setdefault(pipeline.id, pipeline)
-        if earlier is not pipeline:
-            line = f", first in line {earlier.place.line}" if earlier.place else ""
-            message = f"two pipelines have the id {pipeline.id!r}{line}"
-            hint = "positions are kept by id, so each needs its own"
-            problems.append(Problem("id", message, hint, *(pipeline.place or (None, None))))
-    return problems

@@ -1,4 +1,4 @@
-"""Secrets: values that came from references and must never be printed, and how to keep them out of a text."""
+"""Secrets: values that must never be printed, and how they are masked in any text."""
 
 import base64
 import json
@@ -9,17 +9,17 @@ from urllib.parse import quote, quote_plus
 
 MASK: Final = "***"
 LENGTH_MIN: Final = 4
-"""Shorter values are in every other word: masking them would hide nothing and garble everything."""
+"""Shorter values occur inside ordinary words: masking them would hide nothing and garble everything."""
 LINE_LENGTH_MIN: Final = 8
 _PLAIN: Final = {"true", "false", "none", "null"}
 
 
 class Secrets:
-    """Finds every value it was told of wherever a text quotes it, and puts `***` in its place.
+    """Masks every value that was added to it, wherever a text quotes it, as `***`.
 
-    A value is known by itself and not by the name of an option, so it does not matter who prints it:
-    a log, an error of a client library, an answer of the API. It is also found as it looks in JSON, in
-    Python's repr, in an address and in base64, and each longer line of it alone. May be used by any thread.
+    A secret is recognised by its value, not by the name of an option, so it does not matter what prints it: a log,
+    an error of a client library, a response of the API. It is also masked as it appears in JSON, in Python's repr, in a
+    URL and in base64, and so is each longer line of it alone. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class Secrets:
         self._pattern: re.Pattern[str] | None = None
 
     def add(self, value: str) -> None:
-        """Remember a value for as long as the process lives: what it was used for may be logged late."""
+        """Remember a value until the process ends: an error that quotes it may be logged much later."""
         forms = _forms(value)
         with self._lock:
             if forms <= self._forms:
                 return
             self._forms |= forms
-            # The longest comes first, or a secret that begins with another would be masked in part.
+            # The longest first, or a secret that begins with another one would be masked only in part.
             longest_first = sorted(self._forms, key=lambda form: (-len(form), form))
             self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
@@ -45,7 +45,7 @@ class Secrets:
 
 
 def _forms(value: str) -> set[str]:
-    """How a value may look in a text; none for one that is too short or too plain to be a secret."""
+    """The forms in which a value may appear in a text; none for one that is too short or too common to be a secret."""
     lines = [line for line in value.splitlines() if len(line) >= LINE_LENGTH_MIN] if "\n" in value else []
     found: set[str] = set()
     for text in (value, value.strip(), *lines):

@@ -1,4 +1,4 @@
-"""Documents of a YAML file, as nodes that know their line. A document that is broken does not break the others."""
+"""Documents of a YAML file, as nodes with line numbers. An invalid document does not affect the others."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from conduit_py.config.diagnostics import Diagnostics, Spot
+from conduit_py.config.diagnostics import Diagnostics, Location
 
 
 class Document(NamedTuple):
@@ -15,15 +15,15 @@ class Document(NamedTuple):
     root: yaml.Node
     lines_before: int
 
-    def spot(self, node: yaml.Node) -> Spot:
+    def location(self, node: yaml.Node) -> Location:
         mark = node.start_mark
-        return Spot(self.lines_before + mark.line + 1, mark.column + 1)
+        return Location(self.lines_before + mark.line + 1, mark.column + 1)
 
 
 def read_documents(text: str, diagnostics: Diagnostics) -> Iterator[Document]:
-    """The documents of a file that are YAML and not empty; what is wrong with the others is a finding.
+    """The documents of a file that are valid YAML and not empty; the others are reported to `diagnostics`.
 
-    Nothing is constructed from the nodes: tags mean nothing here, so no text can make an object.
+    Nothing is constructed from the nodes, so a tag cannot create an object.
     """
     for chunk, lines_before in _chunks(text):
         diagnostics.allow_more()
@@ -32,7 +32,7 @@ def read_documents(text: str, diagnostics: Diagnostics) -> Iterator[Document]:
         except yaml.YAMLError as error:
             _report(error, chunk, lines_before, diagnostics)
         except RecursionError:
-            diagnostics.problem("", Spot(lines_before + 1, 1), "is nested too deeply to be a pipeline")
+            diagnostics.problem("", Location(lines_before + 1, 1), "is nested too deeply to be a pipeline")
         else:
             if root is not None and root.tag != _NULL:
                 yield Document(root, lines_before)
@@ -41,7 +41,7 @@ def read_documents(text: str, diagnostics: Diagnostics) -> Iterator[Document]:
 _NULL: Final = "tag:yaml.org,2002:null"
 _BREAK: Final = "\r\n|[\n\r\x85\u2028\u2029]"
 _LINE_BREAK = re.compile(_BREAK)
-# At the start of a line these separate documents wherever they stand, even inside of a text.
+# At the start of a line these separate documents, even inside a quoted text.
 _MARKER = re.compile(r"(?:(?<=[\n\r\x85\u2028\u2029])|\A)(?:---|\.\.\.)(?=[ \t\n\r\x85\u2028\u2029]|\Z)")
 _PREAMBLE = re.compile(rf"(?:[ \t]*(?:[#%][^\n\r\x85\u2028\u2029]*)?(?:{_BREAK}|\Z))*")
 
@@ -51,7 +51,7 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
     start, lines = 0, 0
     for marker in _MARKER.finditer(text):
         if marker[0] == "---":
-            # Comments and directives belong to the document that they precede.
+            # Comments and directives belong to the document after them.
             if _PREAMBLE.fullmatch(text, start, marker.start()):
                 continue
             end = marker.start()
@@ -68,13 +68,13 @@ def _report(error: yaml.YAMLError, chunk: str, lines_before: int, diagnostics: D
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     what = getattr(error, "problem", None) or getattr(error, "context", None) or str(error).splitlines()[0]
     if mark is not None:
-        spot = Spot(lines_before + mark.line + 1, mark.column + 1)
-        diagnostics.problem("", spot, f"not valid YAML: {what}", _hint(what, _line(chunk, mark.line), mark.column))
+        location = Location(lines_before + mark.line + 1, mark.column + 1)
+        diagnostics.problem("", location, f"not valid YAML: {what}", _hint(what, _line(chunk, mark.line), mark.column))
         return
-    # Characters that YAML forbids are found before there are lines: the error has only their index.
+    # Characters that YAML forbids are found before the text is split into lines: the error has only an index.
     at = getattr(error, "position", None)
     lines = len(_LINE_BREAK.findall(chunk[: at if isinstance(at, int) else 0]))
-    diagnostics.problem("", Spot(lines_before + lines + 1, 1), f"not valid YAML: {what}")
+    diagnostics.problem("", Location(lines_before + lines + 1, 1), f"not valid YAML: {what}")
 
 
 def _line(chunk: str, number: int) -> str:

@@ -1,4 +1,4 @@
-"""YamlFile: a Conduit 2.x YAML file as the pipelines written in it."""
+"""load_yaml: the pipelines of a Conduit 2.x YAML file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,23 +22,23 @@ DOCUMENT_KEYS: Final = ["version", "pipelines"]
 
 
 def load_yaml(file: Path, *, environment: Mapping[str, str] | None = None) -> Loaded:
-    """Every pipeline in the file that is sound, every mistake in those that are not, and warnings. Raises nothing.
+    """The valid pipelines of the file, every problem of the others, and warnings. Raises nothing.
 
-    A document or pipeline with mistakes does not keep the others from being loaded. Interpolator are
-    resolved here, so that what is missing is found before anything starts; loading again resolves again.
+    A document or pipeline with problems does not stop the others from being loaded. References such as `${X}` are
+    resolved here, so that a missing value is found before anything starts; loading again resolves them again.
     """
     diagnostics = Diagnostics(str(file))
     text = _text(file, diagnostics)
-    references = Interpolator(file.absolute().parent, environment=environment)
+    interpolator = Interpolator(file.absolute().parent, environment=environment)
     pipelines: list[LoadedPipeline] = []
     for document in read_documents(text, diagnostics):
         try:
-            pipelines += _pipelines(document, diagnostics, references)
-        except DocumentTooLarge as too_much:
+            pipelines += _pipelines(document, diagnostics, interpolator)
+        except DocumentTooLarge as too_large:
             diagnostics.allow_more()
             hint = "use fewer aliases, or several files"
             diagnostics.problem(
-                "", document.spot(document.root), f"the document was not read to its end: {too_much}", hint
+                "", document.location(document.root), f"the document was not read to its end: {too_large}", hint
             )
     if not pipelines and not diagnostics.problems:
         diagnostics.warn("", None, "there is no pipeline in this file")
@@ -46,7 +46,7 @@ def load_yaml(file: Path, *, environment: Mapping[str, str] | None = None) -> Lo
 
 
 def _text(file: Path, diagnostics: Diagnostics) -> str:
-    """The text of the file; empty, with a finding, when it cannot be had."""
+    """The text of the file; empty, with a problem reported, when it cannot be read."""
     try:
         with file.open("rb") as opened:
             content = opened.read(SIZE_MAX + 1)
@@ -67,13 +67,13 @@ def _text(file: Path, diagnostics: Diagnostics) -> str:
         return ""
 
 
-def _pipelines(document: Document, diagnostics: Diagnostics, references: Interpolator) -> list[LoadedPipeline]:
+def _pipelines(document: Document, diagnostics: Diagnostics, interpolator: Interpolator) -> list[LoadedPipeline]:
     root = document.root
     if not isinstance(root, yaml.MappingNode):
         hint = "begin with `version: 2.2` and `pipelines:`"
-        diagnostics.problem("", document.spot(root), "the document must be a mapping", hint)
+        diagnostics.problem("", document.location(root), "the document must be a mapping", hint)
         return []
-    section = Section(root, "", DOCUMENT_KEYS, DocumentContext(document, diagnostics, references))
+    section = Section(root, "", DOCUMENT_KEYS, DocumentContext(document, diagnostics, interpolator))
     version = _version(section)
     if version is None:
         return []
@@ -85,24 +85,24 @@ def _pipelines(document: Document, diagnostics: Diagnostics, references: Interpo
 
 
 def _version(section: Section) -> str | None:
-    """The version whose rules the document follows, None when we do not know them."""
-    written = section.text("version")
-    if written is None:
+    """The version of the format that applies to the document, None for one that is not supported."""
+    version = section.text("version")
+    if version is None:
         section.warn("version", f"is missing, so {LATEST} is assumed", f"add `version: {LATEST}`")
         return LATEST
-    if written in VERSIONS:
-        return written
-    major = written.partition(".")[0]
+    if version in VERSIONS:
+        return version
+    major = version.partition(".")[0]
     if major == "2":
         known = f"known are {', '.join(VERSIONS)}"
-        section.warn("version", f"{written[:20]} is not known, so {LATEST} is assumed", known)
+        section.warn("version", f"{version[:20]} is not known, so {LATEST} is assumed", known)
         return LATEST
     if major == "1":
         hint = (
             f"write `version: {LATEST}`, make connectors and processors lists, and give each entry "
             "what was its key as `- id:`"
         )
-        section.problem("version", f"{written[:20]} is too old: files of version 1 cannot be read", hint)
+        section.problem("version", f"{version[:20]} is too old: files of version 1 cannot be read", hint)
     else:
-        section.problem("version", f"{written[:20]!r} is not known", f"known are {', '.join(VERSIONS)}")
+        section.problem("version", f"{version[:20]!r} is not known", f"known are {', '.join(VERSIONS)}")
     return None

@@ -1,10 +1,9 @@
-"""Nodes of a YAML file: its connectors, processors and dead-letter queue as those of a pipeline."""
+"""The connectors, processors and dead-letter queue of a YAML file as the nodes of a pipeline."""
 
 from typing import Any, Final, Literal, NamedTuple
 
 from conduit_py import sdk
 from conduit_py.config.settings.middleware import refuse_avro
-from conduit_py.config.yaml_delivery import DEFAULT as DEFAULT_DELIVERY
 from conduit_py.config.yaml_plugin import ReadPlugin, read_id, read_plugin, set_place
 from conduit_py.config.yaml_section import Section
 from conduit_py.errors import RecordRefused
@@ -12,9 +11,7 @@ from conduit_py.pipeline import DeadLetters, Delivery, Destination, Processor, S
 from conduit_py.record import Payload, Record
 from conduit_py.sdk import registry
 from conduit_py.sdk.processor import FunctionProcessor
-from conduit_py.sdk.template.condition import TemplateCondition
-from conduit_py.sdk.template.errors import TemplateInvalid
-from conduit_py.sdk.template.template import Template
+from conduit_py.sdk.template import Template, TemplateCondition, TemplateInvalid
 
 CONNECTOR_KEYS: Final = ["id", "type", "plugin", "name", "settings", "processors"]
 PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "type"]
@@ -27,15 +24,15 @@ BEFORE_TYPE_WAS_PLUGIN: Final = ("2.0", "2.1")
 
 
 class Connectors:
-    """The sources and destinations of a pipeline; those with mistakes are left out."""
+    """The sources and destinations of a pipeline; those with problems are left out."""
 
     def __init__(self, section: Section, version: str) -> None:
         self.sources: list[Source] = []
         self.destinations: list[Destination] = []
         self.ids: dict[str, int] = {}
-        """The ids of all connectors and the lines they are in."""
+        """The ids of all connectors, with their lines."""
         self.kinds: set[str] = set()
-        """Which kinds of connectors there are, those with mistakes included."""
+        """The kinds of all connectors, including those with problems."""
         self._version = version
         read = [self._read(each) for each in section.sections("connectors", CONNECTOR_KEYS)]
         plugins = [each for each in read if each is not None]
@@ -49,7 +46,7 @@ class Connectors:
         id = read_id(section, self.ids)
         section.text("name", length_max=NAME_LENGTH_MAX)
         kind = _kind(section)
-        # Whichever a connector of no known type should have been, it is not missing: one mistake is enough.
+        # A connector of an unknown type may be either: do not also report that the pipeline has none of that kind.
         self.kinds |= {kind} if kind else {"source", "destination"}
         plugin = read_plugin(section, kind) if kind else None
         processors = read_processors(section, self._version)
@@ -92,18 +89,19 @@ def _kind(section: Section) -> registry.Kind | None:
 
 
 def read_processors(section: Section, version: str) -> list[Processor]:
-    """The processors in the list of a section, in their order; those with mistakes are left out."""
+    """The processors in the list of a section, in order; those with problems are left out."""
     seen: dict[str, int] = {}
     read = [_processor(each, version, seen) for each in section.sections("processors", PROCESSOR_KEYS)]
     return [processor for processor in read if processor is not None]
 
 
 def read_dead_letters(section: Section | None, delivery: Delivery) -> DeadLetters | None:
-    """As Conduit has it: unless told otherwise, a log that the very first refused record does not reach."""
+    """As in Conduit: by default a log, which the first refused record never reaches because it stops the pipeline."""
     if section is None:
-        # To stop at the first is the same, without a log that could not keep what such a pipeline promises.
-        plain = delivery == DEFAULT_DELIVERY
-        return DeadLetters(_default_queue(), window_size=1, window_nack_threshold=0) if plain else DeadLetters("stop")
+        # Stopping at the first is the same, and a log could not keep the promise of such a delivery.
+        if delivery != "at_least_once":
+            return DeadLetters("stop")
+        return DeadLetters(_default_queue(), window_size=1, window_nack_threshold=0)
     handler = _queue(section)
     size, threshold = section.whole("window-size", 1), section.whole("window-nack-threshold", 0)
     if size and threshold >= size:
@@ -116,11 +114,11 @@ def read_dead_letters(section: Section | None, delivery: Delivery) -> DeadLetter
 
 
 def line_processor(template: Template) -> Processor:
-    """Makes a text of each record for a destination that writes lines; the record itself stays as it is."""
+    """Renders each record as a line for a destination that writes lines."""
 
     def line(record: Record) -> Record:
         try:
-            text = template(record).encode()
+            text = template.render(record).encode()
         except UnicodeEncodeError as error:
             raise RecordRefused(f"cannot be written as UTF-8: {error}") from None
         return Record(record.position, record.operation, record.metadata, record.key, Payload(None, text))
@@ -143,7 +141,7 @@ def _processor(section: Section, version: str, seen: dict[str, int]) -> Processo
 
 
 def _plugin_key(section: Section, version: str) -> str:
-    """Since version 2.2 the plugin is called so; before, and still understood, `type`."""
+    """The key is `plugin` since version 2.2; before it was `type`, which still works."""
     if section.has("plugin"):
         if version in BEFORE_TYPE_WAS_PLUGIN:
             section.warn("plugin", "came with version 2.2", "set version to 2.2")
@@ -170,7 +168,7 @@ def _condition(section: Section, version: str) -> TemplateCondition | None:
 
 def _queue(section: Section) -> sdk.DestinationConnector[Any] | Literal["journal"] | None:
     named = (section.text("plugin") or DEFAULT_QUEUE).removeprefix("builtin:")
-    # Not in Conduit: letters that can be listed, edited and sent again.
+    # Ours, not Conduit's: dead letters that can be listed, edited and sent again.
     if named == "journal":
         if section.has("settings"):
             section.problem("settings", "the journal has none", "leave them out")

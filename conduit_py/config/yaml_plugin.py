@@ -1,4 +1,4 @@
-"""Plugins of a YAML file: what a section names, found and given its options."""
+"""Plugins of a YAML file: found by the name in a section, and made with its settings."""
 
 import re
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from conduit_py.config.settings.translate import translate
 from conduit_py.config.settings.translation import Translation
 from conduit_py.config.yaml_section import PluginSettings, Section
 from conduit_py.errors import EnvironmentUnfit
+from conduit_py.graph.compile import taken_id
 from conduit_py.sdk import registry
 from conduit_py.sdk.options import Place
 from conduit_py.sdk.plugin import Plugin
@@ -19,7 +20,7 @@ NODE_ID_LENGTH_MAX: Final = 256
 
 @dataclass(frozen=True)
 class ReadPlugin:
-    """A plugin and its settings while they are looked at."""
+    """A plugin and its settings, translated but not reported yet."""
 
     section: Section
     plugin: type[Plugin[Any]]
@@ -27,16 +28,16 @@ class ReadPlugin:
     translation: Translation
 
     def make(self) -> Plugin[Any] | None:
-        """The plugin with its options, after everything remarked about its settings has become a finding."""
-        diagnostics, settings = self.section.under.diagnostics, self.settings
-        for remark in self.translation.problems:
-            # A setting that could not be read is missing too, but that has been said better.
-            if not settings.is_unreadable(remark.setting):
-                spot = settings.spot_of(remark.setting)
-                diagnostics.problem(f"{settings.path}.{remark.setting}", spot, remark.message, remark.suggestion)
-        for remark in self.translation.warnings:
-            spot = settings.spot_of(remark.setting)
-            diagnostics.warn(f"{settings.path}.{remark.setting}", spot, remark.message, remark.suggestion)
+        """The plugin with its options, or None. Reports all problems and warnings about its settings."""
+        diagnostics, settings = self.section.context.diagnostics, self.settings
+        for found in self.translation.problems:
+            # A setting that could not be read seems missing as well; the better message is reported already.
+            if not settings.is_unreadable(found.setting):
+                location = settings.location_of(found.setting)
+                diagnostics.problem(f"{settings.path}.{found.setting}", location, found.message, found.suggestion)
+        for found in self.translation.warnings:
+            location = settings.location_of(found.setting)
+            diagnostics.warn(f"{settings.path}.{found.setting}", location, found.message, found.suggestion)
         if self.translation.problems:
             return None
         return set_place(self.plugin(**self.translation.options), self.section)
@@ -47,15 +48,17 @@ def read_plugin(
 ) -> ReadPlugin | None:
     """The plugin that the key names, else `name`, with its settings; None when there is no such plugin."""
     settings = section.settings("settings")
-    written = section.text(key, required=name is None) or name
-    plugin = _find(section, kind, key, written) if written else None
-    if plugin is None or written is None:
+    named = section.text(key, required=name is None) or name
+    plugin = _find(section, kind, key, named) if named else None
+    if plugin is None or named is None:
         return None
-    return ReadPlugin(section, plugin, settings, translate(kind, bare(written), settings.values, plugin.options_model))
+    return ReadPlugin(
+        section, plugin, settings, translate(kind, bare_name(named), settings.values, plugin.options_model)
+    )
 
 
 def read_id(section: Section, seen: dict[str, int], length_max: int = NODE_ID_LENGTH_MAX) -> str | None:
-    """The id of a section, None if it cannot be used. `seen` has the lines of those that stood before."""
+    """The id of a section, None if it cannot be used. `seen` has earlier ids and their lines."""
     id = section.text("id", required=True)
     if id is None:
         return None
@@ -63,21 +66,21 @@ def read_id(section: Section, seen: dict[str, int], length_max: int = NODE_ID_LE
         section.problem("id", f"must be 1 to {length_max} letters, digits, - _ : or . and not {id[:40]!r}")
         return None
     if id in seen:
-        section.problem("id", f"the id {id!r} stands twice, first in line {seen[id]}", "give each an id of its own")
+        section.problem("id", *taken_id(id, f"the one in line {seen[id]}"))
         return None
-    seen[id] = section.spot_of("id").line
+    seen[id] = section.location_of("id").line
     return id
 
 
 def set_place(item: ItemT, section: Section) -> ItemT:
-    """The item as written down in this section, so that whatever is said about it later names the right line."""
-    item.place = Place(section.under.diagnostics.file, section.spot.line)
+    """Record that the item is defined in this section, so that later problems name the right line; report its own."""
+    item.place = Place(section.context.diagnostics.file, section.location.line)
     for problem in item.problems:
         section.problem(problem.path, problem.message, problem.suggestion)
     return item
 
 
-def bare(name: str) -> str:
+def bare_name(name: str) -> str:
     """The name of a plugin without Conduit's prefix and version."""
     return name.rpartition(":")[2].partition("@")[0]
 
@@ -87,8 +90,8 @@ _ID: Final = re.compile(r"[A-Za-z0-9_.:-]+")
 
 def _find(section: Section, kind: registry.Kind, key: str, name: str) -> type[Plugin[Any]] | None:
     if name.startswith("standalone:"):
-        hint = f"write {bare(name)} to use a plugin of that name that is installed here"
-        section.problem(key, "standalone plugins are programs of Conduit's and cannot be run here", hint)
+        hint = f"write {bare_name(name)} to use a plugin of that name that is installed here"
+        section.problem(key, "standalone plugins are programs for Conduit and cannot run here", hint)
         return None
     version = name.partition("@")[2]
     if version and version != "latest":
@@ -102,7 +105,7 @@ def _find(section: Section, kind: registry.Kind, key: str, name: str) -> type[Pl
         section.problem(key, unfit.message, unfit.suggestion)
         return None
     if not issubclass(plugin, _CLASSES[kind]):
-        section.problem(key, f"the plugin {bare(name)!r} is no {kind}")
+        section.problem(key, f"the plugin {bare_name(name)!r} is not a {kind}")
         return None
     return plugin
 

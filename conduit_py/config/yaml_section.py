@@ -1,4 +1,4 @@
-"""Section: a mapping of a YAML document, read key by key; what does not fit becomes a finding."""
+"""Section: a mapping of a YAML document, read key by key. What does not fit is reported to the diagnostics."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from conduit_py.config.diagnostics import Diagnostics, DocumentTooLarge, Spot
+from conduit_py.config.diagnostics import Diagnostics, DocumentTooLarge, Location
 from conduit_py.config.interpolation import Interpolator, Resolved
 from conduit_py.config.settings.translation import Setting
 from conduit_py.config.yaml_document import Document
@@ -17,54 +17,54 @@ ENTRIES_MAX: Final = 100_000
 
 
 class DocumentContext:
-    """What all sections of one document have in common; it also counts the entries that they read."""
+    """What all sections of one document share; it also counts the entries that they read."""
 
-    def __init__(self, document: Document, diagnostics: Diagnostics, references: Interpolator) -> None:
+    def __init__(self, document: Document, diagnostics: Diagnostics, interpolator: Interpolator) -> None:
         self.document = document
         self.diagnostics = diagnostics
-        self.references = references
+        self.interpolator = interpolator
         self._entries = 0
 
     def count(self) -> None:
-        """One entry more; raises DocumentTooLarge when there are too many."""
+        """Count one entry; raises DocumentTooLarge when there are too many."""
         self._entries += 1
         if self._entries > ENTRIES_MAX:
-            raise DocumentTooLarge(f"it stands for more than {ENTRIES_MAX} entries")
+            raise DocumentTooLarge(f"it has more than {ENTRIES_MAX} entries")
 
 
 class Section:
-    """The keys of a mapping. A key that is not among `known` is a warning, one that stands twice a problem."""
+    """The keys of a mapping. A key that is not among `known` is a warning, a duplicate one a problem."""
 
-    def __init__(self, node: yaml.MappingNode, path: str, known: Sequence[str], under: DocumentContext) -> None:
+    def __init__(self, node: yaml.MappingNode, path: str, known: Sequence[str], context: DocumentContext) -> None:
         self.path = path
-        self.under = under
-        self.spot = under.document.spot(node)
+        self.context = context
+        self.location = context.document.location(node)
         self._entries = dict(self._read(node))
         for name, (key, _) in self._entries.items():
             if name not in known:
                 hint = did_you_mean(name, list(known)) or f"keys are {', '.join(known)}"
-                under.diagnostics.warn(
-                    self.at(name), self._spot(key), "there is no such key, so it has no effect", hint
+                context.diagnostics.warn(
+                    self.at(name), self._location(key), "there is no such key, so it has no effect", hint
                 )
 
     def at(self, name: str) -> str:
         """The path of a key below this section."""
         return ".".join(filter(None, (self.path, name)))
 
-    def spot_of(self, name: str) -> Spot:
-        """Where the value of a key is, or else this section."""
+    def location_of(self, name: str) -> Location:
+        """Where the value of a key is; where this section is for a key that is missing."""
         entry = self._entries.get(name)
-        return self._spot(entry[1]) if entry else self.spot
+        return self._location(entry[1]) if entry else self.location
 
     def has(self, name: str) -> bool:
-        """Whether the key is there and says anything."""
+        """Whether the key is there and not null."""
         return name in self._entries and self._entries[name][1].tag != _NULL
 
     def text(self, name: str, *, required: bool = False, length_max: int | None = None) -> str | None:
         """The text of a key with its references resolved; None when it is missing or empty."""
-        resolved = self._resolved(name)
+        resolved = self._resolve(name)
         if resolved is None:
-            return None  # What is wrong with it has been said.
+            return None  # The problem is reported already.
         if length_max is not None and len(resolved.text) > length_max:
             self.problem(name, f"must have at most {length_max} characters, not {len(resolved.text)}")
         if required and not resolved.text.strip():
@@ -73,7 +73,7 @@ class Section:
 
     def template(self, name: str) -> str | None:
         """The text of a key that holds a template, whose references may be secrets."""
-        resolved = self._resolved(name, setting=True)
+        resolved = self._resolve(name, setting=True)
         return resolved.text if resolved and resolved.text.strip() else None
 
     def whole(self, name: str, default: int) -> int:
@@ -90,18 +90,18 @@ class Section:
         """The text values of a mapping, by key."""
         node = self._value(name)
         if node is None:
-            return PluginSettings({}, {}, self.at(name), self.spot)
+            return PluginSettings({}, {}, self.at(name), self.location)
         if not isinstance(node, yaml.MappingNode):
             self.problem(name, f"must be a mapping, not {_describe_node(node)}", "write `name: value` lines below it")
-            return PluginSettings({}, {}, self.at(name), self._spot(node))
+            return PluginSettings({}, {}, self.at(name), self._location(node))
         values: dict[str, Setting] = {}
-        spots: dict[str, Spot] = {}
+        locations: dict[str, Location] = {}
         for key, (_, value) in dict(self._read(node)).items():
             resolved = self._scalar(value, self.at(name), key, setting=True)
-            spots[key] = self._spot(value)
+            locations[key] = self._location(value)
             if resolved is not None:
                 values[key] = Setting(resolved.text, resolved.secret)
-        return PluginSettings(values, spots, self.at(name), self._spot(node))
+        return PluginSettings(values, locations, self.at(name), self._location(node))
 
     def section(self, name: str, known: Sequence[str]) -> "Section | None":
         """The mapping below a key."""
@@ -111,7 +111,7 @@ class Section:
         if not isinstance(node, yaml.MappingNode):
             self.problem(name, f"must be a mapping, not {_describe_node(node)}", f"keys are {', '.join(known)}")
             return None
-        return Section(node, self.at(name), known, self.under)
+        return Section(node, self.at(name), known, self.context)
 
     def sections(self, name: str, known: Sequence[str]) -> "list[Section]":
         """The mappings in the list below a key, each with its id, if it has one, as its path."""
@@ -126,104 +126,108 @@ class Section:
 
     def _sections(self, node: yaml.SequenceNode, path: str, known: Sequence[str]) -> "Iterator[Section]":
         for index, item in enumerate(node.value):
-            self.under.count()
+            self.context.count()
             if isinstance(item, yaml.MappingNode):
-                yield Section(item, _entry_path(item, path, index), known, self.under)
+                yield Section(item, _entry_path(item, path, index), known, self.context)
             else:
                 message = f"must be a mapping, not {_describe_node(item)}"
-                self.under.diagnostics.problem(f"{path}[{index}]", self._spot(item), message, "begin with `- id: …`")
+                self.context.diagnostics.problem(
+                    f"{path}[{index}]", self._location(item), message, "begin with `- id: …`"
+                )
 
     def problem(self, name: str, message: str, suggestion: str | None = None) -> None:
-        self.under.diagnostics.problem(self.at(name), self.spot_of(name), message, suggestion)
+        self.context.diagnostics.problem(self.at(name), self.location_of(name), message, suggestion)
 
     def problem_within(self, name: str, line: int, message: str, suggestion: str | None = None) -> None:
-        """A problem in a line of a text, counted from 0, which is known where the text is written line by line."""
-        spot = self.spot_of(name)
+        """A problem in a line of a text, counted from 0. The line is known only for a literal block (`|`)."""
+        location = self.location_of(name)
         entry = self._entries.get(name)
         if entry and isinstance(entry[1], yaml.ScalarNode) and entry[1].style == "|":
-            spot = Spot(spot.line + 1 + line, 1)
-        self.under.diagnostics.problem(self.at(name), spot, message, suggestion)
+            location = Location(location.line + 1 + line, 1)
+        self.context.diagnostics.problem(self.at(name), location, message, suggestion)
 
     def warn(self, name: str, message: str, suggestion: str | None = None) -> None:
-        self.under.diagnostics.warn(self.at(name), self.spot_of(name), message, suggestion)
+        self.context.diagnostics.warn(self.at(name), self.location_of(name), message, suggestion)
 
-    def _spot(self, node: yaml.Node) -> Spot:
-        return self.under.document.spot(node)
+    def _location(self, node: yaml.Node) -> Location:
+        return self.context.document.location(node)
 
     def _value(self, name: str) -> yaml.Node | None:
         return self._entries[name][1] if self.has(name) else None
 
-    def _resolved(self, name: str, *, setting: bool = False) -> Resolved | None:
+    def _resolve(self, name: str, *, setting: bool = False) -> Resolved | None:
         node = self._value(name)
         return Resolved() if node is None else self._scalar(node, self.path, name, setting=setting)
 
     def _scalar(self, node: yaml.Node, above: str, name: str, *, setting: bool) -> Resolved | None:
-        """The text of a node; None, and a finding, when it has none that can be used."""
-        diagnostics, references = self.under.diagnostics, self.under.references
+        """The text of a node; None, with a problem reported, when it has no usable text."""
+        diagnostics, interpolator = self.context.diagnostics, self.context.interpolator
         path = ".".join(filter(None, (above, name)))
         if not isinstance(node, yaml.ScalarNode):
             diagnostics.problem(
-                path, self._spot(node), f"must be text, not {_describe_node(node)}", _text_hint(node, name)
+                path, self._location(node), f"must be text, not {_describe_node(node)}", _text_hint(node, name)
             )
             return None
         if node.tag == _NULL:
             return Resolved()
         if node.tag not in _TEXT_TAGS:
-            diagnostics.problem(path, self._spot(node), f"the tag {_tag(node)} is not supported", "leave it out")
+            diagnostics.problem(path, self._location(node), f"the tag {_tag(node)} is not supported", "leave it out")
             return None
-        resolved = references.resolve_setting(node.value) if setting else references.resolve(node.value)
-        for fault in resolved.faults:
-            diagnostics.problem(path, self._spot(node), *fault)
+        resolved = interpolator.resolve_setting(node.value) if setting else interpolator.resolve(node.value)
+        for problem in resolved.problems:
+            diagnostics.problem(path, self._location(node), *problem)
         for bare in resolved.bare:
             hint = f"write ${{{bare}}} for the environment variable, or $${bare} for this text"
-            diagnostics.warn(path, self._spot(node), f"${bare} stays as it is, whereas Conduit replaces it", hint)
-        return None if resolved.faults else resolved
+            diagnostics.warn(
+                path, self._location(node), f"${bare} is not replaced here, although Conduit replaces it", hint
+            )
+        return None if resolved.problems else resolved
 
     def _read(self, node: yaml.MappingNode, depth: int = 0) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
-        """The entries of a mapping, those that it merges from others (`<<`) before its own."""
+        """The entries of a mapping: first those that it merges from others (`<<`), then its own."""
         own: dict[str, yaml.Node] = {}
         entries: list[tuple[str, tuple[yaml.Node, yaml.Node]]] = []
         for key, value in node.value:
-            self.under.count()
+            self.context.count()
             if key.tag == _MERGE:
-                yield from self._merged(value, depth)
+                yield from self._merge(value, depth)
             elif not isinstance(key, yaml.ScalarNode) or key.tag not in _TEXT_TAGS:
-                self.under.diagnostics.problem(
-                    self.path, self._spot(key), f"a key must be text, not {_describe_node(key)}"
+                self.context.diagnostics.problem(
+                    self.path, self._location(key), f"a key must be text, not {_describe_node(key)}"
                 )
             elif key.value in own:
-                first = self._spot(own[key.value]).line
-                message = f"stands twice, first in line {first}"
-                self.under.diagnostics.problem(self.at(key.value), self._spot(key), message)
+                first = self._location(own[key.value]).line
+                message = f"is there twice, first in line {first}"
+                self.context.diagnostics.problem(self.at(key.value), self._location(key), message)
             else:
                 own[key.value] = key
                 entries.append((key.value, (key, value)))
         yield from entries
 
-    def _merged(self, value: yaml.Node, depth: int) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
+    def _merge(self, value: yaml.Node, depth: int) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
         sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
         for source in reversed(sources):
             if not isinstance(source, yaml.MappingNode) or depth == _MERGES_MAX:
-                what = "merges too often" if isinstance(source, yaml.MappingNode) else "must merge a mapping"
-                self.under.diagnostics.problem(self.at("<<"), self._spot(value), what)
+                what = "is merged too deeply" if isinstance(source, yaml.MappingNode) else "must merge a mapping"
+                self.context.diagnostics.problem(self.at("<<"), self._location(value), what)
                 return
             yield from self._read(source, depth + 1)
 
 
 class PluginSettings(NamedTuple):
-    """The settings of a plugin, where each stands, and where they stand together."""
+    """The settings of a plugin, the location of each, and that of the whole mapping."""
 
     values: dict[str, Setting]
-    spots: dict[str, Spot]
+    locations: dict[str, Location]
     path: str
-    spot: Spot
+    location: Location
 
-    def spot_of(self, name: str) -> Spot:
-        return self.spots.get(name, self.spot)
+    def location_of(self, name: str) -> Location:
+        return self.locations.get(name, self.location)
 
     def is_unreadable(self, name: str) -> bool:
-        """Whether the setting is there but has no text that can be used."""
-        return name in self.spots and name not in self.values
+        """Whether the setting is there but has no usable text."""
+        return name in self.locations and name not in self.values
 
 
 _CORE: Final = "tag:yaml.org,2002:"
@@ -255,9 +259,9 @@ def _tag(node: yaml.Node) -> str:
 
 
 def _text_hint(node: yaml.Node, name: str) -> str:
-    """Unquoted braces are a mapping to YAML, and what they hold a key."""
+    """YAML reads unquoted braces as a mapping, and their content as a key."""
     if isinstance(node, yaml.MappingNode) and any(isinstance(key, yaml.MappingNode) for key, _ in node.value):
         return "put a template in single quotes: '{{ … }}'"
     if isinstance(node, yaml.SequenceNode):
         return "write a list as one text, with commas"
-    return f"write `{name}.NAME: …` for what is inside of it"
+    return f"write `{name}.NAME: …` for each key inside of it"

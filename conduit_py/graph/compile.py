@@ -34,6 +34,16 @@ def compile_pipeline(pipeline: Pipeline) -> Graph:
     return graph
 
 
+def as_graph(definition: Pipeline | Graph) -> Graph:
+    """The graph of a definition. What is a graph already has been checked, and is not compiled again."""
+    return definition if isinstance(definition, Graph) else compile_pipeline(definition)
+
+
+def taken_id(id: str, by: str) -> tuple[str, str]:
+    """What to say of a node whose id another node has, and what to do about it."""
+    return f"the id {id!r} is already taken by {by}", "give every node an id of its own"
+
+
 class _Draft:
     """The graph while it is being put together: nodes, edges, and what did not fit."""
 
@@ -129,8 +139,8 @@ class _Draft:
     def _add(self, id: str, kind: Kind, declared: Source | Processor | Destination) -> None:
         if id in self.nodes or id == DEAD_LETTERS:
             taken_by = f"a {self.nodes[id].kind}" if id in self.nodes else "the dead-letter handler"
-            message = f"the id {id!r} is already taken by {taken_by}"
-            self._problem(id, message, declared.place, "give every node an id of its own")
+            message, hint = taken_id(id, taken_by)
+            self._problem(id, message, declared.place, hint)
         self.nodes[id] = Node(id, kind, declared)
         self.digraph.add_node(id)
 

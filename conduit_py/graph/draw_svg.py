@@ -1,4 +1,4 @@
-"""A picture as one SVG file that needs nothing else: layers from left to right, light or dark as the reader likes."""
+"""A diagram as one self-contained SVG file: layers from left to right, in a light or dark scheme."""
 
 import unicodedata
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ _GAP_Y = 28
 _MARGIN = 40
 _TITLE = 44
 _STUB = 18
-"""How far left of its layer the dashed line of refused records runs."""
+"""The distance of the dashed line of refused records from its layer."""
 
 _HEADING, _ID, _CAPTION = 10.5, 8.4, 6.6
-"""How wide a character of each kind of text is."""
+"""The width of a character of each kind of text."""
 
 _STYLE = """
     svg { --page: #ffffff; --box: #ffffff; --ink: #1b2330; --soft: #5d6b7e; --line: #8a97a8; --edge: #c5cedb;
@@ -43,19 +43,19 @@ _STYLE = """
 """
 
 
-def draw_svg(picture: Diagram) -> str:
-    """Well-formed XML with a title and a description for readers who cannot see it."""
-    plan = _Plan(picture)
-    arrows = " ".join(f"{upper} to {box.id}." for box in picture.boxes for upper in box.inputs)
+def draw_svg(diagram: Diagram) -> str:
+    """Well-formed XML, with a title and a description for screen readers."""
+    plan = _Plan(diagram)
+    arrows = " ".join(f"{upper} to {box.id}." for box in diagram.boxes for upper in box.inputs)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{plan.width}" height="{plan.height}" '
         f'viewBox="0 0 {plan.width} {plan.height}" role="img">',
-        f"  <title>{_text(picture.title)}</title>",
+        f"  <title>{_text(diagram.title)}</title>",
         f"  <desc>{_text(arrows)}</desc>",
         f"  <style>{_STYLE}  </style>",
         *_heads(),
         f'  <rect class="page" width="{plan.width}" height="{plan.height}" rx="12"/>',
-        f'  <text class="title" x="{_MARGIN}" y="{_TITLE}">{_text(picture.title)}</text>',
+        f'  <text class="title" x="{_MARGIN}" y="{_TITLE}">{_text(diagram.title)}</text>',
         *_refused_lines(plan),
         *_arrows(plan),
         *(line for box, place in plan.boxes.items() for line in _box(box, place)),
@@ -81,11 +81,11 @@ class _Place:
 
 
 class _Plan:
-    """Where everything goes: a column of equally wide boxes for each layer, dead letters below the last."""
+    """All positions: a column of equally wide boxes for each layer, and the dead letters below the last."""
 
-    def __init__(self, picture: Diagram) -> None:
-        self.picture = picture
-        self.layers = layers_of(picture)
+    def __init__(self, diagram: Diagram) -> None:
+        self.diagram = diagram
+        self.layers = layers_of(diagram)
         centers = centers_of(self.layers, lambda slot: _HEIGHT if slot.box else 8, _GAP_Y)
         self.slots: dict[Slot, _Place] = {}
         left = _MARGIN
@@ -98,9 +98,9 @@ class _Plan:
         self.boxes = {slot.box: place for slot, place in self.slots.items() if slot.box}
         lowest = max((place.top for place in self.boxes.values()), default=_TITLE)
         last = self.slots[self.layers[-1][0]] if self.layers else _Place(_MARGIN, 0, 0)
-        width = max(last.width, _text_width(picture.dead_letters, _CAPTION) + 36)
+        width = max(last.width, _text_width(diagram.dead_letters, _CAPTION) + 36)
         self.dead = _Place(last.left, lowest + _HEIGHT + _GAP_Y + 16, width)
-        self.width = max(last.left + width, _MARGIN + _text_width(picture.title, _HEADING)) + _MARGIN
+        self.width = max(last.left + width, _MARGIN + _text_width(diagram.title, _HEADING)) + _MARGIN
         self.height = self.dead.top + 40 + _MARGIN
 
 
@@ -123,7 +123,7 @@ def _arrows(plan: _Plan) -> Iterator[str]:
 
 
 def _curve(plan: _Plan, start: Slot, following: Slot) -> str:
-    """From box to box: level where it passes a layer, curved in between."""
+    """From box to box: horizontal where it crosses a layer, curved in between."""
     place = plan.slots[start]
     path = [f"M{place.right} {place.middle}"]
     while True:
@@ -165,7 +165,7 @@ def _dead_letters(plan: _Plan) -> Iterator[str]:
     place = plan.dead
     yield '  <g class="dead">'
     yield f'    <rect class="box" x="{place.left}" y="{place.top}" width="{place.width}" height="40" rx="9"/>'
-    text = _text(plan.picture.dead_letters)
+    text = _text(plan.diagram.dead_letters)
     yield f'    <text class="caption" x="{place.left + 18}" y="{place.top + 24}">{text}</text>'
     yield "  </g>"
 
@@ -175,7 +175,7 @@ def _box_width(box: Box | None) -> int:
 
 
 def _text_width(text: str, advance: float) -> int:
-    """About how wide a text is in a usual sans-serif font; a little more rather than less."""
+    """The approximate width of a text in a common sans-serif font, rather too large than too small."""
     return int(sum(2 * advance if unicodedata.east_asian_width(char) in "WF" else advance for char in text)) + 1
 
 

@@ -1,4 +1,4 @@
-"""A picture as text: boxes in layers from top to bottom, joined by lines, for a terminal."""
+"""A diagram as text for a terminal: boxes in layers from top to bottom, joined by lines."""
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,9 +23,9 @@ _JOINTS = {
 }
 
 
-def draw_text(picture: Diagram) -> str:
-    """The picture in lines of text. Lines that cross without touching are drawn as a bridge: `─│─`."""
-    layers = layers_of(picture)
+def draw_text(diagram: Diagram) -> str:
+    """The diagram as lines of text. Lines that cross without joining are drawn as a bridge: `─│─`."""
+    layers = layers_of(diagram)
     centers = centers_of(layers, _width, _GAP)
     lines: list[str] = []
     exits: dict[Slot, int] = {}
@@ -34,8 +34,8 @@ def draw_text(picture: Diagram) -> str:
         lines += band.lines()
         exits = {slot: centers[slot] if slot.box else band.entry(slot) for slot in layer}
         lines += _layer_lines(layer, centers, exits)
-    lines += ["", f"every node ╌╌▷ {printable(picture.dead_letters)}"]
-    return "\n".join([printable(picture.title), *lines]) + "\n"
+    lines += ["", f"every node ╌╌▷ {printable(diagram.dead_letters)}"]
+    return "\n".join([printable(diagram.title), *lines]) + "\n"
 
 
 @dataclass
@@ -60,8 +60,8 @@ class _Bundle:
 class _Band:
     """The lines between two layers.
 
-    No column is used by two bundles, and no two bars touch, so a reader can follow every line: what
-    joins belongs together, what only crosses is bridged.
+    No two bundles share a column and no two bars touch, so every line can be followed: lines that join belong
+    together, lines that only cross are bridged.
     """
 
     def __init__(self, upper: Sequence[Slot], exits: dict[Slot, int], centers: dict[Slot, int]) -> None:
@@ -85,7 +85,7 @@ class _Band:
             )
 
     def _enter(self, slot: Slot) -> None:
-        """Choose the columns in which lines reach a slot: side by side around its middle, in the order they come."""
+        """Choose the columns in which lines reach a slot: side by side around its centre, in the order they arrive."""
         arriving = sorted(
             (each for each in self.bundles if slot in each.outputs), key=lambda each: sum(each.tops) / len(each.tops)
         )
@@ -102,7 +102,7 @@ class _Band:
         return min((each for each in columns if each not in self._taken), key=lambda column: abs(column - wanted))
 
     def _assign_rows(self) -> int:
-        """Give every bar the first row in which it has room; the number of rows."""
+        """Give every bar the first row that has room for it; returns the number of rows."""
         ends: list[int] = []
         for bundle in sorted(self.bundles, key=lambda each: each.left):
             if bundle.left == bundle.right:
@@ -115,7 +115,7 @@ class _Band:
         for bundle in self.bundles:
             if bundle.row == row and bundle.left < bundle.right:
                 yield from _bar(bundle)
-        # Later cells replace earlier ones: a line on its way through bridges the bars it meets.
+        # Later cells replace earlier ones, so a vertical line bridges the bars that it crosses.
         for bundle in self.bundles:
             straight = bundle.left == bundle.right
             if straight or row < bundle.row:
@@ -162,7 +162,7 @@ def _box_row(slot: Slot, row: int, shift: int) -> str:
 
 
 def _width(slot: Slot) -> int:
-    """Columns a slot takes, with room for as many lines as can arrive at it."""
+    """The columns of a slot, with room for as many lines as can arrive at it."""
     if slot.box is None:
         return 5
     text = max(_columns(printable(slot.box.id)), _columns(printable(slot.box.caption)))

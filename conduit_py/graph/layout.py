@@ -1,4 +1,4 @@
-"""Diagram: what there is to see of a graph, whatever it is drawn with, and the places of its boxes."""
+"""Diagram: the boxes and arrows of a graph, and their layout, whatever they are drawn with."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from conduit_py.sdk import DestinationConnector
 
 @dataclass(frozen=True)
 class Box:
-    """A node as a reader sees it."""
+    """A node of the diagram."""
 
     id: str
     kind: Kind
@@ -20,16 +20,16 @@ class Box:
 
     @property
     def caption(self) -> str:
-        """What stands under the id: the kind, and who does the work unless the id says so already."""
+        """The text below the id: the kind, and the plugin unless it is named like the id."""
         return self.kind if self.label == self.id else f"{self.kind} · {self.label}"
 
 
 @dataclass(frozen=True)
 class Diagram:
-    """Boxes in topological order, and where every one of them sends what it refuses.
+    """Boxes in topological order, and what handles the records that they refuse.
 
-    Dead letters are no node: records do not flow there as part of the pipeline, so they are drawn as an
-    edge of their own kind.
+    The dead-letter handler is not a box: records do not flow there as part of the pipeline, so it is drawn as an
+    edge of its own kind.
     """
 
     title: str
@@ -44,7 +44,7 @@ class Diagram:
 
 @dataclass(eq=False)
 class Slot:
-    """A place in a layer: a box, or the bend of an arrow that passes this layer on its way down."""
+    """A place in a layer: a box, or a bend of an arrow that crosses this layer."""
 
     box: Box | None
     inputs: list["Slot"] = field(default_factory=list)
@@ -52,13 +52,13 @@ class Slot:
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey and XML has no place for."""
+    """The text without control characters, which a terminal would obey and XML forbids."""
     return "".join(char if char.isprintable() else "�" for char in text)
 
 
-def layers_of(picture: Diagram) -> list[list[Slot]]:
-    """The slots by layer, in an order with few crossings; every arrow leads from one layer to the next."""
-    layers = _connected_slots(picture)
+def layers_of(diagram: Diagram) -> list[list[Slot]]:
+    """The slots by layer, ordered for few crossings; every arrow leads from one layer to the next."""
+    layers = _connected_slots(diagram)
     best, fewest = [list(layer) for layer in layers], _crossings(layers)
     for _ in range(4):
         for layer, upper in zip(layers[1:], layers, strict=False):
@@ -71,7 +71,7 @@ def layers_of(picture: Diagram) -> list[list[Slot]]:
 
 
 def centers_of(layers: Sequence[Sequence[Slot]], size: Callable[[Slot], int], gap: int) -> dict[Slot, int]:
-    """Where along its layer each slot has its middle: close to its neighbours', `gap` free on either side."""
+    """The centre of each slot along its layer: close to those of its neighbours, with `gap` between slots."""
     centers: dict[Slot, float] = {}
     for layer in layers:
         centers.update(_spread(layer, [0.0] * len(layer), size, gap))
@@ -84,16 +84,16 @@ def centers_of(layers: Sequence[Sequence[Slot]], size: Callable[[Slot], int], ga
     return {slot: int(center // 1) - start for slot, center in centers.items()}
 
 
-def _connected_slots(picture: Diagram) -> list[list[Slot]]:
+def _connected_slots(diagram: Diagram) -> list[list[Slot]]:
     depth: dict[str, int] = {}
-    for box in picture.boxes:
+    for box in diagram.boxes:
         depth[box.id] = max((depth[upper] + 1 for upper in box.inputs), default=0)
     layers: list[list[Slot]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     slots: dict[str, Slot] = {}
-    for box in picture.boxes:
+    for box in diagram.boxes:
         slots[box.id] = Slot(box)
         layers[depth[box.id]].append(slots[box.id])
-    for box in picture.boxes:
+    for box in diagram.boxes:
         for upper in box.inputs:
             _connect(slots[upper], slots[box.id], layers[depth[upper] + 1 : depth[box.id]])
     return layers
@@ -136,11 +136,11 @@ def _crossings_between(upper: Sequence[Slot], lower: Sequence[Slot]) -> int:
 def _spread(
     layer: Sequence[Slot], wanted: Sequence[float], size: Callable[[Slot], int], gap: int
 ) -> Iterator[tuple[Slot, float]]:
-    """The middles nearest to the wanted ones, by least squares, that keep order and distance."""
+    """The centres nearest to the wanted ones, by least squares, that keep order and distance."""
     offsets = [0]
     for left, right in itertools.pairwise(layer):
         offsets.append(offsets[-1] + size(left) - size(left) // 2 + gap + size(right) // 2)
-    # Less their offsets the middles need only not decrease, so neighbours that do are pooled at their mean.
+    # Without their offsets the centres must not decrease, so those that do are pooled at their mean.
     pools: list[tuple[float, int]] = []
     for value, offset in zip(wanted, offsets, strict=True):
         pools.append((value - offset, 1))

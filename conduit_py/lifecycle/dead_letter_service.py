@@ -1,4 +1,4 @@
-"""DeadLetterService: what people do with the dead letters of a fleet: look, edit, send again, discard."""
+"""DeadLetterService: replay, edit and discard the dead letters of a fleet."""
 
 import logging
 import time
@@ -19,11 +19,11 @@ log = logging.getLogger("conduit_py.dead_letters")
 
 PAGE = 1000
 LISTED_MAX = 1000
-"""How many letters an answer names one by one."""
+"""How many letters a report lists one by one."""
 
 
 class LetterPipeline(Protocol):
-    """The pipeline of a letter, as far as the desk must know it."""
+    """What the service needs to know about the pipeline of a letter."""
 
     @property
     def graph(self) -> Graph: ...
@@ -33,7 +33,7 @@ class LetterPipeline(Protocol):
 
 
 class LetterReplay(msgspec.Struct, frozen=True):
-    """A letter that is sent again, and the nodes at which it enters."""
+    """A letter that is replayed, and the nodes at which it enters."""
 
     id: str
     pipeline: str
@@ -41,14 +41,14 @@ class LetterReplay(msgspec.Struct, frozen=True):
 
 
 class ReplayObstacle(msgspec.Struct, frozen=True):
-    """A letter that cannot be sent again as things stand, and why."""
+    """A letter that cannot be replayed now, and why."""
 
     id: str
     reason: str
 
 
 class ReplayReport(msgspec.Struct):
-    """What a replay did, or would do. The lists are of the first thousand; the numbers are of all."""
+    """What a replay did, or would do. The lists have the first thousand letters; the numbers count all."""
 
     queued: int = 0
     already_queued: int = 0
@@ -60,36 +60,36 @@ class ReplayReport(msgspec.Struct):
 
 
 class DeadLetterService:
-    """Works on a box of letters with the knowledge of which pipelines there are."""
+    """Works on the stored letters, knowing which pipelines there are."""
 
-    def __init__(self, box: DeadLetterStore, owners: Callable[[], dict[str, LetterPipeline]]) -> None:
+    def __init__(self, box: DeadLetterStore, pipelines: Callable[[], dict[str, LetterPipeline]]) -> None:
         self.box = box
-        self._owners = owners
+        self._pipelines = pipelines
 
     async def replay(
         self, filter: LetterFilter, *, destinations: Collection[str] | None = None, dry_run: bool = False
     ) -> ReplayReport:
-        """Queue the letters that match, in the order in which they came; to these destinations only, if named.
+        """Queue the letters that match, oldest first; only for these destinations, if any are named.
 
-        A letter that is queued already, or cannot be sent, stays as it is. A dry run changes nothing.
+        A letter that is queued already, or cannot be replayed, stays as it is. A dry run changes nothing.
         """
         report = ReplayReport()
         found = await self._summaries(filter)
         report.not_found = sorted(set(filter.ids or ()) - {summary.id for summary in found})
-        sendings = list(self._sendings(found, destinations, report))
-        report.notes = self._notes(sendings, found)
-        report.letters = sendings[:LISTED_MAX]
-        report.queued = len(sendings) if dry_run else await self._queue(sendings, report)
+        replays = list(self._replays(found, destinations, report))
+        report.notes = self._notes(replays, found)
+        report.letters = replays[:LISTED_MAX]
+        report.queued = len(replays) if dry_run else await self._queue(replays, report)
         return report
 
     async def discard(self, filter: LetterFilter, *, dry_run: bool = False) -> int:
-        """Forget the letters that match; how many there are, or would be."""
+        """Delete the letters that match. Returns how many, also in a dry run."""
         if dry_run:
             return (await self.box.page(filter, limit=1)).total
         return await self.box.discard(filter)
 
     async def edit(self, id: str, revise: Callable[[Record], Record], node: str | None = None) -> StoredLetter:
-        """Have the record of a letter replaced. One with other records at other nodes needs to be told which."""
+        """Replace the record of a letter. A letter with different records at several nodes needs a `node`."""
         letter = await self.box.letter(id)
         if node is not None and node not in letter.records:
             raise LetterUnknown(f"{node} does not refuse dead letter {id!r}", suggestion=_choose(letter))
@@ -100,17 +100,17 @@ class DeadLetterService:
         return await self.box.edit(id, {each: revise(letter.records[each]) for each in nodes})
 
     async def forget_old(self) -> None:
-        """Do what the retention of every pipeline says."""
-        for id, owner in self._owners().items():
-            letters = owner.graph.pipeline.dead_letters
+        """Delete the letters that are older or more than the retention of their pipeline allows."""
+        for id, member in self._pipelines().items():
+            letters = member.graph.pipeline.dead_letters
             retention = letters.retention
             if letters.handler == "journal" and (retention.age or retention.count_max):
                 removed = await self.box.retain(id, retention.since(time.time()), retention.count_max)
                 if removed:
-                    log.warning("%s: forgot %d dead letters, as its retention says", id, removed)
+                    log.warning("%s: deleted %d dead letters, as its retention says", id, removed)
 
     async def _summaries(self, filter: LetterFilter) -> list[LetterSummary]:
-        """All that match, the oldest first."""
+        """All that match, oldest first."""
         found: list[LetterSummary] = []
         page = await self.box.page(filter, limit=PAGE)
         found += page.letters
@@ -119,15 +119,15 @@ class DeadLetterService:
             found += page.letters
         return found[::-1]
 
-    def _sendings(
+    def _replays(
         self, found: Sequence[LetterSummary], destinations: Collection[str] | None, report: ReplayReport
     ) -> Iterator[LetterReplay]:
-        owners = self._owners()
+        pipelines = self._pipelines()
         for summary in found:
             if summary.state is LetterState.QUEUED:
                 report.already_queued += 1
                 continue
-            owner = owners.get(summary.pipeline)
+            owner = pipelines.get(summary.pipeline)
             nodes, reason = _entry_nodes(summary, owner.graph if owner else None, destinations)
             if nodes:
                 yield LetterReplay(summary.id, summary.pipeline, nodes)
@@ -136,34 +136,34 @@ class DeadLetterService:
             if len(report.obstacles) < LISTED_MAX:
                 report.obstacles.append(ReplayObstacle(summary.id, reason))
 
-    async def _queue(self, sendings: Sequence[LetterReplay], report: ReplayReport) -> int:
+    async def _queue(self, replays: Sequence[LetterReplay], report: ReplayReport) -> int:
         queued = 0
-        for pipeline in dict.fromkeys(sending.pipeline for sending in sendings):
-            mine = iter([sending for sending in sendings if sending.pipeline == pipeline])
+        for pipeline in dict.fromkeys(replay.pipeline for replay in replays):
+            mine = iter([replay for replay in replays if replay.pipeline == pipeline])
             while some := list(islice(mine, PAGE)):
                 queued += len(await self.box.queue(pipeline, {each.id: each.nodes for each in some}))
-        # Somebody else may have been faster.
-        report.already_queued += len(sendings) - queued
+        # Another request may have queued some of them meanwhile.
+        report.already_queued += len(replays) - queued
         return queued
 
-    def _notes(self, sendings: Sequence[LetterReplay], found: Sequence[LetterSummary]) -> list[str]:
-        owners = self._owners()
+    def _notes(self, replays: Sequence[LetterReplay], found: Sequence[LetterSummary]) -> list[str]:
+        pipelines = self._pipelines()
         notes = [
             f"{pipeline} is not running: its letters are sent when it is started"
-            for pipeline in dict.fromkeys(sending.pipeline for sending in sendings)
-            if not owners[pipeline].running
+            for pipeline in dict.fromkeys(replay.pipeline for replay in replays)
+            if not pipelines[pipeline].running
         ]
-        chosen = {sending.id for sending in sendings}
+        chosen = {replay.id for replay in replays}
         unread = sum(each.id in chosen and each.node == each.source and not each.edited for each in found)
         if unread:
-            notes.append(f"{unread} were refused by their source and enter behind it as they are: edit them first")
+            notes.append(f"{unread} were refused by their source and enter behind it unchanged: edit them first")
         return notes
 
 
 def _entry_nodes(
     summary: LetterSummary, graph: Graph | None, destinations: Collection[str] | None
 ) -> tuple[list[str], str]:
-    """The nodes at which a letter enters, or none and why it does not."""
+    """The nodes at which a letter enters, or none and the reason."""
     if graph is None:
         return [], f"there is no pipeline {summary.pipeline!r} here"
     if graph.pipeline.dead_letters.handler != "journal":

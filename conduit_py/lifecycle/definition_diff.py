@@ -1,4 +1,4 @@
-"""DefinitionDiff: what a new definition of a pipeline changes, and so how little it takes to carry it out."""
+"""diff_definitions: what a new definition of a pipeline changes, and whether it needs a restart for that."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,39 +13,39 @@ class DefinitionDiff:
     """How a definition differs from the one before it."""
 
     processors: frozenset[str] = frozenset()
-    """The nodes whose processors differ."""
-    words: bool = False
-    """Whether only what people read differs too, such as the description."""
-    rest: str | None = None
-    """What else differs, for which the pipeline must be started anew."""
+    """The nodes whose processors differ; they can be swapped while the pipeline runs."""
+    description: bool = False
+    """Whether the description differs, which needs no action."""
+    restart_reason: str | None = None
+    """What else differs, if anything: the pipeline must be restarted for it."""
 
     def __bool__(self) -> bool:
-        return bool(self.processors) or self.words or self.rest is not None
+        return bool(self.processors) or self.description or self.restart_reason is not None
 
 
 def diff_definitions(old: Graph, new: Graph) -> DefinitionDiff:
     """Compare two definitions of one pipeline."""
     if _shape(old) != _shape(new):
-        return DefinitionDiff(rest="the graph")
+        return DefinitionDiff(restart_reason="the graph")
     if not definitions_equal(_settings(old), _settings(new)):
-        return DefinitionDiff(rest="the settings")
+        return DefinitionDiff(restart_reason="the settings")
     changed = set()
     for id, node in new.nodes.items():
         if not definitions_equal(_node(old.nodes[id]), _node(node)):
             if node.kind != "processor":
-                return DefinitionDiff(rest=f"the {node.kind} {id}")
-            for what, is_so in _NEEDS_ROOM.items():
+                return DefinitionDiff(restart_reason=f"the {node.kind} {id}")
+            for what, is_so in _FIXED_AT_START.items():
                 if is_so(old.nodes[id]) != is_so(node):
-                    return DefinitionDiff(rest=f"whether {id} {what}")
+                    return DefinitionDiff(restart_reason=f"whether {id} {what}")
             changed.add(id)
     if changed and new.pipeline.spark is not None:
-        return DefinitionDiff(rest=f"{', '.join(sorted(changed))}, which runs on Spark,")
-    words = old.pipeline.settings.description != new.pipeline.settings.description
-    return DefinitionDiff(frozenset(changed), words)
+        return DefinitionDiff(restart_reason=f"{', '.join(sorted(changed))}, which runs on Spark,")
+    description = old.pipeline.settings.description != new.pipeline.settings.description
+    return DefinitionDiff(frozenset(changed), description)
 
 
 def _shape(graph: Graph) -> list[tuple[object, ...]]:
-    """The nodes and edges. Their order counts: it says which destination has which vote."""
+    """The nodes and edges, in order: the vote of a destination is its place among them."""
     return [(node.id, node.kind, tuple(node.inputs), tuple(node.outputs)) for node in graph.nodes.values()]
 
 
@@ -57,7 +57,7 @@ def _settings(graph: Graph) -> tuple[Any, ...]:
 
 
 def _node(node: Node) -> dict[str, Any]:
-    """All that was said about a node, apart from what the shape of the graph says too."""
+    """The definition of a node, without what is part of the shape of the graph."""
     return _declared(node.declared, "after", "named")
 
 
@@ -71,8 +71,8 @@ def _defers(node: Node) -> bool:
     return plugin is not None and plugin.defers
 
 
-_NEEDS_ROOM = {"has a state": _stateful, "defers": _defers}
-"""For what a run makes room when it begins."""
+_FIXED_AT_START = {"has a state": _stateful, "defers": _defers}
+"""What a run sets up when it starts, so a swap cannot change it."""
 
 
 def _declared(declared: object, *leave_out: str) -> dict[str, Any]:

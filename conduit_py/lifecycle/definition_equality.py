@@ -1,9 +1,8 @@
-"""same: whether two parts of a definition, read at different times, do the same.
+"""definitions_equal: whether two parts of a definition, loaded at different times, behave the same.
 
-Reading a Python file again makes every function and class anew, so identity says nothing. What counts
-is what they consist of: code, defaults, closures, the globals they use, options, attributes. Whatever
-cannot be compared counts as different: to exchange a processor for its equal costs little, to keep
-one that was edited would be wrong.
+Loading a Python file again creates every function and class again, so identity says nothing. They are compared by
+content: code, defaults, closures, the globals they use, options, attributes. What cannot be compared counts as
+different: swapping a processor for an equal one costs little, keeping one that was edited would be wrong.
 """
 
 import dataclasses
@@ -28,20 +27,20 @@ _PLAIN = (
     str, bytes, int, float, complex, bool, type(None), type(...), Decimal, date, datetime, time, timedelta, tzinfo,
     UUID, PurePath, range, re.Pattern, SecretStr, SecretBytes,
 )  # fmt: skip
-"""What has a value of its own, that `==` compares."""
+"""Types that `==` compares by value."""
 
 
 def definitions_equal(one: object, other: object) -> bool:
-    """Whether the two do the same, as far as can be told; False in doubt."""
+    """Whether the two behave the same; False when that cannot be decided."""
     return _Comparison().same(one, other)
 
 
 class _Comparison:
-    """Two values compared in depth. What is being compared already counts as the same: functions call each other."""
+    """Compares two values in depth. A pair that is being compared counts as equal: functions may call each other."""
 
     def __init__(self) -> None:
         self._pairs: set[tuple[int, int]] = set()
-        # Ids are those of other objects as soon as theirs are gone.
+        # Kept alive: the id of an object that is gone may be given to another one.
         self._kept: list[tuple[object, object]] = []
 
     def same(self, one: Any, other: Any) -> bool:
@@ -63,7 +62,7 @@ class _Comparison:
         if isinstance(one, Enum):
             return one.name == other.name and self.same(one.value, other.value)
         if isinstance(one, _PLAIN):
-            # 1 == True and 0.0 == -0.0, and neither is meant.
+            # 1 == True and 0.0 == -0.0, but a processor may tell them apart.
             return bool(one == other) and repr(one) == repr(other)
         if isinstance(one, list | tuple):
             return len(one) == len(other) and all(map(self.same, one, other))
@@ -124,7 +123,7 @@ class _Comparison:
         )
 
     def _globals(self, one: types.FunctionType, other: types.FunctionType) -> bool:
-        """Whether the names that they use, in functions within them too, stand for the same."""
+        """Whether the globals that they use, also in nested functions, are equal."""
         for name in sorted(_names(one.__code__)):
             here, there = name in one.__globals__, name in other.__globals__
             if here != there:
@@ -140,7 +139,7 @@ class _Comparison:
         if one.__bases__ != other.__bases__ and not self.same(one.__bases__, other.__bases__):
             return False
         if issubclass(one, BaseModel):
-            # What pydantic adds to the class follows from these, unless there are validators.
+            # The rest of the class is derived from these by pydantic, unless it has validators.
             return not _validates(one) and not _validates(other) and self.same(_model(one), _model(other))
         if names != {name for name in vars(other) if name not in _MADE_BY_PYTHON}:
             return False
@@ -160,7 +159,7 @@ _MADE_BY_PYTHON = {
 
 
 def _shape(code: types.CodeType) -> tuple[object, ...]:
-    """What a piece of code does, apart from its constants and from where it stands."""
+    """A code object without its constants and its location."""
     return (
         code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags,
         code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_exceptiontable,
@@ -175,7 +174,7 @@ def _names(code: types.CodeType) -> set[str]:
 def _content(cell: types.CellType) -> tuple[object, ...]:
     try:
         return (cell.cell_contents,)
-    except ValueError:  # A name that is given its value later.
+    except ValueError:  # an empty cell: the name is assigned later
         return ()
 
 

@@ -1,4 +1,4 @@
-"""Fleet: many pipelines in one process, none of which can hold up another."""
+"""Fleet: many pipelines in one process, isolated from each other."""
 
 import logging
 from collections.abc import Collection, Iterator
@@ -16,7 +16,7 @@ from conduit_py.errors import (
     Problem,
     ShuttingDown,
 )
-from conduit_py.graph.compile import compile_pipeline
+from conduit_py.graph.compile import as_graph
 from conduit_py.graph.guarantees import stateful_processors
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
@@ -30,8 +30,8 @@ from conduit_py.stream.meter import Progress
 
 log = logging.getLogger("conduit_py")
 
-STAYS_AS_IT_IS = (Status.DEGRADED, Status.COMPLETED)
-"""What a start of the server does not touch, like what the user stopped."""
+NOT_RESUMED = (Status.DEGRADED, Status.COMPLETED)
+"""Statuses that a start of the server leaves alone, as it does a pipeline that the user stopped."""
 
 
 class Member:
@@ -43,7 +43,7 @@ class Member:
         self.ended.set()
         self.supervisor: Supervisor | None = None
         self.definition: Problem | None = None
-        """What is wrong with its newest definition, if that could not take effect."""
+        """The problem with its newest definition, if that could not take effect."""
         self.taps = Taps()
         self._known = state
 
@@ -57,22 +57,22 @@ class Member:
 
     @property
     def state(self) -> PipelineState:
-        """How it stands: from its present or last run, else as the store had it."""
+        """The state of its current or last run here, else the one from the store."""
         return self.supervisor.state if self.supervisor is not None else self._known
 
     def progress(self) -> Progress | None:
-        """What it has done since it was last started here, or None if it was not."""
+        """Counters since it was last started here; None if it was not."""
         return self.supervisor.progress() if self.supervisor is not None else None
 
 
 class Fleet:
     """Starts, stops and replaces pipelines, which share a store and nothing else.
 
-    A pipeline that fails, blocks or ignores a stop concerns only itself. What the system stopped (a
-    shutdown, a crash) is started again by `boot`; what the user stopped, what is completed and what
-    failed for good is not. During a shutdown nothing is started.
+    A pipeline that fails, blocks or ignores a stop affects no other. `boot` starts what the system stopped (by a
+    shutdown or a crash) again, but not what the user stopped, what is completed or what failed for good. Nothing is
+    started during a shutdown.
 
-    `on_spark` runs those that name that engine; without it there can be none.
+    `on_spark` is the supervisor of pipelines with that engine; a fleet without it accepts none.
     """
 
     def __init__(
@@ -102,16 +102,17 @@ class Fleet:
         except KeyError:
             raise PipelineUnknown(f"there is no pipeline {id!r}", suggestion=self._known_ids()) from None
 
-    async def add(self, pipeline: Pipeline) -> Member:
-        """Take a pipeline in, not started. Raises PipelineInvalid with all its mistakes."""
-        graph = compile_pipeline(pipeline)
-        if pipeline.id in self._members:
-            raise PipelineBusy(f"there is a pipeline {pipeline.id!r} already")
-        member = self._members[pipeline.id] = Member(graph, await self._store.state(pipeline.id))
+    async def add(self, definition: Pipeline | Graph) -> Member:
+        """Add a pipeline, not started. Raises PipelineInvalid with all its problems."""
+        graph = as_graph(definition)
+        id = graph.pipeline.id
+        if id in self._members:
+            raise PipelineBusy(f"there is a pipeline {id!r} already")
+        member = self._members[id] = Member(graph, await self._store.state(id))
         return member
 
     async def boot(self) -> None:
-        """Start what was running, or never ran, when the process last ended."""
+        """Start the pipelines that were running, or had never run, when the process last ended."""
         for member in self:
             await self.resume(member.pipeline.id)
 
@@ -119,25 +120,25 @@ class Fleet:
         """Start a pipeline, unless the user stopped it, or it is completed or failed for good."""
         state = await self._store.state(id)
         by_user = state.status is Status.STOPPED and state.stopped_by is Stopper.USER
-        if not by_user and state.status not in STAYS_AS_IT_IS:
+        if not by_user and state.status not in NOT_RESUMED:
             self.start(id)
 
     def start(self, id: str) -> None:
         """Start a pipeline; returns at once."""
         member = self[id]
         if self._shutting_down:
-            raise ShuttingDown("the server is shutting down and starts nothing any more")
+            raise ShuttingDown("the server is shutting down and starts no pipelines")
         if member.running:
             raise PipelineBusy(f"pipeline {id!r} is running already")
         recovery = member.pipeline.settings.recovery or self._recovery
         engine = Supervisor if member.pipeline.spark is None else self._on_spark
         assert engine is not None, "this fleet has no Spark"
-        member.supervisor = engine(member.pipeline, self._store, recovery=recovery, taps=member.taps)
+        member.supervisor = engine(member.graph, self._store, recovery=recovery, taps=member.taps)
         member.ended = trio.Event()
         self._nursery.start_soon(self._supervise, member, member.supervisor, name=f"pipeline {id}")
 
     def stop(self, id: str, *, force: bool = False, by: Stopper = Stopper.USER) -> None:
-        """Ask a pipeline to stop, gracefully or at once; returns before it has."""
+        """Ask a pipeline to stop, gracefully or at once. Returns before it has stopped."""
         member = self[id]
         if not member.running or member.supervisor is None:
             raise PipelineIdle(f"pipeline {id!r} is not running")
@@ -154,80 +155,80 @@ class Fleet:
                 return
         self.start(id)
 
-    async def replace(self, pipeline: Pipeline) -> None:
-        """Go on with another definition under the same id: what runs is drained first, then started anew.
+    async def replace(self, definition: Pipeline | Graph) -> None:
+        """Continue with another definition under the same id: what runs is drained first, then started again.
 
         What the user stops, before or meanwhile, stays stopped.
         """
-        graph = compile_pipeline(pipeline)
-        member = self[pipeline.id]
+        graph = as_graph(definition)
+        member = self[graph.pipeline.id]
         was_running = member.running
         await self._drain(member)
         member.graph = graph
         if was_running and member.state.stopped_by is not Stopper.USER:
-            self.start(pipeline.id)
+            self.start(graph.pipeline.id)
 
     async def _drain(self, member: Member) -> None:
         while member.running:
             self.stop(member.pipeline.id, by=Stopper.SYSTEM)
-            # Whoever waits for it too may start it again at once, by the old definition.
+            # Another task that waits for the end may start it again at once, with the old definition.
             await member.ended.wait()
 
-    async def swap(self, pipeline: Pipeline, nodes: Collection[str]) -> None:
-        """Go on with another definition that differs in the processors of these nodes only, without stopping.
+    async def swap(self, definition: Pipeline | Graph, nodes: Collection[str]) -> None:
+        """Continue with another definition that differs in the processors of these nodes only, without stopping.
 
         Raises the error of a processor that cannot be opened; then nothing has changed.
         """
-        graph = compile_pipeline(pipeline)
-        member = self[pipeline.id]
+        graph = as_graph(definition)
+        member = self[graph.pipeline.id]
         while True:
             supervisor = member.supervisor
             if supervisor is not None and member.running:
                 await supervisor.swap(graph, nodes)
-            # It may have been started anew meanwhile, by the old definition.
+            # It may have been restarted meanwhile, with the old definition.
             if member.supervisor is supervisor:
                 member.graph = graph
                 return
 
     async def remove(self, id: str) -> None:
-        """Drain a pipeline and let go of it; its positions stay in the store."""
+        """Drain a pipeline and remove it; its positions stay in the store."""
         await self._drain(self[id])
         self._members.pop(id, None)
 
     @property
     def letters(self) -> DeadLetterService:
-        """The dead letters of pipelines that keep them in the store, also of those that are not here any more."""
+        """The dead letters in the store, including those of pipelines that are no longer here."""
         return DeadLetterService(self._store.letters, lambda: dict(self._members))
 
     async def positions(self, id: str) -> dict[str, bytes]:
-        """From where each source would go on."""
+        """The position after which each source would resume."""
         return await self._store.positions(self[id].pipeline.id)
 
     async def set_position(self, id: str, source: str, position: bytes | None, *, keep_state: bool = False) -> None:
-        """Have a source go on after `position`, or start from the beginning; only while the pipeline is stopped.
+        """Make a source resume after `position`, or from the beginning; only while the pipeline is stopped.
 
-        Where processors keep state, which has counted what was read, that must be wanted: with `keep_state` it
-        counts again what is read again, and never what is skipped.
+        State of processors has counted what was read, so it would not fit the new position. With `keep_state` it is
+        kept all the same: records that are read again count twice, skipped ones not at all.
         """
         member = self._with_source(id, source)
-        _check_stopped(member)
+        _require_stopped(member)
         if not keep_state:
-            await self._check_unbound(member, source)
+            await self._require_no_state(member, source)
         if position is None:
             await self._store.forget_positions(id, source)
         else:
             await self._store.save_positions(id, {source: position})
 
     async def start_over(self, id: str) -> None:
-        """Have all sources start from the beginning, with the state of processors forgotten, in one step.
+        """Reset all sources to the beginning and delete the state of processors, atomically.
 
         Only while the pipeline is stopped.
         """
         member = self[id]
-        _check_stopped(member)
+        _require_stopped(member)
         await self._store.reset_claim(id)
 
-    async def _check_unbound(self, member: Member, source: str) -> None:
+    async def _require_no_state(self, member: Member, source: str) -> None:
         pipeline, claimed = member.pipeline, await self._store.claimed(member.pipeline.id)
         keeping = stateful_processors(member.graph)
         if keeping and claimed is not None and claimed.checkpoint is not None:
@@ -244,7 +245,7 @@ class Fleet:
         return await self._store.trail(id, source)
 
     async def replay(self, id: str, source: str, since: float, *, keep_state: bool = False) -> HistoryPoint:
-        """Have a source read again what was settled since a time, and maybe a little before; as `set_position`."""
+        """Make a source read again what was settled since a time, or a little before; see `set_position`."""
         trail = await self.trail(id, source)
         point = trail.at(since)
         if point is None:
@@ -264,7 +265,7 @@ class Fleet:
         return member
 
     async def shutdown(self, seconds: float) -> None:
-        """Drain everything, at most for `seconds`; then stop the rest by force."""
+        """Drain all pipelines for at most `seconds`, then force the rest to stop."""
         self._shutting_down = True
         running = [member for member in self if member.running]
         for member in running:
@@ -292,7 +293,7 @@ class Fleet:
         return f"pipelines are {', '.join(ids)}" if ids else "no pipeline is loaded"
 
 
-def _check_stopped(member: Member) -> None:
+def _require_stopped(member: Member) -> None:
     if member.running:
         raise PipelineBusy(
             f"pipeline {member.pipeline.id!r} is running", suggestion="stop it first: it would overwrite the position"

@@ -1,4 +1,4 @@
-"""Reloader: keeps a fleet in line with its files: the least that an edit takes, and nothing for a bad one."""
+"""Reloader: keeps a fleet in line with its files, with as little interruption as each edit allows."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -12,7 +12,6 @@ import trio
 from conduit_py.config.definitions import Definitions, LoadedFiles
 from conduit_py.config.loaded import LoadedPipeline
 from conduit_py.errors import FleetError, PipelineInvalid, Problem, RunError, describe
-from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.definition_diff import diff_definitions
 from conduit_py.lifecycle.fleet import Fleet
@@ -23,29 +22,29 @@ from conduit_py.store.store import Store
 log = logging.getLogger("conduit_py.server")
 
 Step: TypeAlias = Literal["add", "remove", "swap", "restart", "note"]
-"""What an edit takes. A note changes nothing that runs: the next start is by the new definition."""
+"""What a change requires. After a "note" nothing happens until the next start, which uses the new definition."""
 
 GONE_SECONDS = 1.0
-"""How long a definition must be gone before it counts as removed: editors put files away for a moment."""
+"""How long a definition must be gone before it counts as removed: editors remove files for a moment."""
 OPEN_SECONDS = 60.0
 """How long new processors may take to open before the old ones are kept."""
 SLOW_SECONDS = 10.0
-"""How long files may take to be read before the log names the one that does."""
+"""How long files may take to load before the log names the one that is loading."""
 
 
 @dataclass(frozen=True)
 class Reload:
-    """What came of reading the files again; the steps go on after it is known."""
+    """What a reload found. Its steps are carried out in the background."""
 
     steps: dict[str, Step]
     problems: tuple[Problem, ...]
 
 
 class Reloader:
-    """Compares what the files say with what runs, and has each pipeline follow, none waiting for another.
+    """Compares the definitions in the files with those that run, and updates each pipeline in a task of its own.
 
-    A pipeline whose new definition is wrong goes on with the one it has; its member says why. What the
-    user stopped stays stopped; what failed for good is started again when its definition has changed.
+    A pipeline whose new definition has problems keeps the one it has; its member has the problem. What the user stopped
+    stays stopped; what failed for good is started again when its definition changes.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Reloader:
         shown: Callable[[str], str] = str,
         slow_seconds: float = SLOW_SECONDS,
     ) -> None:
-        """`shown` makes a text fit to be logged: without secrets, and with short paths."""
+        """`shown` prepares a text for the log: without secrets, and with short paths."""
         self.definitions = definitions
         self._fleet = fleet
         self._store = store
@@ -67,24 +66,24 @@ class Reloader:
         self._slow_seconds = slow_seconds
         self._lock = trio.Lock()
         self._known: dict[str, LoadedPipeline] = {}
-        self._wanted: dict[str, tuple[LoadedPipeline, Graph] | None] = {}
+        self._targets: dict[str, tuple[LoadedPipeline, Graph] | None] = {}
         self._working: set[str] = set()
         self._reported: set[str] = set()
 
     @property
     def busy(self) -> bool:
-        """Whether something is still being carried out."""
+        """Whether steps are still being carried out."""
         return bool(self._working)
 
     async def begin(self, reading: LoadedFiles) -> None:
-        """Take in everything that the files have, started by nobody yet."""
-        for loaded, _ in self._sound(reading)[0]:
-            await self._take_in(loaded)
+        """Add all pipelines of the files to the fleet, without starting them."""
+        for loaded, _ in self._usable(reading)[0]:
+            await self._add(loaded)
 
     async def reload(self, *, afresh: bool = False, gone_seconds: float = 0.0) -> Reload:
-        """Read the files and begin to carry out what they say; problems are in the answer and in the log.
+        """Load the files and begin to carry out the changes. Problems are in the result and in the log.
 
-        What is gone is looked for again after `gone_seconds` before it counts as removed.
+        A definition that is gone counts as removed if it is still gone after `gone_seconds`.
         """
         async with self._lock:
             reading = await self._read(afresh=afresh)
@@ -97,8 +96,8 @@ class Reloader:
         patience = trio.CancelScope()
         self._nursery.start_soon(self._name_slow_file, patience)
         try:
-            # In a thread, for files may import much. Only the end of the server cancels this, and a file whose
-            # code never ends must not keep it from ending.
+            # In a thread, because files may import much. Only a shutdown cancels this, and a file whose code never
+            # ends must not block the shutdown.
             return await trio.to_thread.run_sync(partial(self.definitions.read, afresh=afresh), abandon_on_cancel=True)
         finally:
             patience.cancel()
@@ -108,37 +107,37 @@ class Reloader:
             for turn in count():
                 await trio.sleep(self._slow_seconds * 2**turn)
                 file = self._shown(str(self.definitions.loading or self.definitions.path))
-                log.warning("%s takes long to load; until its code ends, no change of any file is followed", file)
+                log.warning("%s takes long to load; no change of any file takes effect until its code ends", file)
 
     def _follow(self, reading: LoadedFiles) -> Reload:
-        sound, problems = self._sound(reading)
+        sound, problems = self._usable(reading)
         steps: dict[str, Step] = {}
         for loaded, graph in sound:
             step = self._step(loaded, graph)
             if step is not None:
                 steps[loaded.id] = step
-                self._want(loaded.id, (loaded, graph))
+                self._set_target(loaded.id, (loaded, graph))
         gone, broken = self._missing(reading)
         for id in gone:
             steps[id] = "remove"
-            self._want(id, None)
+            self._set_target(id, None)
         for id, problem in broken.items():
             self._flag(id, problem)
         return Reload(steps, tuple(problems))
 
     def _missing(self, reading: LoadedFiles) -> tuple[list[str], dict[str, Problem]]:
-        """The pipelines that were taken out of the files, and those that are there but cannot be used, with why."""
+        """The pipelines that are no longer in the files, and the problem of each that is there but not usable."""
         present = {loaded.id for loaded in reading.whole.pipelines}
         missing = {id: reading.problem_of(id, loaded.file) for id, loaded in self._known.items() if id not in present}
         broken = {id: problem for id, problem in missing.items() if problem is not None}
         return [id for id in missing if id not in broken], broken
 
-    def _sound(self, reading: LoadedFiles) -> tuple[list[tuple[LoadedPipeline, Graph]], list[Problem]]:
-        """What can be used of a reading, and all problems of the rest, which are logged when they are new."""
+    def _usable(self, reading: LoadedFiles) -> tuple[list[tuple[LoadedPipeline, Graph]], list[Problem]]:
+        """The usable definitions, and all problems of the others, which are logged when they are new."""
         sound, problems = [], list(reading.whole.problems)
         for loaded in reading.whole.pipelines:
             try:
-                sound.append((loaded, compile_pipeline(loaded.pipeline)))
+                sound.append((loaded, loaded.graph))
             except PipelineInvalid as invalid:
                 self._flag(loaded.id, invalid.problems[0])
                 problems += [at(problem, loaded.id) for problem in invalid.problems]
@@ -146,21 +145,21 @@ class Reloader:
         return sound, problems
 
     def _report(self, problems: Iterable[str], warnings: Iterable[str]) -> None:
-        findings = {**dict.fromkeys(problems, logging.ERROR), **dict.fromkeys(warnings, logging.WARNING)}
-        for finding, level in findings.items():
-            if finding not in self._reported:
-                log.log(level, "%s", self._shown(finding))
-        self._reported = set(findings)
+        messages = {**dict.fromkeys(problems, logging.ERROR), **dict.fromkeys(warnings, logging.WARNING)}
+        for message, level in messages.items():
+            if message not in self._reported:
+                log.log(level, "%s", self._shown(message))
+        self._reported = set(messages)
 
     def _step(self, loaded: LoadedPipeline, graph: Graph) -> Step | None:
-        """What a definition takes, None if nothing."""
+        """The step that a definition requires, None if none."""
         known = self._known.get(loaded.id)
         if known is None:
             return "add"
         member = self._fleet[loaded.id]
         busy = loaded.id in self._working
         if known is loaded and not busy:
-            # Nothing new, but the file may have been unusable for another reason, such as an id used twice.
+            # Not changed, but it may have been unusable for a reason outside of it, such as a duplicate id.
             if not isinstance(member.definition, _NotOpened):
                 self._clear(loaded.id)
             return None
@@ -171,7 +170,7 @@ class Reloader:
             return None
         if not member.running:
             return "note"
-        return "restart" if changed.rest else "swap" if changed.processors else "note"
+        return "restart" if changed.restart_reason else "swap" if changed.processors else "note"
 
     def _flag(self, id: str, problem: Problem) -> None:
         if id in self._known:
@@ -181,32 +180,32 @@ class Reloader:
         member = self._fleet[id]
         if member.definition is not None:
             member.definition = None
-            log.info("pipeline %s: its definition is sound again, and the one in effect", id)
+            log.info("pipeline %s: its definition has no problems any more, and is the one in effect", id)
 
-    def _want(self, id: str, what: tuple[LoadedPipeline, Graph] | None) -> None:
-        """Have a task of its own bring the pipeline there; one that is at it takes this up next."""
-        self._wanted[id] = what
+    def _set_target(self, id: str, what: tuple[LoadedPipeline, Graph] | None) -> None:
+        """Set the target of a pipeline. Its task is started, or takes this up next if it is busy."""
+        self._targets[id] = what
         if id not in self._working:
             self._working.add(id)
             self._nursery.start_soon(self._work, id)
 
     async def _work(self, id: str) -> None:
         try:
-            while id in self._wanted:
-                what = self._wanted.pop(id)
+            while id in self._targets:
+                what = self._targets.pop(id)
                 try:
                     await (self._remove(id) if what is None else self._change(*what))
                 except FleetError as error:
-                    # A shutdown, or a user who was quicker: they win.
-                    log.info("pipeline %s does not follow its file: %s", id, error.message)
-                except Exception as error:  # a border: one pipeline's trouble may not end the server
-                    log.exception("pipeline %s cannot follow its file", id)
+                    # A shutdown or a user was faster, and takes precedence.
+                    log.info("pipeline %s was not updated from its file: %s", id, error.message)
+                except Exception as error:  # a border: an error in one pipeline may not end the server
+                    log.exception("pipeline %s cannot be updated from its file", id)
                     self._flag(id, Problem("", describe(error)))
         finally:
             self._working.discard(id)
 
     async def _remove(self, id: str) -> None:
-        log.info("pipeline %s: gone from the files, so it is drained and removed; its positions stay", id)
+        log.info("pipeline %s: removed from the files, so it is drained and removed; its positions stay", id)
         await self._fleet.remove(id)
         self._known.pop(id, None)
 
@@ -214,61 +213,61 @@ class Reloader:
         id = loaded.id
         known = self._known.get(id)
         if known is None:
-            await self._take_in(loaded)
+            await self._add(loaded)
             log.info("pipeline %s: new in %s", id, loaded.file)
             await self._fleet.resume(id)
             return
         self._known[id] = loaded
         member = self._fleet[id]
         changed = diff_definitions(member.graph, graph)
-        if not member.running or changed.rest:
-            then = ", so it is drained and started anew" if member.running else ""
-            log.info("pipeline %s: %s changed%s", id, changed.rest or "its definition", then)
-            await self._fleet.replace(loaded.pipeline)
+        if not member.running or changed.restart_reason:
+            then = ", so it is drained and restarted" if member.running else ""
+            log.info("pipeline %s: %s changed%s", id, changed.restart_reason or "its definition", then)
+            await self._fleet.replace(graph)
         elif changed and not await self._swap(loaded, sorted(changed.processors)):
             return
         member.definition = None
-        self._heed_status(known, loaded, bool(changed))
+        self._apply_desired_status(known, loaded, bool(changed))
 
     async def _swap(self, loaded: LoadedPipeline, nodes: list[str]) -> bool:
         try:
             with trio.fail_after(OPEN_SECONDS):
-                await self._fleet.swap(loaded.pipeline, nodes)
+                await self._fleet.swap(loaded.graph, nodes)
         except (RunError, trio.TooSlowError) as error:
             self._keep_old(loaded, error)
             return False
         if nodes:
-            log.info("pipeline %s: goes on with %s as the file has it now", loaded.id, ", ".join(nodes))
+            log.info("pipeline %s: continues with %s as it is in the file now", loaded.id, ", ".join(nodes))
         return True
 
     def _keep_old(self, loaded: LoadedPipeline, error: RunError | trio.TooSlowError) -> None:
         problem = _NotOpened("", f"its processors were not ready within {OPEN_SECONDS:g} s", None, str(loaded.file))
         if isinstance(error, RunError):
-            nodes = compile_pipeline(loaded.pipeline).nodes
+            nodes = loaded.graph.nodes
             place = nodes[error.node].declared.place if error.node in nodes else None
             spot = place or (str(loaded.file), loaded.line)
             problem = _NotOpened(error.node or "", error.message, error.suggestion, *spot)
         self._flag(loaded.id, problem)
-        log.error("pipeline %s goes on with the processors it has: %s", loaded.id, self._shown(problem.message))
+        log.error("pipeline %s continues with its old processors: %s", loaded.id, self._shown(problem.message))
 
-    def _heed_status(self, known: LoadedPipeline, loaded: LoadedPipeline, changed: bool) -> None:
-        """Start what failed by the old definition, and start or stop what the file now wants started or stopped."""
+    def _apply_desired_status(self, known: LoadedPipeline, loaded: LoadedPipeline, changed: bool) -> None:
+        """Start what failed with the old definition, and follow a change of the status that the file wants."""
         member = self._fleet[loaded.id]
         if loaded.desired == "stopped" != known.desired and member.running:
             self._fleet.stop(loaded.id)
         elif loaded.desired == "running" and not member.running:
-            mended = changed and member.state.status is Status.DEGRADED
-            if mended or known.desired == "stopped":
+            fixed = changed and member.state.status is Status.DEGRADED
+            if fixed or known.desired == "stopped":
                 self._fleet.start(loaded.id)
 
-    async def _take_in(self, loaded: LoadedPipeline) -> None:
-        """Add a pipeline to the fleet. One that its file wants stopped is, until a user starts it."""
+    async def _add(self, loaded: LoadedPipeline) -> None:
+        """Add a pipeline to the fleet. If its file wants it stopped, it stays stopped until a user starts it."""
         unseen = (await self._store.state(loaded.id)).status is Status.CREATED
         if loaded.desired == "stopped" and unseen:
             await self._store.save_state(loaded.id, PipelineState(Status.STOPPED, Stopper.USER))
-        await self._fleet.add(loaded.pipeline)
+        await self._fleet.add(loaded.graph)
         self._known[loaded.id] = loaded
 
 
 class _NotOpened(Problem):
-    """A sound definition with a processor that could not be opened."""
+    """The definition is valid, but one of its processors could not be opened."""

@@ -1,4 +1,4 @@
-"""Supervisor: one pipeline over time: run it, keep its status, start it again after a transient error."""
+"""Supervisor: runs one pipeline, keeps its status, and restarts it after a transient error."""
 
 import logging
 import random
@@ -9,7 +9,7 @@ import trio
 
 from conduit_py.backoff import Recovery
 from conduit_py.errors import FatalError, RunElsewhere, RunError, StateFailed
-from conduit_py.graph.compile import compile_pipeline
+from conduit_py.graph.compile import as_graph
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.commit_strategies import commit_series
@@ -34,20 +34,20 @@ class Supervisor:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        definition: Pipeline | Graph,
         store: Store,
         *,
         recovery: Recovery | None = None,
         rng: random.Random | None = None,
         taps: Taps | None = None,
     ) -> None:
-        self._graph = compile_pipeline(pipeline)
+        self._graph = as_graph(definition)
         self._store = store
-        self._recovery = recovery or pipeline.settings.recovery or NO_RECOVERY
+        self._recovery = recovery or self.pipeline.settings.recovery or NO_RECOVERY
         self._rng = rng or random.Random()
         self._taps = taps or Taps()
         self._run: Run | None = None
-        self._commits = commit_series(pipeline.delivery)
+        self._commits = commit_series(self.pipeline.delivery)
         self._stop_requested = trio.Event()
         self._mended = trio.Event()
         self._stopped_by: Stopper | None = None
@@ -62,14 +62,19 @@ class Supervisor:
         self.state = PipelineState()
 
     @property
+    def graph(self) -> Graph:
+        """What it runs now: the graph it was given, or the one that it was last swapped for."""
+        return self._graph
+
+    @property
     def pipeline(self) -> Pipeline:
         return self._graph.pipeline
 
     def stop(self, by: Stopper = Stopper.USER) -> None:
-        """Ask for a graceful stop; a back-off that is under way is abandoned. Nothing happens once it has ended."""
+        """Ask for a graceful stop, which also ends a back-off. Does nothing once the pipeline has ended."""
         if self._ended_at is not None:
             return
-        # What the system stops in order to start it anew, the user may want to stay stopped.
+        # The user may stop for good what the system is stopping only to restart it.
         if self._stopped_by is None or (self._stopped_by is Stopper.SYSTEM and by is Stopper.USER):
             self._stopped_by = by
             self.state = PipelineState(Status.STOPPING, by, self.state.error)
@@ -78,21 +83,21 @@ class Supervisor:
             self._run.stop()
 
     def force(self, by: Stopper = Stopper.USER) -> None:
-        """Stop at once; what is in flight will be read again."""
+        """Stop at once; records in flight are read again by the next run."""
         self.stop(by)
         if self._run is not None:
             self._run.force()
 
     async def swap(self, graph: Graph, nodes: Collection[str]) -> None:
-        """Go on with the processors that another graph, of the same shape, has at these nodes; so do later runs.
+        """Continue with the processors that another graph, of the same shape, has at these nodes, in later runs too.
 
         In effect when it returns. Raises the error of a processor that cannot be opened; then nothing has
-        changed. A back-off ends: what failed may have been mended.
+        changed. Ends a back-off: the new processors may have fixed the error.
         """
         while True:
             run = self._run
             swapped = run is not None and await run.swap(graph, nodes)
-            # Another run may have begun meanwhile, by the old definition.
+            # Another run may have begun meanwhile, with the old definition.
             if self._run is run:
                 self._graph = graph
                 if not swapped:
@@ -100,7 +105,7 @@ class Supervisor:
                 return
 
     async def run(self) -> PipelineState:
-        """Run to the end and return how it stands then. Failures are in the state, not raised."""
+        """Run to the end and return the final state. Failures are in the state, not raised."""
         self._started_at = trio.current_time()
         while True:
             ending = await self._run_once()
@@ -142,7 +147,7 @@ class Supervisor:
             self._running = False
 
     def _retries_at_once(self, ending: Ending) -> bool:
-        """True if a transaction failed and one record may be to blame: then the next run finds it."""
+        """True if a transaction failed because of a single record: the next run isolates it."""
         # A run that never began, because a stop came first, has no strategy to ask.
         return not self._stop_requested.is_set() and self._commits.retries_at_once(ending.error)
 
@@ -161,7 +166,7 @@ class Supervisor:
         if isinstance(error, FatalError):
             return False
         now = trio.current_time()
-        # Not the failures in the window: delays may grow beyond it, and would then begin anew.
+        # Not the failures in the window: delays may grow beyond it, and would then start from the smallest again.
         lasted = now - self._run_began_at >= self._recovery.window_seconds
         self._failed_in_a_row = 1 if lasted else self._failed_in_a_row + 1
         while self._failures and self._failures[0] <= now - self._recovery.window_seconds:
@@ -170,7 +175,7 @@ class Supervisor:
         return self._recovery.retries is None or len(self._failures) <= self._recovery.retries
 
     async def _back_off(self, seconds: float) -> None:
-        """Wait before the next run, and for what the last one left behind, or until a stop is asked for."""
+        """Wait before the next run, and until writes that the last one left behind have ended; a stop ends it."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_stopped, nursery.cancel_scope)
             with trio.move_on_after(seconds):
@@ -184,7 +189,7 @@ class Supervisor:
         scope.cancel()
 
     async def _end(self, state: PipelineState) -> PipelineState:
-        """Take on the last state once it is saved: who sees that it has ended may start it again at once."""
+        """Save the final state before it can be seen: whoever sees that the pipeline ended may start it at once."""
         self._ended_at = trio.current_time()
         unsaved = await self._save(state)
         if unsaved is not None and state.error is None:
@@ -193,8 +198,8 @@ class Supervisor:
         return state
 
     async def _enter(self, state: PipelineState) -> StateFailed | None:
-        """Take on a state and save it. The state is true also when it could not be saved, for the reason returned."""
-        # A stop that was asked for while the state was being saved must stay visible.
+        """Change the state and save it. The state holds even if it could not be saved; then returns the error."""
+        # A stop that was requested meanwhile must stay visible.
         stopping = self._stopped_by is not None and state.status in (Status.RUNNING, Status.RECOVERING)
         self.state = PipelineState(Status.STOPPING, self._stopped_by, state.error) if stopping else state
         return await self._save(self.state)
@@ -208,7 +213,7 @@ class Supervisor:
         return None
 
     def progress(self) -> Progress:
-        """One look at the pipeline, totals over all runs so far."""
+        """A snapshot of the pipeline, with totals over all runs so far."""
         meters = self._totals()
         sources = [meter for meter in meters if meter.kind == "source"]
         return Progress(
@@ -244,7 +249,7 @@ class Supervisor:
 
 
 def blocked_on(meters: list[Meter]) -> str | None:
-    """What holds the pipeline up: the node furthest downstream that waits while a source may not read."""
+    """What limits the pipeline: the node furthest downstream that waits while a source may not read."""
     if not any(
         meter.kind == "source" and {WaitReason.WINDOW, WaitReason.CHANNEL} & {wait.reason for wait in meter.waits}
         for meter in meters

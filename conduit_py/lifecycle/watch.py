@@ -1,4 +1,4 @@
-"""watch: have a fleet follow its files for as long as a server runs."""
+"""watch: reload a fleet when its files change, for as long as a server runs."""
 
 import logging
 from contextlib import aclosing
@@ -12,21 +12,21 @@ from conduit_py.lifecycle.reloader import GONE_SECONDS, Reloader
 log = logging.getLogger("conduit_py.server")
 
 LOOK_SECONDS = 2.0
-"""How often to look for changes that nobody tells of, as on a network file system."""
+"""How often to look for changes without a notification, as on a network file system."""
 QUIET_SECONDS = 0.2
-"""How long files must stay as they are before they are read: an editor may be half way through one."""
+"""How long files must not change before they are read: an editor may not have finished."""
 PATIENCE_SECONDS = 5.0
 
 
 async def watch(reloader: Reloader, until: trio.Event) -> None:
-    """Reload whenever files change, until the event. A file is read when it has stayed as it is for a moment."""
+    """Reload whenever files change, until the event. Files are read once they have not changed for a moment."""
     definitions = reloader.definitions
     watcher = _Watcher(definitions, until)
     while not until.is_set():
-        await watcher.change()
+        await watcher.wait_for_change()
         if until.is_set() or await _stamp(definitions) == definitions.seen:
             continue
-        await _quiet(definitions)
+        await _wait_until_unchanged(definitions)
         try:
             await reloader.reload(gone_seconds=GONE_SECONDS)
         except Exception:  # a border: no file may end the server
@@ -37,8 +37,8 @@ async def _stamp(definitions: Definitions) -> object:
     return await trio.to_thread.run_sync(definitions.stamp)
 
 
-async def _quiet(definitions: Definitions) -> None:
-    """Wait until files stay as they are, but not for ever: the one that never does may be a log."""
+async def _wait_until_unchanged(definitions: Definitions) -> None:
+    """Wait until files stop changing, but not for ever: one that never does may be a log."""
     before = await _stamp(definitions)
     with trio.move_on_after(PATIENCE_SECONDS):
         while True:
@@ -50,15 +50,15 @@ async def _quiet(definitions: Definitions) -> None:
 
 
 class _Watcher:
-    """Waits for changes in the folders that count, as the operating system tells of them."""
+    """Waits for changes in the relevant folders, by notifications of the operating system."""
 
     def __init__(self, definitions: Definitions, until: trio.Event) -> None:
         self._definitions = definitions
         self._until = until
-        self._trouble = ""
+        self._last_error = ""
 
-    async def change(self) -> None:
-        """Return when something may have changed, at the latest after a moment."""
+    async def wait_for_change(self) -> None:
+        """Return when something may have changed, after LOOK_SECONDS at the latest."""
         from watchfiles import awatch
 
         folders = [folder for folder in sorted(self._definitions.folders()) if folder.is_dir()]
@@ -75,8 +75,8 @@ class _Watcher:
         try:
             async with aclosing(changes):
                 await anext(changes, None)
-        except Exception as error:  # a border: of the many ways in which it cannot watch, none is worth ending for
-            if self._trouble != (trouble := describe(error)):
-                self._trouble = trouble
-                log.warning("changes of files are looked for only now and then: %s", trouble)
+        except Exception as error:  # a border: no failure to watch may end the server
+            if self._last_error != (message := describe(error)):
+                self._last_error = message
+                log.warning("file changes are detected by polling, because watching fails: %s", message)
             await trio.sleep(LOOK_SECONDS)

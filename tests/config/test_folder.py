@@ -168,7 +168,7 @@ def test_a_pipe_is_refused_and_nobody_waits_for_its_writer(folder: Path, name: s
     (folder / "z.yaml").write_text(yaml("sound"))
     loaded = Definitions(folder).read().whole
 
-    assert said(loaded, folder) == [f"{name}: is no regular file (put the pipeline into a file of its own)"]
+    assert said(loaded, folder) == [f"{name}: is not a regular file (put the pipeline into a file of its own)"]
     assert [each.id for each in loaded.pipelines] == ["sound"]
 
 

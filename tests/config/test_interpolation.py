@@ -13,7 +13,7 @@ from conduit_py.config.secrets import Secrets
 ENVIRONMENT = {"USER_NAME": "admin", "EMPTY": "", "PASSWORD": "pa$$word ${USER_NAME}"}
 
 
-def references(folder: Path = Path("/nowhere"), secrets: Secrets | None = None) -> Interpolator:
+def interpolator(folder: Path = Path("/nowhere"), secrets: Secrets | None = None) -> Interpolator:
     return Interpolator(folder, environment=ENVIRONMENT, secrets=secrets or Secrets())
 
 
@@ -41,13 +41,13 @@ def references(folder: Path = Path("/nowhere"), secrets: Secrets | None = None) 
     ],
 )
 def test_a_text_has_its_references_replaced(text: str, expected: str) -> None:
-    resolved = references().resolve_setting(text)
+    resolved = interpolator().resolve_setting(text)
 
-    assert (resolved.text, resolved.faults) == (expected, [])
+    assert (resolved.text, resolved.problems) == (expected, [])
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "problem"),
     [
         (
             "postgres://${NOT_SET}@host",
@@ -59,18 +59,18 @@ def test_a_text_has_its_references_replaced(text: str, expected: str) -> None:
         (
             "${USER_NAME:?no}",
             InterpolationProblem(
-                "${USER_NAME:?no} is no reference to an environment variable",
+                "${USER_NAME:?no} is not a reference to an environment variable",
                 "write ${NAME} or ${NAME:-default}, and $$ for a dollar itself",
             ),
         ),
         (
             "${}",
             InterpolationProblem(
-                "${} is no reference to an environment variable",
+                "${} is not a reference to an environment variable",
                 "write ${NAME} or ${NAME:-default}, and $$ for a dollar itself",
             ),
         ),
-        ("${A:-" * 20 + "}" * 20, InterpolationProblem("there are too many defaults inside each other", None)),
+        ("${A:-" * 20 + "}" * 20, InterpolationProblem("defaults are nested too deeply", None)),
         (
             "env:NOT_SET",
             InterpolationProblem("the environment variable NOT_SET is not set", "set it, or write ${NOT_SET:-default}"),
@@ -81,12 +81,14 @@ def test_a_text_has_its_references_replaced(text: str, expected: str) -> None:
         ),
         (
             "env:a b",
-            InterpolationProblem("env:a b names no environment variable", "write env:NAME, of letters, digits and _"),
+            InterpolationProblem(
+                "env:a b does not name an environment variable", "write env:NAME, of letters, digits and _"
+            ),
         ),
         (
             "file:secret",
             InterpolationProblem(
-                "file:secret is no path of a secret", "write file:/path, or file:./secret for a file beside this one"
+                "file:secret is not a path to a secret", "write file:/path, or file:./secret for a file beside this one"
             ),
         ),
         (
@@ -95,23 +97,23 @@ def test_a_text_has_its_references_replaced(text: str, expected: str) -> None:
         ),
     ],
 )
-def test_a_reference_that_leads_nowhere_is_a_fault_and_never_an_empty_text(
-    text: str, fault: InterpolationProblem
+def test_a_reference_that_leads_nowhere_is_a_problem_and_never_an_empty_text(
+    text: str, problem: InterpolationProblem
 ) -> None:
-    assert references().resolve_setting(text).faults == [fault]
+    assert interpolator().resolve_setting(text).problems == [problem]
 
 
-def test_all_faults_of_a_text_are_found() -> None:
-    faults = references().resolve("${ONE}/${TWO}").faults
+def test_all_problems_of_a_text_are_found() -> None:
+    problems = interpolator().resolve("${ONE}/${TWO}").problems
 
-    assert [fault.message for fault in faults] == [
+    assert [problem.message for problem in problems] == [
         "the environment variable ONE is not set",
         "the environment variable TWO is not set",
     ]
 
 
 def test_a_bare_dollar_name_stays_and_is_reported() -> None:
-    resolved = references().resolve("$HOME/$$KEPT/${USER_NAME}$X")
+    resolved = interpolator().resolve("$HOME/$$KEPT/${USER_NAME}$X")
 
     assert (resolved.text, resolved.bare) == ("$HOME/$KEPT/admin$X", ["HOME", "X"])
 
@@ -119,7 +121,7 @@ def test_a_bare_dollar_name_stays_and_is_reported() -> None:
 def test_a_whole_value_may_be_a_variable_or_the_content_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("top secret\n")
     (tmp_path / "key.pem").write_bytes(b"-----BEGIN-----\r\nabc\r\n")
-    with_folder = references(tmp_path)
+    with_folder = interpolator(tmp_path)
 
     assert with_folder.resolve_setting("env:USER_NAME").text == "admin"
     assert with_folder.resolve_setting(f"file:{tmp_path}/token").text == "top secret"
@@ -129,7 +131,7 @@ def test_a_whole_value_may_be_a_variable_or_the_content_of_a_file(tmp_path: Path
 
 @pytest.mark.parametrize("text", ["file:///etc/hosts", "an env:USER_NAME inside", "${NOT_SET:-env:USER_NAME}"])
 def test_what_only_looks_like_a_whole_reference_is_text(text: str) -> None:
-    resolved = references().resolve_setting(text)
+    resolved = interpolator().resolve_setting(text)
 
     assert resolved.text == text.removeprefix("${NOT_SET:-").removesuffix("}")
     assert not resolved.secret
@@ -137,7 +139,7 @@ def test_what_only_looks_like_a_whole_reference_is_text(text: str) -> None:
 
 def test_in_texts_that_are_no_settings_only_dollars_mean_something() -> None:
     secrets = Secrets()
-    resolved = references(secrets=secrets).resolve("env:USER_NAME ${USER_NAME}")
+    resolved = interpolator(secrets=secrets).resolve("env:USER_NAME ${USER_NAME}")
 
     assert (resolved.text, resolved.secret) == ("env:USER_NAME admin", False)
     assert secrets.redact("admin") == "admin"
@@ -153,14 +155,14 @@ def test_secret_files_must_be_text_of_a_reasonable_size(tmp_path: Path) -> None:
         ("empty", "is empty"),
         ("large", f"is larger than {FILE_SIZE_MAX} bytes"),
     ):
-        resolved = references(tmp_path).resolve_setting(f"file:./{name}")
-        assert resolved.faults == [InterpolationProblem(f"the secret in {tmp_path / name} {message}")]
+        resolved = interpolator(tmp_path).resolve_setting(f"file:./{name}")
+        assert resolved.problems == [InterpolationProblem(f"the secret in {tmp_path / name} {message}")]
 
 
 def test_values_are_remembered_as_secrets_and_defaults_are_not(tmp_path: Path) -> None:
     secrets = Secrets()
     (tmp_path / "token").write_text("from-a-file")
-    with_folder = references(tmp_path, secrets)
+    with_folder = interpolator(tmp_path, secrets)
     first = with_folder.resolve_setting("${USER_NAME}:${NOT_SET:-visible}")
     second = with_folder.resolve_setting("file:./token")
 
@@ -173,7 +175,7 @@ def test_the_environment_is_that_of_the_process_unless_another_is_given() -> Non
 
 
 @given(st.text(st.sampled_from("${}:-aA_ envfile/.\\$")))
-def test_any_text_resolves_or_has_faults(text: str) -> None:
-    resolved = references().resolve_setting(text)
+def test_any_text_resolves_or_has_problems(text: str) -> None:
+    resolved = interpolator().resolve_setting(text)
 
-    assert "$" in text or text.startswith(("env:", "file:")) or (resolved.text, resolved.faults) == (text, [])
+    assert "$" in text or text.startswith(("env:", "file:")) or (resolved.text, resolved.problems) == (text, [])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from conduit_py.config.load import load_file
 from conduit_py.config.python_file import FileInvalid, choose, load_pipelines
 from conduit_py.errors import EnvironmentUnfit, Problem
 
@@ -215,12 +216,17 @@ def test_a_file_without_a_pipeline_is_told_what_to_write(tmp_path: Path, text: s
     assert suggestion in str(problem.suggestion)
 
 
-def test_two_pipelines_with_one_id_are_refused(tmp_path: Path) -> None:
-    file = written(tmp_path, EMPTY.format(name="a", id="x") + EMPTY.format(name="b", id="x"))
-    problem = problem_of(file)
+def test_two_pipelines_with_one_id_are_refused_in_the_words_used_for_a_folder(tmp_path: Path) -> None:
+    file = written(
+        tmp_path, "".join(EMPTY.format(name=name, id=id) for name, id in (("a", "x"), ("b", "x"), ("c", "y")))
+    )
+    loaded = load_file(file)
 
-    assert (problem.file, problem.line) == (str(file), 4)
-    assert problem.message == "two pipelines have the id 'x', first in line 2"
+    assert [each.id for each in loaded.pipelines] == ["y"]
+    assert [(problem.file, problem.line, problem.message) for problem in loaded.problems] == [
+        (str(file), line, f"the id 'x' is also used in {file}:{other}, so none of them is loaded")
+        for line, other in ((2, 4), (4, 2))
+    ]
 
 
 def test_one_pipeline_can_be_chosen_by_its_id(tmp_path: Path) -> None:

@@ -47,10 +47,7 @@ def test_mistakes_are_told_with_their_place(load: Load, said: Said) -> None:
     assert said(wrong) == [
         "pipelines.yaml:4: pipelines.copy.engine: must be trio or spark, not 'sparc' (did you mean 'spark'?)"
     ]
-    assert said(alone) == [
-        "pipelines.yaml:4: pipelines.copy.spark: says which Spark to use, which only that engine does "
-        "(add `engine: spark`)"
-    ]
+    assert said(alone) == ["pipelines.yaml:4: pipelines.copy.spark: requires engine: spark (add `engine: spark`)"]
     assert said(never) == [
         "pipelines.yaml:5: pipelines.copy.spark.start-seconds: Input should be greater than 0, not '0'"
     ]

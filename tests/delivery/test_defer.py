@@ -645,7 +645,9 @@ class TestWhereItIsRefused:
             return compile_pipeline(pipeline(FakeStagedDestination(storage=storage), processors=[same]))
 
         storage = FakeStorage()
-        assert diff_definitions(graph(defers=False), graph(defers=True)) == DefinitionDiff(rest="whether p defers")
+        assert diff_definitions(graph(defers=False), graph(defers=True)) == DefinitionDiff(
+            restart_reason="whether p defers"
+        )
 
     def test_behind_a_fan_out(self) -> None:
         declared = Pipeline(

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from conduit_py import DeadLetters, Destination, Pipeline, Processor, Source, sdk
 from conduit_py.graph.compile import compile_pipeline
-from conduit_py.graph.draw import draw
-from conduit_py.graph.draw_mermaid import draw_mermaid
+from conduit_py.graph.draw import draw, draw_mermaid
 from conduit_py.graph.draw_svg import draw_svg
 from conduit_py.graph.draw_text import draw_text
 from conduit_py.graph.layout import Box, Diagram, printable

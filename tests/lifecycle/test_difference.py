@@ -189,7 +189,7 @@ def test_an_edit_of_a_processor_is_noticed_there_and_nowhere_else(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "rest"),
+    ("old", "new", "reason"),
     [
         ("rate=1", "rate=2", "the source made"),
         ("generator.Source(rate=1), ", "generator.Source(rate=1), batch_size=7, ", "the source made"),
@@ -203,14 +203,14 @@ def test_an_edit_of_a_processor_is_noticed_there_and_nowhere_else(
         ("lambda letter: None", "lambda letter: print(letter)", "the settings"),
     ],
 )  # fmt: skip
-def test_an_edit_of_the_rest_is_named(tmp_path: Path, old: str, new: str, rest: str) -> None:
+def test_an_edit_that_needs_a_restart_is_named(tmp_path: Path, old: str, new: str, reason: str) -> None:
     assert old in FILE
 
-    assert compared(tmp_path, lambda text: text.replace(old, new, 1)) == DefinitionDiff(rest=rest)
+    assert compared(tmp_path, lambda text: text.replace(old, new, 1)) == DefinitionDiff(restart_reason=reason)
 
 
 def test_a_new_description_is_only_words(tmp_path: Path) -> None:
-    assert compared(tmp_path, lambda text: text.replace("made up", "made anew")) == DefinitionDiff(words=True)
+    assert compared(tmp_path, lambda text: text.replace("made up", "made anew")) == DefinitionDiff(description=True)
 
 
 def test_what_cannot_be_compared_counts_as_changed(tmp_path: Path) -> None:
@@ -237,7 +237,8 @@ def test_yaml_is_compared_by_its_values(tmp_path: Path) -> None:
     assert diff_definitions(graph(YAML), graph(YAML.replace('value: "1"', 'value: "2"'))).processors == {"set"}
     assert diff_definitions(graph(YAML), graph(YAML.replace('"create"', '"update"'))).processors == {"set"}
     assert (
-        diff_definitions(graph(YAML), graph(YAML.replace("recordCount: 3", "recordCount: 4"))).rest == "the source made"
+        diff_definitions(graph(YAML), graph(YAML.replace("recordCount: 3", "recordCount: 4"))).restart_reason
+        == "the source made"
     )
 
 
@@ -258,4 +259,4 @@ def test_a_processor_that_begins_to_remember_needs_a_new_run() -> None:
     destination = ScriptedDestination(log=log)
     destination.guarantee = WriteGuarantee.IDEMPOTENT  # type: ignore[misc]
 
-    assert diff_definitions(graph(state=False), graph(state=True)).rest == "whether count has a state"
+    assert diff_definitions(graph(state=False), graph(state=True)).restart_reason == "whether count has a state"

@@ -326,7 +326,7 @@ def test_an_outbox_that_changes_is_a_difference_and_one_that_does_not_is_none(tm
         )
 
     assert diff_definitions(made("a"), made("a")) == DefinitionDiff()
-    assert diff_definitions(made("a"), made("b")) == DefinitionDiff(rest="the settings")
+    assert diff_definitions(made("a"), made("b")) == DefinitionDiff(restart_reason="the settings")
 
 
 @pytest.mark.parametrize("kill_at", ["transaction.after_commit:2", "forwarder.sent:1"])

@@ -58,6 +58,6 @@ def test_a_processor_on_spark_is_not_exchanged_while_it_runs() -> None:
     before = compile_pipeline(on_spark())
 
     assert diff_definitions(before, compile_pipeline(on_spark(add=0))) == DefinitionDiff(
-        rest="plus, which runs on Spark,"
+        restart_reason="plus, which runs on Spark,"
     )
-    assert diff_definitions(before, compile_pipeline(on_spark(description="new"))) == DefinitionDiff(words=True)
+    assert diff_definitions(before, compile_pipeline(on_spark(description="new"))) == DefinitionDiff(description=True)

@@ -68,9 +68,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert in_a_process(code) == (
-        "the spark connector needs pyspark, not installed here: pip install 'conduit-dataflow[spark]'\n"
-    )
+    assert in_a_process(code) == "Spark needs pyspark, not installed here: pip install 'conduit-dataflow[spark]'\n"
 
 
 def test_pyspark_is_imported_only_when_it_is_used() -> None:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from conduit_py.errors import RunError
-from conduit_py.sdk import FatalError, RecordRefused, TransientError
+from conduit_py.errors import FatalError, RecordRefused, RunError, TransientError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +26,7 @@ _EXIT_SECONDS = 3.0
 _CAUSES_MAX = 10
 
 
-class Cancelled(Exception):
+class JobCancelled(Exception):
     """The connector was closed or stopped, so none of its jobs are started any more."""
 
 
@@ -45,24 +44,24 @@ def spark_errors(what: str) -> Iterator[None]:
     except RecordRefused as error:
         raise BadRows(error.message) from error
     except Exception as error:  # a border: Spark, its sink, or the user's function
-        if isinstance(error, Cancelled) or _is_cancellation(error):
+        if isinstance(error, JobCancelled) or _is_cancellation(error):
             raise TransientError(f"{what} was cancelled") from error
         code = _exit_code() if _cut_off(error) else None
         if code in _EXITS_MEMORY or "java.lang.OutOfMemoryError" in str(error):
             # It would be again.
             advice = "give Java more, with spark.driver.memory and spark.executor.memory in `conf`, or less at once"
-            raise FatalError(f"{what} failed: Java is out of memory: {explain(error)}", suggestion=advice) from error
+            raise FatalError(f"{what} failed: Java is out of memory: {error_text(error)}", suggestion=advice) from error
         if code is not None:
             raise TransientError(f"{what} failed: Java has ended, with the code {code}") from error
         if _blames_data(error):
-            raise BadRows(explain(error)) from error
-        if blames_definition(error):
+            raise BadRows(error_text(error)) from error
+        if is_definition_error(error):
             advice = "correct the options of the connector"
-            raise FatalError(f"{what} failed: {explain(error)}", suggestion=advice) from error
-        raise TransientError(f"{what} failed: {explain(error)}") from error
+            raise FatalError(f"{what} failed: {error_text(error)}", suggestion=advice) from error
+        raise TransientError(f"{what} failed: {error_text(error)}") from error
 
 
-def explain(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The line of what Spark says that says the most, and no Java stack trace."""
     causes = _causes(error)
     from_database = [text for text, state in causes if state]
@@ -78,7 +77,7 @@ def _blames_data(error: BaseException) -> bool:
     return bool(_DATA_STATES.search(str(error))) or any(state[:2] in ("22", "23") for _, state in _causes(error))
 
 
-def blames_definition(error: BaseException) -> bool:
+def is_definition_error(error: BaseException) -> bool:
     """Whether Spark did not even begin, because what it was asked to do makes no sense."""
     from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 

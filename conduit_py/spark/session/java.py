@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from conduit_py.sdk import FatalError
+from conduit_py.errors import FatalError
 
 VERSION_MIN = 17
 _ADVICE = (

@@ -10,7 +10,7 @@ import trio
 from py4j.protocol import Py4JError
 
 from conduit_py.sdk.plugin import Connector, OptionsT
-from conduit_py.spark.session.errors import Cancelled
+from conduit_py.spark.session.errors import JobCancelled
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.spark.session.shared_session import shared
 
@@ -30,14 +30,14 @@ class JobGroup:
         self._running = 0
 
     def start(self, options: SparkOptions) -> None:
-        """Get hold of the session, which may take seconds. Raises Cancelled if that took longer than the run."""
+        """Get hold of the session, which may take seconds. Raises JobCancelled if that took longer than the run."""
         session = shared.acquire(options)
         with self._changed:
             if not self._closed:
                 self._session = session
                 return
         shared.release()
-        raise Cancelled
+        raise JobCancelled
 
     @property
     def started(self) -> bool:
@@ -45,10 +45,10 @@ class JobGroup:
 
     @contextmanager
     def running(self) -> Iterator["SparkSession"]:
-        """Run jobs in this thread. Raises Cancelled once they are not wanted any more."""
+        """Run jobs in this thread. Raises JobCancelled once they are not wanted any more."""
         with self._changed:
             if self._cancelled or self._session is None:
-                raise Cancelled
+                raise JobCancelled
             session = self._session
             self._running += 1
         try:

@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from conduit_py.sdk import Options
+from conduit_py.sdk.options import Options
 
 
 class SparkOptions(Options):

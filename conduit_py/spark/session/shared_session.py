@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from conduit_py.sdk import FatalError, TransientError
+from conduit_py.errors import FatalError, TransientError
 from conduit_py.spark.session import yarn
-from conduit_py.spark.session.errors import explain, has_ended
+from conduit_py.spark.session.errors import error_text, has_ended
 from conduit_py.spark.session.java import require_java
 from conduit_py.spark.session.options import SparkOptions
 
@@ -183,7 +183,7 @@ def _connect(options: SparkOptions) -> "SparkSession":
         ) from error
     except PySparkException as error:
         raise TransientError(
-            f"no Spark Connect server answers at {options.remote}: {explain(error)}",
+            f"no Spark Connect server answers at {options.remote}: {error_text(error)}",
             suggestion="start one, or correct `remote`",
         ) from error
 
@@ -231,14 +231,14 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
             raise known from error
         if _java_ended():
             _forget_java()
-            what = f"Java ended while Spark was starting on {options.master}: {explain(error)}"
+            what = f"Java ended while Spark was starting on {options.master}: {error_text(error)}"
             raise TransientError(what, suggestion="was it killed, or is the machine short of memory?") from error
         if "stopped SparkContext" in str(error):
             # Spark itself has given up meanwhile, after more than a minute, and does not say why.
             what = f"what listens at {options.master} does not answer as a Spark master"
             raise FatalError(what, suggestion="start the cluster, or correct `master`") from error
         raise FatalError(
-            f"Spark does not start on {options.master}: {explain(error)}", suggestion="correct `master` or `conf`"
+            f"Spark does not start on {options.master}: {error_text(error)}", suggestion="correct `master` or `conf`"
         ) from error
     try:
         _require_executor(session, options)

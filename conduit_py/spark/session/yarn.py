@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from conduit_py.sdk import FatalError, TransientError
+from conduit_py.errors import FatalError, TransientError
 
 _logger = logging.getLogger(__name__)
 

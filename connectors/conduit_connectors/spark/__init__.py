@@ -4,7 +4,8 @@
 whatever else Spark can write to.
 """
 
-from conduit_connectors.spark import installed as installed
+# First: without PySpark this raises an error that names what to install.
+import conduit_py.sdk.spark as _spark  # noqa: F401
 from conduit_connectors.spark.files import Destination
 from conduit_connectors.spark.jdbc import Jdbc
 from conduit_connectors.spark.sink import Sink

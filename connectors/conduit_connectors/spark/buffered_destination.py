@@ -15,8 +15,7 @@ from conduit_connectors.spark.row_buffer import BufferOptions, Load, Piece, RowB
 from conduit_connectors.spark.rows import Envelopes, Fields, RowMaker, parse_schema
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Answer, Batch, FatalError, MessageId, TransientError
-from conduit_py.spark.session.errors import BadRows, spark_errors
-from conduit_py.spark.session.job_group import SparkConnector
+from conduit_py.sdk.spark import BadRows, SparkConnector, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from conduit_connectors.spark.row_buffer import BufferOptions, Load
 from conduit_connectors.spark.rows import Envelopes, Fields, RowMaker, frame_of, schema_difference
 from conduit_py import sdk
 from conduit_py.sdk import Batch, FatalError
-from conduit_py.spark.session.errors import explain
+from conduit_py.sdk.spark import error_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -164,7 +164,7 @@ class Destination(
             self._run = uuid.uuid4().hex
         except (OSError, Py4JError) as error:
             raise FatalError(
-                f"cannot write to {self.options.path}: {explain(error)}",
+                f"cannot write to {self.options.path}: {error_text(error)}",
                 suggestion="correct `path`, or who may write there",
             ) from error
         self._agree_on_schema()

@@ -13,7 +13,7 @@ from conduit_connectors.spark.row_buffer import BufferOptions, Load
 from conduit_connectors.spark.rows import Fields, RowMaker, frame_of
 from conduit_py import sdk
 from conduit_py.sdk import Batch, FatalError, TransientError
-from conduit_py.spark.session.errors import BadRows, spark_errors
+from conduit_py.sdk.spark import BadRows, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

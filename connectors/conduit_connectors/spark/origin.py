@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, model_validator
 
 from conduit_py.sdk import FatalError
-from conduit_py.spark.session.errors import blames_definition, explain
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.sdk.spark import SparkOptions, error_text, is_definition_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -74,10 +73,10 @@ def _frame(session: "SparkSession", reader: "DataFrameReader | DataStreamReader"
         assert origin.function is not None
         frame = origin.function(session)
     except PySparkException as error:
-        if not blames_definition(error):
+        if not is_definition_error(error):
             raise
         raise FatalError(
-            f"{origin.name} cannot be read: {explain(error)}", suggestion="correct what the source reads"
+            f"{origin.name} cannot be read: {error_text(error)}", suggestion="correct what the source reads"
         ) from error
     if not isinstance(frame, DataFrame):
         raise FatalError(f"{origin.name} returned a {type(frame).__name__}, not a DataFrame")

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from conduit_connectors.spark.rows import Drift
 from conduit_py.sdk import Batch, MessageId
-from conduit_py.spark.session.options import SparkOptions
+from conduit_py.sdk.spark import SparkOptions
 
 QUIET = 0.1
 """The part of `delay_seconds` after which, with nothing more coming, there is nothing to wait for."""

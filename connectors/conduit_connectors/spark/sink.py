@@ -11,7 +11,7 @@ from conduit_connectors.spark.buffered_destination import BufferedDestination
 from conduit_connectors.spark.row_buffer import BufferOptions, Load
 from conduit_connectors.spark.rows import Fields, RowMaker, frame_of
 from conduit_py.sdk import FatalError
-from conduit_py.spark.session.errors import blames_definition, explain
+from conduit_py.sdk.spark import error_text, is_definition_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,8 +79,8 @@ def _schema_of(session: "SparkSession", table: str) -> pa.Schema:
     try:
         return to_arrow_schema(session.table(table).schema, timezone="UTC")
     except PySparkException as error:
-        if not blames_definition(error):
+        if not is_definition_error(error):
             raise
         raise FatalError(
-            f"table {table!r} cannot be appended to: {explain(error)}", suggestion="create it, or correct `table`"
+            f"table {table!r} cannot be appended to: {error_text(error)}", suggestion="create it, or correct `table`"
         ) from error

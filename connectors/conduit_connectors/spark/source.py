@@ -13,10 +13,9 @@ from conduit_connectors.spark.origin import OriginOptions, frame_at, stream_at
 from conduit_connectors.spark.positions import OrderedPosition, SnapshotPosition, decode
 from conduit_connectors.spark.spool import QuerySnapshot
 from conduit_connectors.spark.stream import MicroBatches
-from conduit_py import metadata, sdk
+from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Operation, Payload, Record, TransientError
-from conduit_py.spark.session.errors import BadRows, spark_errors
-from conduit_py.spark.session.job_group import SparkConnector
+from conduit_py.sdk.spark import BadRows, SparkConnector, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -178,7 +177,7 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
         return json.dumps(origin if options.mode == "snapshot" else [*origin, options.mode])
 
     def _records(self, rows: list[dict[str, Any]], positions: list[bytes]) -> list[Record]:
-        columns, collection, name = self.options.key, metadata.COLLECTION, self.options.name
+        columns, collection, name = self.options.key, sdk.metadata.COLLECTION, self.options.name
         operation = Operation.SNAPSHOT if self.options.mode in ("snapshot", "keyed") else Operation.CREATE
         keys = [{column: row[column] for column in columns} for row in rows] if columns else [None] * len(rows)
         # By place, not by name, which is a quarter cheaper: Record(position, operation, metadata, key, payload).

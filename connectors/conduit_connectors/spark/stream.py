@@ -16,8 +16,7 @@ from conduit_connectors.spark.folder import LocalFolder
 from conduit_connectors.spark.positions import SnapshotPosition
 from conduit_connectors.spark.spool import RowSpool, Segments, folder_for
 from conduit_py.sdk import FatalError, TransientError
-from conduit_py.spark.session.errors import BadRows, Cancelled, spark_errors
-from conduit_py.spark.session.job_group import JobGroup
+from conduit_py.sdk.spark import BadRows, JobCancelled, JobGroup, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -154,7 +153,7 @@ class MicroBatches:
         with self._changed:
             while self._stage.segments is not None and not self._stage.segments.done:
                 if self._closing:
-                    raise Cancelled
+                    raise JobCancelled
                 self._changed.wait()
 
     def _watch(self) -> None:

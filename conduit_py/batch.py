@@ -1,6 +1,6 @@
 """Batch: the messages that cross a channel together, and the identities they keep for life."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
@@ -9,6 +9,15 @@ from conduit_py.record import Record
 
 Piece: TypeAlias = tuple[int, ...]
 """Which part of a split record: () is the whole, (2,) its third piece, (2, 0) the first piece of that."""
+
+
+class NamedPieces(list[Record]):
+    """The pieces of a split record with the names they keep, where a processor passes on a split made before."""
+
+    def __init__(self, records: Iterable[Record], names: Sequence[Piece]) -> None:
+        super().__init__(records)
+        assert len(self) == len(names)
+        self.names = names
 
 
 class MessageId(NamedTuple):
@@ -36,7 +45,7 @@ class Span:
     `origin` is the source whose records they are. That is `source` itself, in whose ledger they are,
     unless they are dead letters that are sent again. `scope` names the work whose positions they are if
     several pipelines share it; their messages have the same identities in every one of them. `sizes` says
-    how many records each message stands for, if they are bundles.
+    how many records each message stands for, if any stands for more than one.
     """
 
     __slots__ = ("fate_handlers", "first", "origin", "pipeline", "positions", "read_at", "scope", "sizes", "source")

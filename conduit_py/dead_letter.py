@@ -1,12 +1,11 @@
 """DeadLetter: a refused record with everything needed to understand it and to send it again."""
 
 import time
-from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from conduit_py import metadata
-from conduit_py.batch import Batch, MessageId, Piece
+from conduit_py.batch import Batch, MessageId
 from conduit_py.record import Payload, Record, Structured
 
 
@@ -32,24 +31,14 @@ class DeadLetter(msgspec.Struct):
     at: float = msgspec.field(default_factory=time.time)
     elsewhere: dict[str, Record] = {}
     """The record as it stood at each further node that refused it: branches may have changed it differently."""
-    offset: int = 0
-    """Which of the records it was that its message stands for."""
+    record_index: int = 0
+    """Which record of its message it is about, where the message stands for several."""
 
     @classmethod
     def about(cls, batch: Batch, index: int, record: Record, failure: Failure) -> "DeadLetter":
         """The letter for the message at `index`, whose record now looks like `record`."""
         position = batch.span.position(batch.sequences[index])
         return cls(batch.span.pipeline, batch.id(index), position, record, [failure])
-
-    @classmethod
-    def reported(cls, batch: Batch, index: int, refused: "RefusedElsewhere") -> "DeadLetter":
-        """The letter for the message at `index`, as those tell it who refused its record."""
-        (_, record), *others = refused.records.items()
-        message = MessageId(batch.span.source, batch.sequences[index], refused.piece)
-        letter = cls(batch.span.pipeline, message, refused.position, record, list(refused.failures))
-        letter.elsewhere = dict(others)
-        letter.offset = refused.offset
-        return letter
 
     def join(self, later: "DeadLetter") -> None:
         """Take in what another node said about the same message."""
@@ -98,19 +87,9 @@ class DeadLetter(msgspec.Struct):
         )
 
 
-class RefusedElsewhere(Exception):
-    """Says of a record that nodes of another process refused it: `records` is as in DeadLetter, the first one first.
+class RefusedWithLetter(Exception):
+    """The refusal of a record for which there is a dead letter already, because another node refused it."""
 
-    `offset` says which one it was of the records that its message stands for, at which position, and `piece`
-    which piece of that.
-    """
-
-    def __init__(
-        self, records: Mapping[str, Record], failures: Sequence[Failure], position: bytes, piece: Piece, offset: int
-    ) -> None:
-        super().__init__(failures[0].error)
-        self.records = records
-        self.failures = failures
-        self.position = position
-        self.piece = piece
-        self.offset = offset
+    def __init__(self, letter: DeadLetter) -> None:
+        super().__init__(letter.error)
+        self.letter = letter

@@ -1,4 +1,4 @@
-"""Engine: what a pipeline runs on: this process, or the executors of a Spark."""
+"""Engine: what a pipeline runs on: this process, or the executors of a Spark cluster."""
 
 from typing import Any, Literal, TypeAlias
 
@@ -8,9 +8,9 @@ from conduit_py.sdk.options import Options
 
 
 class Spark(Options):
-    """The engine whose records are read and processed by the executors of a Spark.
+    """The engine that has the executors of Spark read and process the records.
 
-    What is not said here is as the `spark` connectors of the pipeline say, or else Spark runs on this machine.
+    What is not set here is taken from the `spark` connectors of the pipeline; otherwise Spark runs on this machine.
     """
 
     master: str | None = Field(
@@ -27,7 +27,7 @@ Engine: TypeAlias = EngineName | Spark
 
 
 def parse_engine(engine: Any) -> Engine:
-    """The engine as it was written down; ValueError when it is none."""
+    """The engine as given by the user. Raises ValueError when it is none."""
     if engine in ("trio", "spark") or isinstance(engine, Spark):
         known: Engine = engine
         return known
@@ -35,14 +35,14 @@ def parse_engine(engine: Any) -> Engine:
 
 
 def spark_of(engine: Engine) -> Spark | None:
-    """The Spark that is meant, or None for the engine of one machine."""
+    """The Spark of an engine, or None for the engine of one machine."""
     if isinstance(engine, Spark):
         return engine
     return Spark() if engine == "spark" else None
 
 
 def choose_engine(engine: Engine, name: EngineName | None, master: str | None) -> Engine:
-    """The engine that a pipeline names, unless somebody has chosen another, or another Spark for it."""
+    """The engine of a pipeline, unless the command line chooses another one, or another Spark for it."""
     if name == "trio":
         return "trio"
     spark = spark_of(engine) or (Spark() if name == "spark" else None)

@@ -6,7 +6,8 @@ Nothing here raises for a mistake: every object keeps what is wrong with it in `
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -28,6 +29,7 @@ from conduit_py.sdk.processor import Condition, FunctionProcessor
 
 if TYPE_CHECKING:
     from conduit_py.dead_letter import DeadLetter
+    from conduit_py.write_adapter import WriteAdapter
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
 NodeId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.:-]+$")]
@@ -59,9 +61,6 @@ class SourceSettings(Options):
 
 class Source:
     """A source in a pipeline: an id that outlives restarts, a connector, and processors for it alone."""
-
-    letters_of: str | None = None
-    """With another source here, this one is never read: it is where dead letters of that one come in again."""
 
     def __init__(
         self,
@@ -102,8 +101,8 @@ class DestinationSettings(Options):
 class Destination:
     """A destination in a pipeline. `when` sends it only the records for which it is true."""
 
-    asked_before = False
-    """Whether `when` has been asked of all that come here, but for dead letters that are sent again."""
+    write_adapter: "WriteAdapter | None" = None
+    """What stands between the writer and the connector, where an engine has done part of the work before."""
 
     def __init__(
         self,
@@ -313,6 +312,17 @@ def as_processor(item: ProcessorLike) -> Processor:
         return item
     name = item.name if isinstance(item, FunctionProcessor) else getattr(item, "__name__", type(item).__name__)
     return Processor(name.strip("<>"), item, named=False)
+
+
+Declared = TypeVar("Declared", "Source", "Processor", "Destination", "DeadLetters", "Pipeline")
+
+
+def derive(declared: Declared, **changes: object) -> Declared:
+    """The same declaration with other values of some attributes, as an engine runs it. The given one is not changed."""
+    assert all(hasattr(declared, name) for name in changes), f"{changes.keys()} of {type(declared).__name__}"
+    derived = copy(declared)
+    vars(derived).update(changes)
+    return derived
 
 
 def _spelling(handler: object) -> str | None:

@@ -4,7 +4,7 @@ import base64
 import binascii
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -120,6 +120,35 @@ class Record(msgspec.Struct, gc=False):
                 _data_from_map(payload.get("after"), "payload.after"),
             ),
         )
+
+
+class RecordGroup(Record, gc=False):
+    """One record that stands for `size` records, which settle together. Its position is that of the last of them.
+
+    `payload.after` has them in a form that only those understand who made the group and who write it.
+    """
+
+    size: int = 1
+
+    def copy(self) -> "RecordGroup":
+        return RecordGroup(position=self.position, payload=Payload(after=self.payload.after), size=self.size)
+
+
+# Exact types, not isinstance: a subclass of a user's would lose its fields where records are copied or stored.
+RECORD_TYPES: frozenset[type] = frozenset({Record, RecordGroup})
+
+
+def group_sizes(records: Sequence[Record]) -> list[int] | None:
+    """How many records each of these stands for; None if each stands for itself alone."""
+    if type(records[0]) is not RecordGroup:
+        return None
+    return [record.size if isinstance(record, RecordGroup) else 1 for record in records]
+
+
+def count_records(records: Sequence[Record]) -> int:
+    """How many records these stand for."""
+    sizes = group_sizes(records) if records else None
+    return len(records) if sizes is None else sum(sizes)
 
 
 _ENCODER = msgspec.json.Encoder()

@@ -1,7 +1,8 @@
-"""The second engine: the same pipeline, with its input read and its processors run by the executors of a Spark.
+"""Spark: an engine that runs pipelines on its executors, and a data source that offers connectors to Spark.
 
-`conduit_py.spark.DataSource` is the other way round: connectors as a format of Spark's. It is imported on first use,
-because it needs pyspark.
+In reading order: `session/` (the Spark of this process), `engine/` (one pipeline between driver and executors),
+`child/` (the process of its own that a server gives to such a pipeline), `datasource/` (the other way round:
+`spark.read.format("conduit")`). `DataSource` is imported on first use, because it needs pyspark.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping
 
 from conduit_py.batch import Batch
-from conduit_py.bundle import sizes_of
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
-from conduit_py.record import Record
+from conduit_py.record import Record, group_sizes
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.node_context import NodeContext
@@ -64,7 +63,7 @@ class Dispatcher:
 
     def _register(self, records: list[Record], positions: list[bytes], read_at: float) -> Batch:
         span = self._ledger.register(positions, read_at)
-        span.sizes = sizes_of(records)
+        span.sizes = group_sizes(records)
         reach("dispatcher.after_register")
         return Batch.whole(span, records)
 

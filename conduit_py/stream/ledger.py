@@ -130,7 +130,7 @@ class Ledger:
 
     def nack(self, span: Span, letter: DeadLetter, voters: int) -> None:
         """Cast a nack of each of `voters`. The first letter about a message is kept, later failures join it."""
-        sequence, which = letter.message.sequence, (letter.offset, letter.message.piece)
+        sequence, which = letter.message.sequence, (letter.record_index, letter.message.piece)
         letters = self._entry(span).nacks.setdefault(sequence, {})
         if which in letters:
             letters[which].join(letter)

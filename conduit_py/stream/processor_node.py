@@ -9,14 +9,12 @@ from typing import NamedTuple
 
 import trio
 
-from conduit_py.batch import Batch, Piece
-from conduit_py.bundle import RECORDS
-from conduit_py.dead_letter import DeadLetter, Failure, RefusedElsewhere
+from conduit_py.batch import Batch, NamedPieces, Piece
+from conduit_py.dead_letter import Failure, RefusedWithLetter
 from conduit_py.errors import CannotDefer, ContractBroken, RunError
 from conduit_py.inspect.tap import TapPoint
-from conduit_py.pieces import Pieces
 from conduit_py.pipeline import Processor
-from conduit_py.record import Record
+from conduit_py.record import RECORD_TYPES, Record
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
 from conduit_py.sdk.state import Defer, State
@@ -177,10 +175,9 @@ class ProcessorNode:
     def refuse(self, batch: Batch, index: int, error: Exception, given_up: GivenUp) -> None:
         context = self._context
         log.debug("%s refuses a record", context.node, exc_info=error)
-        if isinstance(error, RefusedElsewhere):
+        if isinstance(error, RefusedWithLetter):
             context.meter.refused += 1
-            letter = DeadLetter.reported(batch, index, error)
-            context.ledgers[batch.span.source].nack(batch.span, letter, context.voters)
+            context.ledgers[batch.span.source].nack(batch.span, error.letter, context.voters)
         else:
             failure = Failure(context.node, refusal_text(error), given_up.attempts)
             context.nack(batch, index, given_up.record, failure)
@@ -262,7 +259,7 @@ class _Routing:
         filtered: list[int] = []
         sequences = self._batch.sequences
         for index, result in enumerate(self._results):
-            if isinstance(result, Record) and type(result) in RECORDS:
+            if isinstance(result, Record) and type(result) in RECORD_TYPES:
                 self._keep(index, result)
             elif result is None:
                 filtered.append(sequences[index])
@@ -287,13 +284,13 @@ class _Routing:
             self._pieces.append(self._batch.piece(index))
 
     def _split(self, index: int, pieces: list[Record], filtered: list[int]) -> None:
-        if not RECORDS.issuperset(map(type, pieces)):
-            raise self._node.wrong_result(next(piece for piece in pieces if type(piece) not in RECORDS))
+        if not RECORD_TYPES.issuperset(map(type, pieces)):
+            raise self._node.wrong_result(next(piece for piece in pieces if type(piece) not in RECORD_TYPES))
         sequence = self._batch.sequences[index]
         if not pieces:
             filtered.append(sequence)
             return
-        names = pieces.names if isinstance(pieces, Pieces) else None
+        names = pieces.names if isinstance(pieces, NamedPieces) else None
         if len(pieces) == 1 and names is None:
             self._keep(index, pieces[0])
             return

@@ -5,9 +5,8 @@ from typing import Any
 
 import trio
 
-from conduit_py.bundle import RECORDS, count_of
 from conduit_py.errors import ContractBroken
-from conduit_py.record import Record
+from conduit_py.record import RECORD_TYPES, Record, count_records
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter, WaitReason
@@ -130,7 +129,7 @@ class Reader:
         self._check(records, n)
         self._check_refused(refused, len(records))
         self._ledger.admit(len(records))
-        self._meter.records += count_of(records)
+        self._meter.records += count_records(records)
         self._meter.batches += 1
         self._meter.batch_sizes.observe(len(records))
         self._buffer.put(records, refused)
@@ -139,7 +138,7 @@ class Reader:
         if not records:
             rule = "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource"
             raise ContractBroken(self._node, rule)
-        if not isinstance(records, list) or not set(map(type, records)) <= RECORDS:
+        if not isinstance(records, list) or not set(map(type, records)) <= RECORD_TYPES:
             raise ContractBroken(self._node, "read() must return a list of Record")
         if len(records) > n:
             raise ContractBroken(self._node, f"read({n}) returned {len(records)} records")

@@ -15,6 +15,9 @@ from conduit_py.batch import Batch, MessageId
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import DeadLetterFailed, RecordRefused
+from conduit_py.record import Record
+from conduit_py.sdk.options import Options
+from conduit_py.sdk.source import SourceConnector
 from conduit_py.store.dead_letter_store import DeadLetterStore
 from conduit_py.store.letter_table import QueuedLetter, SettledLetter
 from conduit_py.store.stored_letter import StoredLetter, remaining_letters
@@ -36,6 +39,17 @@ class Entry(NamedTuple):
     votes: int
     chain: list[ProcessorNode]
     fan_out: FanOut
+
+
+class ReplayEntry(SourceConnector[Options]):
+    """Stands for a source that is read elsewhere: nothing is read here, but its dead letters are replayed from here."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source = source
+
+    def read(self, n: int) -> list[Record]:
+        raise NotImplementedError("only dead letters come in here")
 
 
 class Replay:

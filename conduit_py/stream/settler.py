@@ -168,7 +168,7 @@ class Settler:
         for each in ranges:
             counted = 0
             for letter in each.nacks:
-                before = each.records_before(letter.message.sequence) + letter.offset
+                before = each.records_before(letter.message.sequence) + letter.record_index
                 # Several pieces of one record are one outcome.
                 if before >= counted:
                     self._nack_window.ack(before - counted)

@@ -28,7 +28,7 @@ from conduit_py.stream.node_context import NodeContext
 from conduit_py.stream.plugin_calls import PluginCaller
 from conduit_py.stream.processor_node import ProcessorNode, run_deferring, run_processors
 from conduit_py.stream.reader import ReadBuffer, Reader
-from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay
+from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
 from conduit_py.stream.settler import Settler
 from conduit_py.stream.shard_progress import ShardProgress
 from conduit_py.stream.signal import Signal
@@ -87,7 +87,7 @@ class Wiring:
                 self._make_processor(node, node.declared)
         for node in nodes:
             if isinstance(node.declared, Source):
-                if node.declared.letters_of is None:
+                if not isinstance(node.declared.connector, ReplayEntry):
                     self._add_source(node, node.declared)
             elif isinstance(node.declared, Destination):
                 self._add_destination(node, node.declared)
@@ -213,8 +213,8 @@ class Wiring:
     def _entry_nodes(self) -> dict[str, Node]:
         """The node at which letters of each node come in: mostly itself."""
         nodes = self._graph.nodes
-        stands_for = {id: each.declared.letters_of for id, each in nodes.items() if isinstance(each.declared, Source)}
-        return nodes | {other: nodes[id] for id, other in stands_for.items() if other is not None}
+        connectors = {id: each.declared.connector for id, each in nodes.items() if isinstance(each.declared, Source)}
+        return nodes | {each.source: nodes[id] for id, each in connectors.items() if isinstance(each, ReplayEntry)}
 
     def _entry(self, node: Node) -> tuple[list[ProcessorNode], FanOut]:
         """The way into a node that does not lead through the one before it; behind it, for a source."""

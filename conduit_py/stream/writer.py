@@ -6,14 +6,13 @@ from typing import Any
 import trio
 
 from conduit_py.batch import Batch, Span
-from conduit_py.bundle import Bundle, count_of
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import RecordRefused, RunError, TransientError
-from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.inspect.tap import Look
 from conduit_py.pipeline import Destination
-from conduit_py.sdk.destination import AckMode, PieceRefused, refusal_text
+from conduit_py.record import count_records
+from conduit_py.sdk.destination import AckMode, refusal_text
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import WaitReason
@@ -38,7 +37,7 @@ class Writer:
         self._context = context
         self._node = context.node
         self._when = declared.when
-        self._asked_before = declared.asked_before
+        self._adapter = declared.write_adapter
         self._retry = declared.retry
         # In a transaction what was written becomes durable when the destination is staged.
         self._staged = context.commit.stages(declared.connector)
@@ -99,13 +98,13 @@ class Writer:
 
     async def _write_unseen(self, batch: Batch) -> None:
         ledger = self._context.ledgers[batch.span.source]
-        if self._when is not None and (not self._asked_before or batch.span.source == DEAD_LETTERS):
+        if self._when is not None and (self._adapter is None or self._adapter.asks_when(batch)):
             batch = self._matching(batch, ledger)
         if not batch.records:
             return
         if self._ack_reader is not None:
             self._ack_reader.expect(batch)
-        given = count_of(batch.records)
+        given = count_records(batch.records)
         batch, refused = await self._write_with_retries(batch)
         reach("writer.after_write")
         self._meter.records += given - len(refused)
@@ -144,12 +143,10 @@ class Writer:
     async def _call_write(self, batch: Batch) -> Any:
         try:
             with self._meter.timing(self._meter.calls):
-                if type(batch.records[0]) is Bundle:
-                    return await self._calls("take", [record.payload.after for record in batch])
+                if self._adapter is not None:
+                    return await self._adapter.write(self._calls, shallow_copy(batch))
                 return await self._calls("write", shallow_copy(batch))
         except RecordRefused as error:
-            if type(batch.records[0]) is Bundle:
-                raise PieceRefused(error.message, suggestion=error.suggestion) from error
             return dict.fromkeys(range(len(batch)), refusal_text(error))
 
     def _matching(self, batch: Batch, ledger: Ledger) -> Batch:

@@ -24,7 +24,7 @@ from conduit_py.sdk.arrow import fit_to_schema
 
 
 class DestinationOptions(sdk.Options):
-    """What a user may say to the Delta destination."""
+    """Options of the Delta destination."""
 
     path: str = Field(min_length=1, description='the table: a folder, or a URL such as "s3://bucket/orders"')
     columns: dict[str, str] | None = Field(
@@ -61,7 +61,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     acks: ClassVar[AckMode] = AckMode.FLUSH
 
     _application: str | None = None
-    """In an exactly-once pipeline: by which name the table knows it."""
+    """In an exactly-once pipeline: its application id in the table."""
 
     def open(self) -> None:
         self._storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}
@@ -75,7 +75,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
             self.apply(intent)
-        # The name of a pipeline may have characters in it that file systems do not take.
+        # A hash, because the name of a pipeline may have characters that file systems refuse.
         folder = f"_conduit/{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}"
         with _errors(self.options.path):
             for file in self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
@@ -83,7 +83,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
                 if (stage := _STAGED.fullmatch(file.base_name)) and int(stage[1]) <= fence:
                     self._files.delete_file(file.path)
         self._application = f"conduit-py/{owner}"
-        # A zombie's stages have a lower fence in their name: never committed, they are never applied.
+        # A zombie stages under a lower fence. Never committed, those files are never applied.
         self._folder, self._fence, self._count = folder, fence, 0
 
     def write(self, batch: Batch) -> dict[int, str]:
@@ -123,7 +123,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
                     self._files.delete_file(name)
 
     def teardown(self) -> None:
-        """There is nothing to release: every file is closed when it is written."""
+        """Nothing to release: every file is closed after it is written."""
 
     @property
     def _lenient(self) -> bool:
@@ -146,7 +146,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         )
 
     def _stage_rows(self) -> None:
-        """Write what is gathered where no reader of the table looks: names that begin with an underscore."""
+        """Write what is buffered under a name with an underscore, where no reader of the table looks."""
         rows, self._rows = self._rows, []
         if not rows:
             return
@@ -164,7 +164,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             self._settle([*_added(self._files.open_input_file(log).read()), log])
 
     def _settle(self, names: Sequence[str]) -> None:
-        """Object stores make a file durable when it is closed; folders of this machine must be told to."""
+        """Sync local files. Object stores make a file durable when it is closed."""
         root = urlsplit(self._table.table_uri)
         if root.scheme not in ("", "file"):
             return
@@ -178,7 +178,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
 
 _STAGED = re.compile(r"(\d{12})-\d{9}-\d{6}\.parquet")
-_NO_FIELDS = "payload.after is no structured data, so it has no fields to write"
+_NO_FIELDS = "payload.after is not structured, so it has no fields to write"
 
 
 class _Add(msgspec.Struct):
@@ -201,7 +201,7 @@ def _parse_columns(columns: dict[str, str]) -> Schema:
         return Schema.from_json(msgspec.json.encode({"type": "struct", "fields": fields}).decode())
     except (DeltaError, ValueError) as error:
         raise FatalError(
-            f"`columns` cannot be understood: {error}",
+            f"`columns` cannot be parsed: {error}",
             suggestion='types are "string", "long", "integer", "double", "boolean", "date", "timestamp", '
             '"decimal(10,2)", "binary"',
         ) from error
@@ -209,7 +209,7 @@ def _parse_columns(columns: dict[str, str]) -> Schema:
 
 @contextmanager
 def _errors(path: str) -> Iterator[None]:
-    """Say of what the store or the table does not do whose fault it is."""
+    """Raise errors of the store as TransientError, those of the table as FatalError."""
     try:
         yield
     except (CommitFailedError, OSError) as error:

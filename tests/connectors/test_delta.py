@@ -147,7 +147,7 @@ def test_a_table_can_be_in_an_object_store(s3_server: str) -> None:
     ("options", "why"),
     [
         ({}, "there is no Delta table at"),
-        ({"columns": {"n": "number"}}, "`columns` cannot be understood"),
+        ({"columns": {"n": "number"}}, "`columns` cannot be parsed"),
         ({"columns": {"n": "long"}, "partition_by": ["x"]}, "x"),
     ],
 )
@@ -166,7 +166,7 @@ KILLED = """
 import os, signal
 from pathlib import Path
 from conduit_connectors import delta, file
-from conduit_py import Destination, Pipeline, Source, Transaction
+from conduit_py import Destination, Pipeline, Source, TransactionLimits
 
 folder = Path(os.environ["FOLDER"])
 
@@ -187,7 +187,7 @@ pipeline = Pipeline(
     sources=[Source("in", file.Source(path=folder / "in.jsonl", format="json"), batch_size=20)],
     destinations=[Destination("table", Killed(path=str(folder / "table"), columns={"n": "long"}))],
     delivery="exactly_once",
-    transaction=Transaction(max_records=40),
+    transaction=TransactionLimits(max_records=40),
 )
 """
 

@@ -75,7 +75,7 @@ def test_a_job_that_begins_too_late_fails_so_that_nobody_waits_for_it() -> None:
     jobs.close()
     jobs.begin(LOAD, nothing)
 
-    with pytest.raises(TransientError, match="closed before a job of it began"):
+    with pytest.raises(TransientError, match="closed before its job started"):
         jobs.await_oldest()
 
 

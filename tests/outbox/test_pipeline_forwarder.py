@@ -303,11 +303,11 @@ def test_check_and_describe_say_what_is_promised_at_each_target() -> None:
 
 
 def test_executors_of_spark_have_no_outbox_and_the_driver_has() -> None:
-    cut = PipelineSplit(compile_pipeline(pipeline(1, {"mail": counted()})))
-    executed = compile_pipeline(cut.executed()).pipeline
+    split = PipelineSplit(compile_pipeline(pipeline(1, {"mail": counted()})))
+    executed = compile_pipeline(split.executor_pipeline()).pipeline
 
     assert (executed.delivery, executed.outbox) == ("at_least_once", {})
-    assert list(cut.graph.pipeline.outbox) == ["mail"]
+    assert list(split.graph.pipeline.outbox) == ["mail"]
 
 
 def test_an_outbox_that_changes_is_a_difference_and_one_that_does_not_is_none(tmp_path: Path) -> None:

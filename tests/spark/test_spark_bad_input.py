@@ -178,7 +178,7 @@ async def test_a_module_that_executors_do_not_have_is_named(
     error = error_of(await world.run(world.pipeline(only_on_the_driver.same)))
 
     assert error.code == "run.fatal"
-    assert "the pipeline cannot be made on executor" in error.message
+    assert "the pipeline cannot be built on executor" in error.message
     assert "No module named 'only_on_the_driver'" in error.message
     assert error.suggestion == "install there what is installed here, for example with spark.archives"
 

@@ -133,7 +133,7 @@ async def test_a_child_that_ends_by_itself_is_told_with_its_exit_code_and_last_w
     assert state.status is Status.DEGRADED
     assert state.error is not None
     assert state.error.message == (
-        "the process in which made runs on Spark ended by itself with exit code 3; it said last: cannot go on"
+        "the process in which made runs on Spark ended by itself with exit code 3; its last line was: cannot go on"
     )
     assert await store.state("made") == state
 
@@ -180,7 +180,7 @@ async def test_a_child_that_does_not_answer_is_told_of_and_killed_by_force(tmp_p
         supervisor.stop()
         supervisor.force()
 
-    assert seen.blocked_on == "a word from its process, which has been silent for 5 s"
+    assert seen.blocked_on == "its process, which has sent nothing for 5 s"
     assert (supervisor.state.status, supervisor.state.error) == (Status.STOPPED, None)
     assert not alive(number)
 

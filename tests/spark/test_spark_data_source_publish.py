@@ -180,9 +180,9 @@ def test_a_record_is_the_same_after_it_was_a_row() -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"after": b"torn", "refused": "not valid JSON"}, "could not understand it: not valid JSON"),
+        ({"after": b"torn", "refused": "not valid JSON"}, "could not parse it: not valid JSON"),
         ({"after": "torn"}, "not valid JSON"),
-        ({"after": "[1]"}, "after is JSON, but no object"),
+        ({"after": "[1]"}, "after is JSON but not an object"),
         ({"after": None, "operation": "upsert"}, "operation must be one of create, update, delete, snapshot"),
         ({"after": None, "metadata": {"a": None}}, "metadata must map text to text"),
     ],

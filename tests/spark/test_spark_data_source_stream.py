@@ -164,6 +164,6 @@ def test_a_driver_that_is_killed_loses_and_repeats_nothing(tmp_path: Path, spark
 
     assert numbers(out) == list(range(30_000))
     told = (tmp_path / "error").read_text()
-    assert "the connector cannot be made on executor" in told
+    assert "the connector cannot be built on executor" in told
     assert "there is no source plugin 'elsewhere'" in told
     assert "What to do: install there what is installed on the driver" in told

@@ -340,7 +340,7 @@ def test_a_path_that_cannot_be_written_is_told_at_once(
 
 def test_columns_that_are_no_sql_are_told_at_once(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     destination = Destination(path=str(tmp_path), columns="n NUMBER(", **spark_options).fresh()
-    with pytest.raises(FatalError, match="cannot be understood"):
+    with pytest.raises(FatalError, match="cannot be parsed"):
         destination.open()
     trio.run(destination.teardown)
 

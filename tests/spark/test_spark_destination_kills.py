@@ -22,7 +22,7 @@ PIPELINE = """
 import os, signal
 from pathlib import Path
 from conduit_connectors import spark
-from conduit_py import Destination, Pipeline, Source, Transaction
+from conduit_py import Destination, Pipeline, Source, TransactionLimits
 
 folder = Path(os.environ["FOLDER"])
 quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -55,7 +55,7 @@ pipeline = Pipeline(
     sources=[Source("in", spark.Source(function=numbers, stage=folder / "stage", **at), batch_size=200)],
     destinations=[Destination("files", files), Destination("table", table)],
     delivery="exactly_once",
-    transaction=Transaction(max_records=400),
+    transaction=TransactionLimits(max_records=400),
 )
 """
 

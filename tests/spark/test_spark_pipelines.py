@@ -27,7 +27,7 @@ CAPTURED: Any = {"capture_stdout": True, "capture_stderr": True}
 DOUBLING = """
 from conduit_connectors import file, spark
 from conduit_py import DeadLetters, Destination, Pipeline, Source, processor
-from conduit_py.pipeline_settings import Transaction
+from conduit_py.pipeline_settings import TransactionLimits
 
 FOLDER, DELIVERY, OPTIONS = {folder!r}, {delivery!r}, {options!r}
 
@@ -46,7 +46,7 @@ pipeline = Pipeline(
     destinations=[Destination("out", lake)],
     dead_letters=DeadLetters(file.Destination(path=f"{{FOLDER}}/dead.jsonl")),
     delivery=DELIVERY,
-    transaction=Transaction(max_records=300) if DELIVERY == "exactly_once" else None,
+    transaction=TransactionLimits(max_records=300) if DELIVERY == "exactly_once" else None,
 )
 """
 

@@ -223,7 +223,7 @@ def test_text_of_a_database_is_no_order(spark: SparkSession, spark_options: Opti
     options = derby | {"dbtable": "(VALUES ('a'), ('b')) AS t(k)"}
     source = Source(mode="keyed", key=["K"], format="jdbc", options=options, **spark_options)
 
-    with pytest.raises(FatalError, match="may order text otherwise"):
+    with pytest.raises(FatalError, match="may order text differently"):
         read(source)
 
 

@@ -145,7 +145,7 @@ def test_without_its_checkpoint_a_stream_does_not_begin_again_by_itself(
     source = opened(stream, second[0].position)
     rest = source.read(10)
     source.ack([record.position for record in rest])
-    with pytest.raises(FatalError, match=r"Spark runs batch 0 of .* after batch 1: its checkpoint was put back"):
+    with pytest.raises(FatalError, match=r"Spark runs batch 0 of .* after batch 1: an older checkpoint was restored"):
         source.read(1)
     trio.run(source.teardown)
     (checkpoint / "metadata").unlink()
@@ -187,7 +187,7 @@ def test_what_is_no_stream_is_told(tmp_path: Path, spark: SparkSession, spark_op
         return session.range(3)
 
     for given, why in (
-        ({"function": rows}, "rows is no stream"),
+        ({"function": rows}, "rows is not a stream"),
         ({"format": "parquet", "path": str(tmp_path)}, "cannot be read: .*[Ss]chema"),
         ({"format": "no_such_format"}, "no_such_format"),
     ):

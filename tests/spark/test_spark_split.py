@@ -1,11 +1,10 @@
-"""Where a pipeline is cut between executors and the driver, and that the halves together do what the whole does.
+"""Where a pipeline is split between executors and the driver, and that the halves together do what the whole does.
 
 No Spark is needed: the half of the executors runs here, part by part, as a task would run it.
 """
 
 import random
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import trio
@@ -16,9 +15,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from conduit_py import DeadLetters, Destination, Pipeline, Processor, Record, Source
-from conduit_py.graph.compile import compile_pipeline
+from conduit_py.batch import Batch, Span
+from conduit_py.graph.compile import DEAD_LETTERS, compile_pipeline
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.spark.engine.outcome_decoder import boundary_decoder, outcome_decoders
 from conduit_py.spark.engine.split import PipelineSplit
 from conduit_py.spark.engine.task import TaskInput, carry_records, run_task
 from conduit_py.status import Status
@@ -43,25 +42,25 @@ def pipeline(
     )
 
 
-def cut(whole: Pipeline) -> PipelineSplit:
+def split(whole: Pipeline) -> PipelineSplit:
     return PipelineSplit(compile_pipeline(whole))
 
 
 class TestWhere:
-    def test_without_state_all_processors_are_on_executors_and_destinations_are_the_exits(self) -> None:
-        made = cut(pipeline([plain, Processor("b", plain)], one={"after": "in"}, two={"processors": [plain]}))
+    def test_without_state_all_processors_are_on_executors_and_destinations_are_the_boundaries(self) -> None:
+        made = split(pipeline([plain, Processor("b", plain)], one={"after": "in"}, two={"processors": [plain]}))
 
         assert (made.executors, made.driver) == (["plain", "b", "two:plain"], [])
-        assert made.exits == [("one", ["in"]), ("two", ["in"])]
+        assert made.boundaries == [("one", ["in"]), ("two", ["in"])]
 
     def test_a_processor_with_state_and_all_behind_it_are_on_the_driver(self) -> None:
-        made = cut(pipeline([Processor("before", plain), counting, Processor("behind", plain)]))
+        made = split(pipeline([Processor("before", plain), counting, Processor("behind", plain)]))
 
         assert (made.executors, made.driver) == (["before"], ["counting", "behind"])
-        assert made.exits == [("counting", ["in"])]
+        assert made.boundaries == [("counting", ["in"])]
 
     def test_a_branch_without_state_stays_on_executors(self) -> None:
-        made = cut(
+        made = split(
             pipeline(
                 [Processor("shared", plain), Processor("stateful", counting), Processor("free", plain, after="shared")],
                 counted={"after": "stateful"},
@@ -70,25 +69,25 @@ class TestWhere:
         )
 
         assert (made.executors, made.driver) == (["shared", "free"], ["stateful"])
-        assert made.exits == [("rest", ["in"]), ("stateful", ["in"])]
+        assert made.boundaries == [("rest", ["in"]), ("stateful", ["in"])]
 
     def test_a_processor_of_a_source_cuts_the_line_behind_it_for_all_sources(self) -> None:
-        made = cut(pipeline([plain], sources={"a": [Processor("x", plain), counting], "b": [Processor("y", plain)]}))
+        made = split(pipeline([plain], sources={"a": [Processor("x", plain), counting], "b": [Processor("y", plain)]}))
 
         assert (made.executors, made.driver) == (["a:x", "b:y"], ["a:counting", "plain"])
-        assert made.exits == [("a:counting", ["a"]), ("plain", ["b"])]
+        assert made.boundaries == [("a:counting", ["a"]), ("plain", ["b"])]
 
     def test_a_processor_of_a_destination_cuts_its_chain_alone(self) -> None:
-        made = cut(pipeline([plain], one={}, two={"processors": [Processor("x", plain), counting]}))
+        made = split(pipeline([plain], one={}, two={"processors": [Processor("x", plain), counting]}))
 
         assert (made.executors, made.driver) == (["plain", "two:x"], ["two:counting"])
-        assert made.exits == [("one", ["in"]), ("two:counting", ["in"])]
+        assert made.boundaries == [("one", ["in"]), ("two:counting", ["in"])]
 
     def test_a_destination_may_be_given_records_from_both_sides(self) -> None:
-        made = cut(pipeline(sources={"a": [counting], "b": []}))
+        made = split(pipeline(sources={"a": [counting], "b": []}))
 
-        assert made.exits == [("out", ["b"]), ("a:counting", ["a"])]
-        assert made.executed().destinations[0].when is None
+        assert made.boundaries == [("out", ["b"]), ("a:counting", ["a"])]
+        assert made.executor_pipeline().destinations[0].when is None
 
 
 class TestTheHalves:
@@ -102,15 +101,18 @@ class TestTheHalves:
             out={"processors": [plain], "when": odd},
             early={"after": "plain", "when": odd},
         )
-        made = cut(whole)
-        executed = compile_pipeline(made.executed())
-        driven = compile_pipeline(made.driven(partial(outcome_decoders, stops=False), boundary_decoder))
+        made = split(whole)
+        executed = compile_pipeline(made.executor_pipeline())
+        driven = compile_pipeline(made.driver_pipeline(lambda source: source.connector))
 
         ours = {id for id in compile_pipeline(whole).nodes if id not in ("a", "b")}
         assert [id for id in executed.nodes if id not in ("a", "b")] == ["a:plain", "plain", "early", "tally"]
         assert [id for id in driven.nodes if id in ours] == ["tally", "plain-2", "out:plain", "out", "early"]
-        assert [each.when for each in made.executed().destinations] == [odd, None]
-        assert {each.id: each.asked_before for each in driven.pipeline.destinations} == {"early": True, "out": False}
+        assert [each.when for each in made.executor_pipeline().destinations] == [odd, None]
+        read, replayed = (Batch.whole(Span("p", source, 0, [b"0"]), [Record()]) for source in ("a", DEAD_LETTERS))
+        adapters = {each.id: each.write_adapter for each in driven.pipeline.destinations}
+        asked = {id: [each.asks_when(read), each.asks_when(replayed)] for id, each in adapters.items() if each}
+        assert asked == {"early": [False, True], "out": [True, True]}
         assert all(each.when is odd for each in driven.pipeline.destinations)
         tally = driven.nodes["tally"].declared
         assert isinstance(tally, Processor)
@@ -119,24 +121,24 @@ class TestTheHalves:
     def test_the_whole_is_left_as_it_was(self) -> None:
         whole = pipeline([plain, counting], sources={"a": [plain]})
         before = [vars(each).copy() for each in (*whole.sources, *whole.processors, *whole.destinations)]
-        made = cut(whole)
-        made.executed()
-        made.driven(partial(outcome_decoders, stops=False), boundary_decoder)
+        made = split(whole)
+        made.executor_pipeline()
+        made.driver_pipeline(lambda source: source.connector)
 
         assert [vars(each) for each in (*whole.sources, *whole.processors, *whole.destinations)] == before
 
     def test_ids_that_are_taken_are_left_to_the_user(self) -> None:
-        whole = pipeline([Processor("receipt-0", counting)], sources={"a": [Processor("executors", counting)]})
+        whole = pipeline([Processor("boundary-0", counting)], sources={"a": [Processor("executors", counting)]})
 
-        driven = compile_pipeline(cut(whole).driven(partial(outcome_decoders, stops=False), boundary_decoder))
+        driven = compile_pipeline(split(whole).driver_pipeline(lambda source: source.connector))
 
         assert list(driven.nodes) == [
             "a",
             "a:executors-",
             "a:executors--letters",
-            "receipt---0",
+            "boundary---0",
             "a:executors",
-            "receipt-0",
+            "boundary-0",
             "out",
         ]
 
@@ -173,20 +175,17 @@ async def run(pipeline: Pipeline, store: MemoryStore) -> Outcome:
 
 async def run_in_halves(whole: Pipeline, records: dict[str, list[Any]], part_size: int, store: MemoryStore) -> Outcome:
     made = PipelineSplit(compile_pipeline(whole))
-    executed = made.executed()
-    for source in executed.sources:
-        source.connector = None  # The driver reads, as it does where a source cannot be split.
-    driven = made.driven(partial(outcome_decoders, stops=False), boundary_decoder)
-    for source in driven.sources:
-        outcomes: list[Record] = []
-        read = [Record.of(payload, position=b"memory:1:%d" % at) for at, payload in enumerate(records[source.id])]
+    # The driver reads, as it does where a source cannot be split.
+    executed = made.executor_pipeline(source=lambda _: None)
+    outcomes: dict[str, list[Record]] = {source.id: [] for source in whole.sources}
+    for id, mine in outcomes.items():
+        read = [Record.of(payload, position=b"memory:1:%d" % at) for at, payload in enumerate(records[id])]
         for start in range(0, len(read), part_size):
-            part = TaskInput(source.id, carried=carry_records(read[start : start + part_size], {}))
+            part = TaskInput(id, carried=carry_records(read[start : start + part_size], {}))
             done = await run_task(executed, part)
             assert done.broken is None
-            outcomes += [Record.of(each) for each in done.outcomes]
-        source.connector = memory.Source(records=outcomes)
-    return await run(driven, store)
+            mine += [Record.of(each) for each in done.outcomes]
+    return await run(made.driver_pipeline(lambda source: memory.Source(records=outcomes[source.id])), store)
 
 
 @settings(max_examples=40)

@@ -5,7 +5,6 @@ No Spark is needed: the half of the executors runs here, part by part, as a task
 
 import random
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Delivery
 from conduit_py.sdk.destination import Refusals
 from conduit_py.sdk.source import Reading
-from conduit_py.spark.engine.outcome_decoder import boundary_decoder, outcome_decoders
 from conduit_py.spark.engine.split import PipelineSplit
 from conduit_py.spark.engine.task import TaskInput, carry_records, run_task
 from conduit_py.status import Status
@@ -118,21 +116,17 @@ async def left_by(pipeline: Pipeline, store: MemoryStore, outs: dict[str, Counte
 async def in_halves(whole: Pipeline, records: dict[str, list[Any]], part_size: int, world: World) -> Pipeline:
     """The half of the driver, with sources that give what executors made of the records."""
     made = PipelineSplit(compile_pipeline(whole))
-    executed = made.executed()
-    for source in executed.sources:
-        source.connector = None
-    driven = made.driven(partial(outcome_decoders, stops=False), boundary_decoder)
-    for source in (each for each in driven.sources if each.letters_of is None):
-        outcomes: list[Record] = []
-        read = [Record.of(payload, position=b"memory:1:%d" % at) for at, payload in enumerate(records[source.id])]
+    executed = made.executor_pipeline(source=lambda _: None)
+    outcomes: dict[str, list[Record]] = {source.id: [] for source in whole.sources}
+    for id, mine in outcomes.items():
+        read = [Record.of(payload, position=b"memory:1:%d" % at) for at, payload in enumerate(records[id])]
         for start in range(0, len(read), part_size):
             now = read[start : start + part_size]
             refused = {at: "unreadable" for at, each in enumerate(now) if world.unreadable(each)}
-            done = await run_task(executed, TaskInput(source.id, carried=carry_records(now, refused)))
+            done = await run_task(executed, TaskInput(id, carried=carry_records(now, refused)))
             assert done.broken is None
-            outcomes += [Record.of(each) for each in done.outcomes]
-        source.connector = memory.Source(records=outcomes)
-    return driven
+            mine += [Record.of(each) for each in done.outcomes]
+    return made.driver_pipeline(lambda source: memory.Source(records=outcomes[source.id]))
 
 
 async def three_runs(world: World, sources: list[str], below: list[int], part_size: int | None = None) -> list[Outcome]:

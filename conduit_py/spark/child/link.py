@@ -16,7 +16,7 @@ from conduit_py.stream.meter import Progress
 Inbound = TypeVar("Inbound")
 
 FRAME_MAX = 1024 * 1024 * 1024
-"""No message is larger: one that claims to be is not ours."""
+"""The size limit of a message. A larger length means that the peer is not ours."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ _KINDS = _kinds(ConduitError)
 
 
 class StartPipeline(msgspec.Struct, frozen=True, tag=True):
-    """The first message, from the server: what to run, and with what to import it."""
+    """The first message, from the server: the pickled pipeline, and `sys.path` to import it with."""
 
     pipeline: bytes
     recovery: str
@@ -65,18 +65,18 @@ class StartPipeline(msgspec.Struct, frozen=True, tag=True):
 
 
 class StopPipeline(msgspec.Struct, frozen=True, tag=True):
-    """From the server: end gracefully or, with `force`, at once. Repeated when more is wanted than before."""
+    """From the server: stop gracefully or, with `force`, at once. Sent again when the request becomes stronger."""
 
     by: Stopper
     force: bool
 
 
 class LettersQueued(msgspec.Struct, frozen=True, tag=True):
-    """From the server: dead letters of the pipeline were queued to be sent again."""
+    """From the server: dead letters of the pipeline were queued for replay."""
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """From the server: what came of a call. A change is durable when this is sent."""
+    """From the server: the result of a call. A change is durable before this is sent."""
 
     number: int
     result: bytes = b""
@@ -84,7 +84,7 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class StoreCall(msgspec.Struct, frozen=True, tag=True):
-    """From the child: something that is wanted of the store."""
+    """From the child: a call of the store."""
 
     number: int
     name: str
@@ -92,14 +92,14 @@ class StoreCall(msgspec.Struct, frozen=True, tag=True):
 
 
 class ProgressReport(msgspec.Struct, frozen=True, tag=True):
-    """From the child, several times a second: how it gets on."""
+    """From the child, several times a second: the state and progress of the pipeline."""
 
     state: PipelineState
     progress: Progress
 
 
 class PipelineEnded(msgspec.Struct, frozen=True, tag=True):
-    """The last message, from the child: how the pipeline ended, or why it could not begin."""
+    """The last message, from the child: how the pipeline ended, or why it could not start."""
 
     state: PipelineState | None = None
     progress: Progress | None = None
@@ -125,19 +125,19 @@ class ChildLink(Generic[Inbound]):
         self._sending = trio.Lock()
         self._received = bytearray()
         self.ended = False
-        """Whether the other side is known to be gone."""
+        """Whether the peer has closed the connection."""
 
     async def send(self, message: ToChild | ToServer) -> None:
-        """Send a message. Raises trio.BrokenResourceError when the other side is gone."""
+        """Send a message. Raises trio.BrokenResourceError when the peer is gone."""
         data = msgspec.msgpack.encode(message)
         assert len(data) <= FRAME_MAX, f"a message of {len(data)} bytes"
         async with self._sending:
-            # Half a message would make nonsense of all that follow.
+            # After half a message the peer would misread all that follow.
             with trio.CancelScope(shield=True):
                 await self._stream.send_all(_LENGTH.pack(len(data)) + data)
 
     async def receive(self) -> Inbound | None:
-        """The next message; None when the other side is gone."""
+        """The next message; None when the peer is gone."""
         try:
             head = await self._exactly(_LENGTH.size)
             body = head and await self._exactly(_LENGTH.unpack(head)[0])
@@ -165,5 +165,5 @@ _LENGTH = struct.Struct(">I")
 
 
 def fault_of(error: Exception) -> Fault:
-    """Whatever was raised, as something that can be told."""
+    """Any exception in its wire form."""
     return Fault.of(error) if isinstance(error, ConduitError) else Fault("internal", safe_text(describe(error)))

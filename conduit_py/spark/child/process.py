@@ -24,17 +24,17 @@ EXIT_SECONDS = 2.0
 CHATTER = (
     "WARNING: Using incubator", "Setting default log level", "To adjust logging", "Setting Spark log level", "\tat ",
 )  # fmt: skip
-"""What Java says at every start, and after every error."""
+"""How lines begin that Java prints at every start and after every error."""
 
 
 class ProcessLost(TransientError):
-    """The process of a pipeline ended before the pipeline had: it was killed, or Java or Python gave up."""
+    """The process of a pipeline ended before the pipeline did: it was killed, or Java or Python crashed."""
 
     code = "process.lost"
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """A line of the child's log, as it travels on its stderr."""
+    """A line of the child's log, as JSON on its stderr."""
 
     level: int
     logger: str
@@ -44,19 +44,19 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class ChildProcess:
-    """A process that does not outlive the block that it was started for, nor does anything that it started."""
+    """A child process. Neither it nor anything that it started outlives the `start_child` block."""
 
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
         here, there = socket.socketpair()
-        # From this thread, which lives as long as the server: what a thread has started is killed when it ends.
+        # Started from this thread, which lives as long as the server: PDEATHSIG fires when the starting thread ends.
         with there:
             self._process = subprocess.Popen(
-                # -P: a file of the working directory must not take the place of a module.
+                # -P: a file in the working directory must not shadow a module.
                 [sys.executable, "-P", "-m", "conduit_py.spark.child.program", str(there.fileno()), str(os.getpid())],
                 pass_fds=(there.fileno(),),
                 stderr=subprocess.PIPE,
-                # A group of its own: Ctrl-C is for the server, and Java can be ended with it.
+                # A process group of its own: Ctrl-C goes to the server alone, and Java can be killed with it.
                 start_new_session=True,
             )
         here.setblocking(False)
@@ -68,27 +68,27 @@ class ChildProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """End it at once, with everything that it started."""
-        # It was not waited for yet, so nothing else can have its number.
+        """Kill it at once, with everything that it started."""
+        # It was not waited for yet, so its pid cannot have been reused.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _runs(self) -> bool:
-        # Without waiting for it, or its number could go to another process, which `kill` would hit.
+        # WNOWAIT: once it is waited for, its pid may be reused, and `kill` would hit another process.
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
 
     def loss_error(self) -> ProcessLost:
-        """Why it is gone; once it is."""
+        """The error that says how the process ended. Only after `reap`."""
         code = self._process.returncode
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
-        last = f"; it said last: {self._last_words[-1]}" if self._last_words else ""
+        last = f"; its last line was: {self._last_words[-1]}" if self._last_words else ""
         return ProcessLost(
             f"the process in which {self._pipeline} runs on Spark {how}{last}",
-            suggestion="look at the log for what it said before; out of memory is the usual reason for SIGKILL",
+            suggestion="see the lines before it in the log; the usual reason for SIGKILL is that memory ran out",
         )
 
     async def relay_log(self) -> None:
-        """Log what it logs, and what Java says, until it is gone."""
+        """Log what it logs and what Java prints, until it has ended."""
         assert self._process.stderr is not None
         stream = trio.lowlevel.FdStream(os.dup(self._process.stderr.fileno()))
         async with stream:
@@ -115,7 +115,7 @@ class ChildProcess:
             self._last_words.append(text)
 
     async def reap(self) -> None:
-        """Kill what is left of it and wait until it is gone. One that is about to end may, to say how."""
+        """Kill what is left of it and wait until it is gone. One about to end gets a moment, for its exit code."""
         with trio.CancelScope(shield=True):
             with trio.move_on_after(EXIT_SECONDS):
                 while self._runs():  # noqa: ASYNC110 - the end of a process sets no event
@@ -129,7 +129,7 @@ class ChildProcess:
 
 @asynccontextmanager
 async def start_child(pipeline: str) -> AsyncIterator[ChildProcess]:
-    """A process for a pipeline. Outside of the block there is none, so two never run the same pipeline."""
+    """A process for a pipeline, for as long as the block runs: two processes never run the same pipeline."""
     try:
         child = ChildProcess(pipeline)
     except OSError as error:
@@ -140,12 +140,12 @@ async def start_child(pipeline: str) -> AsyncIterator[ChildProcess]:
             yield child
         finally:
             await child.reap()
-            # Workers of Spark's may have the log open a moment longer.
+            # Python workers of Spark may keep stderr open a moment longer.
             nursery.cancel_scope.deadline = trio.current_time() + LOG_SECONDS
 
 
 async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
-    """Whole lines; one that is endless is cut."""
+    """Whole lines; one longer than LINE_MAX is cut."""
     held = bytearray()
     while more := await stream.receive_some(LINE_MAX):
         held += more

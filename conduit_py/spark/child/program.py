@@ -1,7 +1,7 @@
 """The program that runs one pipeline on Spark for a server: `python -m conduit_py.spark.child.program SOCKET SERVER`.
 
-Everything that it knows comes from the server, and everything that must last goes there. When the server is
-gone there is nobody to make anything durable, so it ends at once.
+The server sends the pipeline and keeps all durable state. Without the server nothing can be made durable, so the
+program ends at once when the server is gone.
 """
 
 import ctypes
@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.pipeline import Pipeline, derive
 from conduit_py.safe_text import safe_text
 from conduit_py.spark.child.link import (
     TO_CHILD,
@@ -42,13 +43,13 @@ def main() -> NoReturn:
     descriptor, server = int(sys.argv[1]), int(sys.argv[2])
     _die_with(server)
     trio.run(_run, socket.socket(fileno=descriptor))
-    # Without waiting for threads that were left behind: what they do is of no use any more.
+    # Not sys.exit, which would wait for abandoned threads.
     sys.stdout.flush()
     os._exit(0)
 
 
 def _die_with(server: int) -> None:
-    """Have the operating system kill this process with its server, where it can: a loop that is stuck hears nothing."""
+    """Have the operating system kill this process with its server, where it can: a stuck event loop notices nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != server:
@@ -85,8 +86,8 @@ def _supervisor(begin: StartPipeline, store: ChildStore) -> Supervisor:
     sys.path[:] = begin.path
     from pyspark import cloudpickle
 
-    pipeline = cloudpickle.loads(begin.pipeline)
-    pipeline.settings = pipeline.settings.model_copy(update={"recovery": recovery_in(begin)})
+    sent: Pipeline = cloudpickle.loads(begin.pipeline)
+    pipeline = derive(sent, settings=sent.settings.model_copy(update={"recovery": recovery_in(begin)}))
     if pipeline.spark is None:
         return Supervisor(pipeline, store)
     from conduit_py.spark.engine.supervisor import spark_supervisor
@@ -102,7 +103,7 @@ async def _listen(link: ChildLink[ToChild], store: ChildStore, supervisor: Super
             store.letters.notice()
         elif isinstance(message, StopPipeline):
             (supervisor.force if message.force else supervisor.stop)(message.by)
-    # The server is gone. Java ends when this process does.
+    # Invariant C3: the server is gone. Java ends when this process does.
     os._exit(1)
 
 
@@ -121,7 +122,7 @@ def _log_to_stderr(*, debug: bool) -> None:
 
 
 class _Lines(logging.Formatter):
-    """A line that the server reads, and logs as its own."""
+    """Formats a record as a LogLine, which the server logs as its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         traceback = self.formatException(record.exc_info) if record.exc_info else None

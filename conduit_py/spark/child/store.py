@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class ChildStore(Store):
-    """Has the server do what is asked of the store, and returns when the server has: durable is durable there.
+    """Calls the server's store, and returns when the server has done it (invariant C1).
 
-    When the server is gone nothing can be made durable any more: calls raise StateFailed. A transaction of
-    several steps cannot travel, for the server must not wait for a child in the middle of one.
+    Calls raise StateFailed when the server is gone. A transaction of several steps cannot be sent, because the
+    server must not wait for a child in the middle of one.
     """
 
     letters: "ChildLetters"
@@ -37,7 +37,7 @@ class ChildStore(Store):
         self._closed = False
 
     def answer(self, answer: Answer) -> None:
-        """Give an answer to whoever waits for it; they may have been cancelled."""
+        """Pass an answer to the call that waits for it; that may have been cancelled."""
         if answer.number in self._waiting:
             event, answers = self._waiting[answer.number]
             answers.append(answer)
@@ -53,7 +53,7 @@ class ChildStore(Store):
         return cast(list[str], await self._ask("pipelines"))
 
     async def close(self) -> None:
-        """Let go of it; the server's store stays open."""
+        """Refuse further calls. The server's store stays open."""
         self._closed = True
         await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -69,7 +69,7 @@ class ChildStore(Store):
     async def _step(self, how: str, work: Callable[[Tables], Any]) -> Any:
         noted = _RecordedCall()
         result = work(cast(Tables, noted))
-        assert result is noted, "a transaction that travels is one call of the tables, and gives what it gives"
+        assert result is noted, "a transaction of a child is one call of the tables, and returns its result"
         return await self._ask(f"{how}.{noted.name}", *noted.arguments)
 
     async def _ask(self, name: str, *arguments: Any) -> Any:
@@ -93,14 +93,14 @@ class ChildStore(Store):
 
 
 class ChildLetters(DeadLetterStore):
-    """The letters of the server: what a run keeps, sends again and forgets. People ask the server itself."""
+    """The dead letters of the server, as far as a run needs them. The API asks the server itself."""
 
     def __init__(self, ask: Callable[..., Any]) -> None:
         super().__init__()
         self._ask = ask
 
     def notice(self) -> None:
-        """Letters were queued: tell whoever watches."""
+        """Call the watchers: letters were queued."""
         for notice in list(self._watchers.values()):
             notice()
 
@@ -128,7 +128,7 @@ class ChildLetters(DeadLetterStore):
 
 
 class _RecordedCall:
-    """Stands for the tables: notes which of their methods is called, and with what."""
+    """Stands for the tables: records which of their methods is called, and the arguments."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -144,7 +144,7 @@ class _RecordedCall:
 
 
 class Signature(NamedTuple):
-    """How the arguments and the result of a call are read."""
+    """Decoders for the arguments and the result of a call."""
 
     arguments: "msgspec.msgpack.Decoder[Any]"
     result: "msgspec.msgpack.Decoder[Any]"
@@ -155,7 +155,7 @@ class Signature(NamedTuple):
 
 
 def _steps(how: str) -> dict[str, Signature]:
-    """Every step that tables know, by what their signatures say."""
+    """The signature of every method of the tables."""
     hints = {name: get_type_hints(getattr(Tables, name)) for name in sorted(Tables.__abstractmethods__)}
     results = {name: types.pop("return") for name, types in hints.items()}
     return {f"{how}.{name}": Signature.of(*types.values(), result=results[name]) for name, types in hints.items()}
@@ -177,7 +177,7 @@ _SIGNATURES = {
 
 
 async def answer_call(store: Store, call: StoreCall) -> Answer:
-    """Do for a child what it asks of the store, on the server's side."""
+    """Run a call of a child on the server's store."""
     signature = _SIGNATURES[call.name]
     arguments = signature.arguments.decode(call.arguments)
     try:

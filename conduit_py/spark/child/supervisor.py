@@ -1,21 +1,16 @@
-"""ChildSupervisor: a pipeline on Spark as a server sees it, like any other; it runs in a process of its own.
+"""ChildSupervisor: the server's side of a pipeline that runs on Spark in a process of its own.
 
-A Java that dies, hangs or runs out of memory takes its own pipeline down, and no other. The invariants:
-
-C1. The server alone keeps the state. What the child has made durable, the server has, before the child hears of it.
-C2. A pipeline has one process at most: the next one starts when the last one, its Java included, is gone and
-    everything that it asked of the store has been done. From then on nothing of it can change the state.
+C1. Only the server keeps state. A change is durable on the server before the child's call returns.
+C2. A pipeline has at most one process: the next one starts after the last one, its Java included, has ended and
+    all of its calls of the store are done. From then on nothing of it can change the state.
 C3. No child outlives its server.
-C4. A child that is lost is an error that starting again may help against, as is any other.
+C4. A lost child is a transient error: recovery starts the pipeline again.
 """
 
-import importlib
 import logging
 import random
 import sys
-import threading
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection
 
 import msgspec
 import trio
@@ -24,18 +19,15 @@ from conduit_py.backoff import Recovery
 from conduit_py.errors import (
     FatalError,
     PipelineInvalid,
-    Problem,
     RunElsewhere,
     RunError,
     StateFailed,
     StopTimedOut,
-    describe,
 )
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
-from conduit_py.sdk.options import Place
 from conduit_py.spark.child.link import (
     LettersQueued,
     PipelineEnded,
@@ -46,7 +38,7 @@ from conduit_py.spark.child.link import (
 )
 from conduit_py.spark.child.process import ChildProcess, ProcessLost, start_child
 from conduit_py.spark.child.store import answer_call
-from conduit_py.spark.engine.plan import by_value, users_modules
+from conduit_py.spark.engine.pickling import parts_of, pickle_pipeline
 from conduit_py.status import PipelineState, Status, Stopper
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress
@@ -58,13 +50,13 @@ log = logging.getLogger("conduit_py")
 FORCE_SECONDS = 5.0
 """How long a child may take for a forceful stop before it is killed."""
 STOP_SECONDS = 15.0
-"""How much longer than the pipeline's own deadline a graceful stop may take: a child that hears it keeps that."""
+"""How much longer than the pipeline's own deadline a graceful stop may take before the child is killed."""
 SILENT_SECONDS = 5.0
-"""After how long without a word from the child people are told so."""
+"""After how long without a message the progress says that the child is silent."""
 
 
 class ChildSupervisor(Supervisor):
-    """Runs a pipeline in a process of its own, which recovers by itself; here is made good what it cannot: its end."""
+    """Runs a pipeline in a child process. The child handles its own recovery; this class handles the child dying."""
 
     def __init__(
         self,
@@ -79,7 +71,7 @@ class ChildSupervisor(Supervisor):
         self._forced = trio.Event()
         self._ordered = trio.Event()
         self._before: Progress | None = None
-        """What children that were lost have done."""
+        """The counts of children that were lost."""
         self._heard: Progress | None = None
         self._heard_at = 0.0
         self._concluded: PipelineState | None = None
@@ -96,13 +88,13 @@ class ChildSupervisor(Supervisor):
         self._order()
 
     async def swap(self, graph: Graph, nodes: Collection[str]) -> None:
-        """Take on another description. Processors are not exchanged while they run on Spark: it is started anew."""
+        """Use another graph. Processors on Spark cannot be swapped while they run: a change restarts the pipeline."""
         assert not nodes, f"{', '.join(nodes)} cannot be exchanged on Spark"
         self._graph = graph
         await trio.lowlevel.checkpoint()
 
     def progress(self) -> Progress:
-        """What its process last said, with what those before it did that were lost."""
+        """The child's last report, plus the counts of children that were lost."""
         heard = self._heard or Progress(self.pipeline.id, "", 0.0, 0, 0, 0, 0, 0, None, [])
         seen = _sum_progress(self._before, heard)
         return msgspec.structs.replace(
@@ -118,7 +110,7 @@ class ChildSupervisor(Supervisor):
             return "Spark, which is starting"
         silent = trio.current_time() - self._heard_at
         if silent > SILENT_SECONDS:
-            return f"a word from its process, which has been silent for {silent:.0f} s"
+            return f"its process, which has sent nothing for {silent:.0f} s"
         return heard.blocked_on
 
     async def _run_once(self) -> Ending:
@@ -140,7 +132,7 @@ class ChildSupervisor(Supervisor):
     def _after(self, ending: Ending) -> PipelineState:
         if self._concluded is None:
             return super()._after(ending)
-        # A user may have stopped it, to stay stopped, while the word came that it had ended.
+        # A user's stop may have crossed the message that it ended: it must stay stopped.
         stopped = self._concluded.status is Status.STOPPED and self._stopped_by is not None
         by = self._stopped_by if stopped else self._concluded.stopped_by
         return msgspec.structs.replace(self._concluded, stopped_by=by)
@@ -158,7 +150,7 @@ class ChildSupervisor(Supervisor):
             nursery.start_soon(self._tell_of_letters, child)
             nursery.start_soon(self._command, child, begin)
             nursery.start_soon(self._end_in_time, child, timed_out)
-            # Of its own, so that what was asked of the store is done before anything else is.
+            # Invariant C2: a nursery of its own, so that every call of the store is done before the child is gone.
             async with trio.open_nursery() as answering:
                 ended = await self._attend(child, answering)
             nursery.cancel_scope.cancel()
@@ -172,7 +164,7 @@ class ChildSupervisor(Supervisor):
         return Ending(How.FAILED, loss_error)
 
     async def _attend(self, child: ChildProcess, answering: trio.Nursery) -> PipelineEnded | None:
-        """Do what the child asks for until it has ended; None if it did so without a word."""
+        """Handle the child's messages until it has ended; None if it ended without saying how."""
         ended = None
         while (message := await child.link.receive()) is not None:
             self._heard_at = trio.current_time()
@@ -190,10 +182,10 @@ class ChildSupervisor(Supervisor):
         try:
             await child.link.send(answer)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            log.debug("%s: nobody is there any more for an answer", self.pipeline.id)
+            log.debug("%s: the child ended before an answer was sent", self.pipeline.id)
 
     async def _command(self, child: ChildProcess, begin: StartPipeline) -> None:
-        """Tell the child what to run, then to stop, as often as that becomes more."""
+        """Send the pipeline, then each request to stop that is stronger than the last."""
         try:
             await child.link.send(begin)
             said: tuple[Stopper | None, bool] = (None, False)
@@ -205,10 +197,10 @@ class ChildSupervisor(Supervisor):
                     said = now
                 await ordered.wait()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            log.debug("%s: nobody is there any more to be told", self.pipeline.id)
+            log.debug("%s: the child ended before a request was sent", self.pipeline.id)
 
     async def _tell_of_letters(self, child: ChildProcess) -> None:
-        """Tell the child when letters were queued: it looks for those at its start, and then when it is told."""
+        """Notify the child when letters are queued: it looks for them at its start, then at each message."""
         queued = Signal()
         with self._store.letters.watched(self.pipeline.id, queued.set):
             try:
@@ -216,14 +208,14 @@ class ChildSupervisor(Supervisor):
                     await queued.wait()
                     await child.link.send(LettersQueued())
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                log.debug("%s: nobody is there any more to be told of letters", self.pipeline.id)
+                log.debug("%s: the child ended before it was notified of letters", self.pipeline.id)
 
     async def _end_in_time(self, child: ChildProcess, timed_out: list[RunError]) -> None:
-        """Kill a child that does not do as it was told, or that nobody waits for any more."""
+        """Kill a child that does not stop in time, or whose run was cancelled."""
         try:
             await self._patience(timed_out)
         finally:
-            # Not one that is about to end: how it does is worth knowing.
+            # Not one that is about to end by itself: its exit code says why.
             if not child.link.ended:
                 child.kill()
 
@@ -239,10 +231,10 @@ class ChildSupervisor(Supervisor):
             timed_out.append(StopTimedOut(text, suggestion="what was in flight will be read again"))
 
     def _take_on(self, state: PipelineState) -> None:
-        """What the child says of itself, unless it does not know yet that it is to stop."""
+        """Adopt the child's state, unless it was sent before the child received the stop."""
         stopping = self._stopped_by is not None and state.status in (Status.RUNNING, Status.RECOVERING)
         lasting = state.status in (Status.RUNNING, Status.RECOVERING, Status.STOPPING)
-        # Why the process before it was lost, it does not know either.
+        # The child cannot report why the process before it was lost: that error stays.
         error = state.error or self.state.error
         if not stopping and lasting and (state.status, error) != (self.state.status, self.state.error):
             self.state = msgspec.structs.replace(state, error=error)
@@ -256,7 +248,7 @@ class ChildSupervisor(Supervisor):
         return Ending(How.STOPPED)
 
     def _fold(self) -> None:
-        """Put what a child has done to what those before it did."""
+        """Add the counts of a child that has ended to those of the children before it."""
         if self._heard is not None:
             self._before, self._heard = _sum_progress(self._before, self._heard), None
             for meter in self._before.nodes:
@@ -270,7 +262,7 @@ class ChildSupervisor(Supervisor):
 
 
 def _sum_progress(before: Progress | None, now: Progress) -> Progress:
-    """The progress of now with the counts of both."""
+    """The current progress with the counts of both."""
     if before is None:
         return now
     counts = ("read", "acked", "filtered", "dead_letters", "recoveries")
@@ -283,12 +275,12 @@ def _sum_progress(before: Progress | None, now: Progress) -> Progress:
 
 
 def start_message(pipeline: Pipeline, recovery: Recovery) -> StartPipeline:
-    """What a child is told to run: the pipeline as the server has it, whatever its file says by now.
+    """The first message to a child: the pipeline as the server has it, even if its file has changed since.
 
-    Raises FatalError when it cannot be sent, or there is no Spark to send it for.
+    Raises FatalError when the pipeline cannot be pickled, or PySpark is not installed.
     """
     try:
-        pickled = _pickle(pipeline)
+        pickled = pickle_pipeline(pipeline, pipeline, parts_of(pipeline), "a process of its own")
     except PipelineInvalid as error:
         raise FatalError(error.message, suggestion=error.suggestion) from error
     except ImportError as error:
@@ -296,40 +288,3 @@ def start_message(pipeline: Pipeline, recovery: Recovery) -> StartPipeline:
         raise FatalError(what, suggestion="pip install 'conduit-dataflow[spark]'") from error
     debug = logging.getLogger("conduit_py").isEnabledFor(logging.DEBUG)
     return StartPipeline(pickled, recovery.model_dump_json(), sys.path, debug)
-
-
-def _pickle(pipeline: Pipeline) -> bytes:
-    cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")
-    # One at a time: which modules go by value is known to the whole process.
-    with _LOCK, by_value(users_modules(pipeline)):
-        problems = [
-            Problem(path, f"cannot be sent to a process of its own: {why}", _HINT, *(place or (None, None)))
-            for path, part, place in _parts(pipeline)
-            if (why := _obstacle(cloudpickle, part)) is not None
-        ]
-        if problems:
-            raise PipelineInvalid(pipeline.id, problems)
-        pickled: bytes = cloudpickle.dumps(pipeline)
-        return pickled
-
-
-_LOCK = threading.Lock()
-_HINT = "make connections, locks and open files in `open`, not where the file is loaded"
-
-
-def _parts(pipeline: Pipeline) -> Iterator[tuple[str, object, Place | None]]:
-    for source in pipeline.sources:
-        yield f"sources.{source.id}", source, source.place
-    for processor in pipeline.processors:
-        yield f"processors.{processor.id}", processor, processor.place
-    for destination in pipeline.destinations:
-        yield f"destinations.{destination.id}", destination, destination.place
-    yield "dead_letters", pipeline.dead_letters, pipeline.dead_letters.place or pipeline.place
-
-
-def _obstacle(cloudpickle: Any, part: object) -> str | None:
-    try:
-        cloudpickle.dumps(part)
-    except Exception as error:  # a border: what the user's objects do when they are pickled
-        return describe(error)
-    return None

@@ -23,7 +23,7 @@ PART_SIZE = 32 * 1024 * 1024
 
 
 class BatchReader(datasource.DataSourceReader):
-    """Made on the driver, which splits the source, and sent to the executors, which read it."""
+    """Created on the driver, which splits the source, and pickled for executors, which read it."""
 
     def __init__(self, options: Mapping[str, str], schema: types.StructType) -> None:
         read_settings(options)
@@ -64,10 +64,9 @@ class DataSource(datasource.DataSource):
 
     The option `connector` names the connector as in YAML; those of `datasource.settings` are the format's;
     all others are the connector's own, as text, or as JSON where they are lists or objects. Structured data comes
-    as JSON. A record that its source cannot understand is a row too: `refused` says why, and `after` has what was
-    read.
+    as JSON. A record that its source cannot parse is a row too: `refused` says why, and `after` has what was read.
 
-    Written are rows as they are read, or any others: their columns are then the fields of the payload. A
+    Rows are written as they were read, or any others, whose columns are then the fields of the payload. A
     destination that stages or keeps a checkpoint with its data (file, journal, sqlite, postgres) gets all rows of a
     job or none, and each batch of a stream once; any other at least once.
     """
@@ -77,7 +76,7 @@ class DataSource(datasource.DataSource):
         return "conduit"
 
     def schema(self) -> types.StructType:
-        # Only readers are asked for it. This is the first place that can say what is wrong with their options.
+        # Spark asks only readers for it. It is the first call that can report problems with their options.
         with note_suggestions():
             read_settings(self.options)
         return READ

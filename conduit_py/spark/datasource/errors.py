@@ -10,7 +10,7 @@ from conduit_py.errors import ConduitError, EnvironmentUnfit, FatalError, Pipeli
 
 @contextmanager
 def note_suggestions() -> Iterator[None]:
-    """Have the traceback of our errors say what to do about them."""
+    """Add the suggestion of our errors to their traceback, which is all that Spark shows."""
     try:
         yield
     except ConduitError as error:
@@ -21,7 +21,7 @@ def note_suggestions() -> Iterator[None]:
 
 @contextmanager
 def on_executor(folder: str) -> Iterator[None]:
-    """Be in the driver's folder, if there is such a one here, and say on which machine a connector is missing."""
+    """Change to the driver's working directory, if it exists here; name the machine on which a connector is missing."""
     with suppress(OSError):
         os.chdir(folder)
     with note_suggestions():
@@ -29,6 +29,6 @@ def on_executor(folder: str) -> Iterator[None]:
             yield
         except (PipelineInvalid, EnvironmentUnfit, ImportError) as error:
             raise FatalError(
-                f"the connector cannot be made on executor {socket.gethostname()}: {error}",
+                f"the connector cannot be built on executor {socket.gethostname()}: {error}",
                 suggestion="install there what is installed on the driver, for example with spark.archives",
             ) from error

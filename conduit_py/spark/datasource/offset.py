@@ -33,7 +33,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def position(self) -> bytes | None:
-        """That of the last record; None at the beginning."""
+        """The position of the last record; None at the beginning."""
         return b64decode(self.after) if self.after else None
 
     @property
@@ -53,9 +53,9 @@ BEGINNING = Offset()
 
 
 def position_after(source: sdk.SourceConnector[Any], offset: Offset) -> bytes | None:
-    """That of the last record before the offset; None at the beginning.
+    """The position of the last record before the offset; None at the beginning.
 
-    Where parts end is told only by reading the last of them. That is done when a query starts again.
+    Only reading the last part shows where it ends. That is done when a query starts again.
     """
     if offset == BEGINNING or offset.after:
         return offset.position
@@ -66,6 +66,6 @@ def position_after(source: sdk.SourceConnector[Any], offset: Offset) -> bytes | 
         if position is not None:
             return position
     raise FatalError(
-        "where the last batch ended cannot be told, for there is no record in its parts",
+        "the end of the last batch is unknown: its parts have no record",
         suggestion="start with a new checkpointLocation",
     )

@@ -16,7 +16,7 @@ CLOSE_SECONDS = 5.0
 
 
 class OpenSource:
-    """Open from the moment it is made until `close`. Whoever makes it is its only user."""
+    """Open from construction until `close`. It has one user, the thread that made it."""
 
     def __init__(
         self, source: sdk.SourceConnector[Any], opening: str, where: bytes | None, *, created: bool = False
@@ -39,7 +39,7 @@ class OpenSource:
 
     def close(self) -> None:
         trio.from_thread.run_sync(self._closing.set, trio_token=self._token)
-        # A source whose sync `read` waits for ever and cannot be stopped is left behind: the process ends soon.
+        # A source whose sync `read` never returns and cannot be stopped is abandoned: the process ends soon.
         self._thread.join(2 * CLOSE_SECONDS)
 
     def _run(self) -> None:
@@ -67,29 +67,29 @@ class OpenSource:
             self._calls.close()
 
     async def _begin(self) -> None:
-        """What is to be done once it is open."""
+        """Called once it is open."""
 
     async def _end(self) -> None:
-        """What is to be done before it is torn down."""
+        """Called before it is torn down."""
 
 
 AHEAD_MAX = 4096
-"""Records that are read and not yet taken."""
+"""Records that are read and not yet taken, at most."""
 
 
 class ReadAheadSource(OpenSource):
-    """What was read and not taken when it is closed is read again by whoever opens the source next."""
+    """An open source that is read ahead. What was read and not taken when it is closed is read again next time."""
 
     def __init__(
         self, source: sdk.SourceConnector[Any], opening: str, where: bytes | None, *, created: bool = False
     ) -> None:
         self._acks = PluginCaller("source-ack", source)
         self.hears_acks = not self._acks.inherited("ack")
-        """Whether the source wants to know what is done."""
+        """Whether the source implements `ack`."""
         super().__init__(source, opening, where, created=created)
 
     def take(self, n: int, seconds: float = math.inf) -> list[ReadRecord]:
-        """At most `n` records; none when there is nothing now, be it that none came for so many seconds.
+        """Take at most `n` records; none when there is nothing now, or none came within `seconds`.
 
         Raises EndOfSource when there never will be more.
         """
@@ -103,7 +103,7 @@ class ReadAheadSource(OpenSource):
         self._read_ahead.start()
 
     async def _end(self) -> None:
-        # A `read` that waits is ended by the source itself, if it knows how to.
+        # The source itself ends a `read` that waits, if it implements `stop`.
         if is_async(self._source.stop):
             await self._calls("stop")
         elif not self._calls.inherited("stop"):
@@ -120,7 +120,7 @@ class ReadAheadSource(OpenSource):
 
 
 def read_all(source: sdk.SourceConnector[Any], part: bytes | None) -> Iterator[ReadRecord]:
-    """Everything that a source, or a part of one, has now: up to its end, or until it says that there is nothing."""
+    """Everything that a source, or a part of one, has now: until it ends or has nothing more at the moment."""
     feed = ReadAheadSource(source, "open", None) if part is None else ReadAheadSource(source, "open_part", part)
     try:
         while taken := feed.take(AHEAD_MAX // 4):

@@ -23,13 +23,13 @@ NODE = "destination"
 
 
 class RowRefused(FatalError):
-    """A row cannot be written. Spark has no place for such rows, so the job fails."""
+    """A row cannot be written. Spark has no dead letters, so the job fails."""
 
     code = "row.refused"
 
 
 class RowDestination:
-    """Numbers the rows of each partition, which are their identities for whoever looks at delivery keys."""
+    """An open destination that must take every row. Rows are numbered by partition: their delivery keys need that."""
 
     def __init__(self, calls: PluginCaller, owner: str) -> None:
         self._calls = calls
@@ -41,7 +41,7 @@ class RowDestination:
             return await self._calls(name, *args)
 
     async def write(self, partition: int, records: list[Record]) -> Batch:
-        """Have the next rows of the partition written. Raises RowRefused for the first that is refused."""
+        """Write the next rows of the partition. Raises RowRefused for the first that is refused."""
         first = self._rows.get(partition, 0)
         positions = [b"%d:%d" % (partition, first + index) for index in range(len(records))]
         batch = Batch.whole(Span(self._owner, "spark", first, positions), records)
@@ -59,7 +59,7 @@ class RowDestination:
             return dict.fromkeys(range(len(batch)), refusal_text(error))
 
     async def deliver(self, partition: int, records: list[Record]) -> None:
-        """Write these rows and wait until they are handled, by the destination's own rules."""
+        """Write these rows and wait until the destination has handled them."""
         batch = await self.write(partition, records)
         plugin = self._calls.plugin
         assert isinstance(plugin, sdk.DestinationConnector)
@@ -87,7 +87,7 @@ async def open_destination(destination: sdk.DestinationConnector[Any], owner: st
 
 
 class PublishedBatch(msgspec.Struct, frozen=True, array_like=True):
-    """The last batch of a stream that is committed, and what shows it if that has not been done yet."""
+    """The last committed batch of a stream, and its intent if that may not be applied yet."""
 
     batch: int
     intent: bytes | None = None
@@ -101,9 +101,9 @@ class PublishedBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def publish_once(destination: sdk.StagedDestination[Any], owner: str, outputs: Iterable[TaskOutput]) -> None:
-    """Show the rows of a job. A crash before they are shown leaves nothing of them.
+    """Publish the rows of a job. A crash before that leaves nothing of them.
 
-    Whoever else does this for the same owner and place at the same time fences this: then nothing is shown.
+    Another writer with the same owner and place at the same time fences this one: then nothing is published.
     """
     async with open_destination(destination, owner) as rows:
         if isinstance(destination, TransactionalDestination):
@@ -121,10 +121,10 @@ async def publish_once(destination: sdk.StagedDestination[Any], owner: str, outp
 async def publish_batch(
     destination: sdk.StagedDestination[Any], owner: str, batch: int, state: str, outputs: Iterable[TaskOutput]
 ) -> None:
-    """Show the rows of one batch of a stream, unless it or a later one was shown before.
+    """Publish the rows of one batch of a stream, unless it or a later one was published before.
 
     A database keeps the number of the batch with its rows, in one transaction. For any other destination the store
-    at `state` keeps it with the intent, between staging and showing.
+    at `state` keeps it with the intent, between staging and applying.
     """
     async with open_destination(destination, owner) as rows:
         if isinstance(destination, TransactionalDestination):
@@ -155,5 +155,5 @@ async def _write_outputs(rows: RowDestination, outputs: Iterable[TaskOutput]) ->
 
 
 def _fence() -> int:
-    """Higher than that of any earlier claim: nobody but the clock is there to count them."""
+    """Higher than that of any earlier claim. Only the clock can provide that: nothing counts the claims."""
     return time.time_ns()

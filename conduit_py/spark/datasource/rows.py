@@ -48,14 +48,14 @@ READ = types.StructType(
         types.StructField("refused", types.StringType()),
     ]
 )
-"""Of rows that are read."""
+"""The schema of rows that are read."""
 
 
 class RowDecoder:
-    """Rows with a column `after`, and no others than those that reading gives, are records as they stand.
+    """Makes records of rows. Rows with a column `after`, and no columns but those of reading, are whole records.
 
-    In all others the columns are the fields of `payload.after`, and those named as the key are the key too. Raises
-    PipelineInvalid with everything that is wrong with the columns.
+    In all others the columns are the fields of `payload.after`, and the key columns are the key too. Raises
+    PipelineInvalid with every problem of the columns.
     """
 
     def __init__(self, schema: types.StructType, key: list[str]) -> None:
@@ -70,14 +70,14 @@ class RowDecoder:
             raise invalid(*problems)
 
     def record(self, row: dict[str, Any]) -> Record:
-        """Raises RecordRefused for a row that is no record."""
+        """The record of a row. Raises RecordRefused for a row that is none."""
         if self._envelope:
             return record_of(row)
         return Record.of(row, key={name: row[name] for name in self._key} or None)
 
 
 def check_schema(schema: types.StructType) -> None:
-    """Refuse a schema that a user gives for reading: rows are records, whatever is in them."""
+    """Refuse a schema given for reading: rows are records, whatever is in them."""
     given, made = schema.simpleString(), READ.simpleString()
     if given != made:
         hint = "leave the schema out, and take fields with from_json(CAST(after AS STRING), …)"
@@ -96,13 +96,13 @@ def _repeated_columns(names: list[str]) -> Iterator[Problem]:
 
 def _envelope_problems(schema: types.StructType, key: list[str]) -> Iterator[Problem]:
     if key:
-        yield Problem("key_columns", "rows that are records have their key in the column key", "leave it out")
+        yield Problem("key_columns", "whole records have their key in the column `key`", "leave it out")
     for field in schema.fields:
         allowed = _ENVELOPE[field.name]
         if not isinstance(field.dataType, allowed):
             kinds = ", ".join(kind.typeName().upper() for kind in allowed[:-1])
-            what = f"of a record this must be {kinds}, not {field.dataType.simpleString().upper()}"
-            hint = "cast it; or, if the columns are no record but fields, rename `after`"
+            what = f"in a record this must be {kinds}, not {field.dataType.simpleString().upper()}"
+            hint = "cast it; or, if the columns are fields and not a record, rename `after`"
             yield Problem(f"columns.{field.name}", what, hint)
         elif not isinstance(field.dataType, types.StringType | types.BinaryType):
             yield from _unplain(f"columns.{field.name}", field.dataType)
@@ -119,7 +119,7 @@ def _field_problems(schema: types.StructType, key: list[str]) -> Iterator[Proble
 
 
 def _unplain(path: str, kind: types.DataType) -> Iterator[Problem]:
-    """Types whose values a record cannot carry as they are, wherever they are inside of a column."""
+    """A problem for each type, at any depth of a column, whose values a record cannot hold."""
     if isinstance(kind, types.StructType):
         for field in kind.fields:
             yield from _unplain(f"{path}.{field.name}", field.dataType)
@@ -135,7 +135,7 @@ def _unplain(path: str, kind: types.DataType) -> Iterator[Problem]:
 
 
 def refused_row(number: int, partition: int, reason: RecordRefused, shown: object) -> str:
-    """What is told of a row that cannot be written."""
+    """The error text for a row that cannot be written."""
     advice = f" ({reason.suggestion})" if reason.suggestion else ""
     text = repr(shown)
     text = text if len(text) <= 1000 else f"{text[:1000]}…"
@@ -150,7 +150,7 @@ Row: TypeAlias = tuple[bytes, str, dict[str, str], bytes | None, bytes | None, b
 
 
 def row_of(record: Record, refused: str | None) -> Row:
-    """The row of a record. One that JSON cannot carry is refused: its row says why and has no data."""
+    """The row of a record. A record that JSON cannot represent is a refused row, without data."""
     payload, metadata = record.payload, record.metadata
     data = {"key": record.key, "before": payload.before, "after": payload.after}
     structured = [name for name, value in data.items() if isinstance(value, dict)]
@@ -171,7 +171,7 @@ def record_of(row: Mapping[str, Any]) -> Record:
     """
     if row.get("refused") is not None:
         raise RecordRefused(
-            f"its source could not understand it: {row['refused']}",
+            f"its source could not parse it: {row['refused']}",
             suggestion="leave such rows out with where('refused IS NULL')",
         )
     metadata = dict(row.get("metadata") or {})
@@ -195,7 +195,8 @@ def _data(value: Any, name: str, structured: bool) -> Data:
     fields = decode_json(value)
     if not isinstance(fields, dict):
         raise RecordRefused(
-            f"{name} is JSON, but no object", suggestion="give raw data as BINARY, fields as a JSON object or a STRUCT"
+            f"{name} is JSON but not an object",
+            suggestion="give raw data as BINARY, fields as a JSON object or a STRUCT",
         )
     return fields
 

@@ -1,4 +1,4 @@
-"""FormatSettings: what a user of the format says in Spark's options, and the connector that they describe."""
+"""FormatSettings: the options of the data source, and the connector that they describe."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +20,7 @@ FormatSettingsT = TypeVar("FormatSettingsT", bound="FormatSettings")
 
 
 class FormatSettings(Options):
-    """What is said to the format itself. Everything else is for the connector."""
+    """Options of the data source itself. All others are the connector's."""
 
     connector: str = Field(description='the name of a connector, as in YAML: "file", "postgres", …')
 
@@ -41,7 +41,7 @@ class WriteSettings(FormatSettings):
 
     delivery: Literal["exactly_once", "at_least_once"] | None = Field(
         default=None,
-        description="exactly_once: the driver publishes what tasks have made ready, all of it or nothing; "
+        description="exactly_once: the driver publishes what tasks have prepared, all of it or nothing; "
         "at_least_once: each task writes by itself; without it the first, where the destination can",
     )
     key_columns: list[str] = Field(
@@ -65,7 +65,7 @@ class WriteSettings(FormatSettings):
 
 
 def read_settings(options: Mapping[str, str]) -> tuple[ReadSettings, sdk.SourceConnector[Any]]:
-    """The source that the options describe. PipelineInvalid has everything that is wrong with them."""
+    """The source that the options describe. Raises PipelineInvalid with every problem of them."""
     settings, plugin = _make(ReadSettings, "source", options)
     assert isinstance(plugin, sdk.SourceConnector)
     if isinstance(plugin, SharedSource):
@@ -77,7 +77,7 @@ def read_settings(options: Mapping[str, str]) -> tuple[ReadSettings, sdk.SourceC
 
 
 def write_settings(options: Mapping[str, str]) -> tuple[WriteSettings, sdk.DestinationConnector[Any]]:
-    """The destination that the options describe. PipelineInvalid has everything that is wrong with them."""
+    """The destination that the options describe. Raises PipelineInvalid with every problem of them."""
     settings, plugin = _make(WriteSettings, "destination", options)
     assert isinstance(plugin, sdk.DestinationConnector)
     if settings.delivery == "exactly_once" and not isinstance(plugin, sdk.StagedDestination):
@@ -101,7 +101,7 @@ def _make(
     plugin = _plugin(kind, name, problems) if name else None
     if plugin is not None:
         made = plugin(**{key: _value(text) for key, text in options.items() if key not in own})
-        # The place of the call is in this file, and says nothing to whoever wrote the options.
+        # Without the place of the call, which is in this file and not in the user's.
         problems += [Problem(each.path, each.message, each.suggestion) for each in made.problems]
     if problems:
         raise invalid(*problems)
@@ -122,7 +122,7 @@ def _plugin(kind: registry.Kind, name: str, problems: list[Problem]) -> type[Any
 
 
 def _value(text: str) -> Any:
-    """An option as it is meant: a list or an object is written as JSON, all else is text."""
+    """The value of an option: a list or an object is given as JSON, all else is text."""
     if text[:1] in ("[", "{"):
         with suppress(msgspec.DecodeError):
             return msgspec.json.decode(text)

@@ -25,13 +25,13 @@ from conduit_py.spark.datasource.streams import ROWS, WAIT_SECONDS, DriverStream
 from conduit_py.stream.plugin_calls import PluginCaller
 
 PATIENCE_SECONDS = 5.0
-"""For a source that waits instead of saying that there is nothing, when all that is there now is to be read."""
+"""How long to wait, with the trigger availableNow, for a source that waits instead of raising NothingYet."""
 
 
 class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Two of them work for a query: one in a process of the driver; the other is sent to executors and only reads.
+    """Spark uses two for a query: one in a process of the driver; the other is sent to executors and only reads.
 
-    Making one never fails: Spark would hide why. What is wrong with the options is told when it is first asked.
+    The constructor never fails, because Spark would hide why. The first call reports problems with the options.
     """
 
     def __init__(self, options: Mapping[str, str], schema: types.StructType) -> None:
@@ -66,7 +66,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
             latest = self._carried(way, at, limit) if isinstance(way, DriverStream) else self._split(way, at, limit)
             if latest != at:
                 return latest.to_json()
-            # What comes from now on is for the next query.
+            # With availableNow, what comes from now on is for the next query.
             self._finished = self._available_now
             return start
 
@@ -75,7 +75,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
             first, last = Offset.parse(start), Offset.parse(end)
             if first == last:
                 return []
-            # A batch that is run again is what it was, even if it would be read in another way now.
+            # A batch that is run again has the same partitions, even if it would be read in another way now.
             if last.parts:
                 return [datasource.InputPartition((False, part)) for part in last.split]
             way = self._way()
@@ -107,7 +107,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         if self._ways is None:
             check_schema(self._schema)
             settings, source = _check(self._options)
-            # One that wants to know what is done must be told positions, which only reading tells.
+            # Acks need the position of each record, and only the process that reads knows those.
             heard = not PluginCaller("source", source).inherited("ack")
             if isinstance(source, SplittableSource) and source.splits() and not settings.rows_per_batch and not heard:
                 self._ways = SplitStream(source)
@@ -116,7 +116,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         return self._ways
 
     def _carried(self, way: DriverStream, at: Offset, limit: ReadLimit) -> Offset:
-        # Without a limit too: what is left is read next, and must not all be held at once.
+        # Limited even without a limit of Spark: the rest is the next batch, and must not be held all at once.
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else ROWS
         size = _check(self._options)[0].bytes_per_batch
         return way.latest(at, rows, size, PATIENCE_SECONDS if self._available_now else WAIT_SECONDS)

@@ -15,18 +15,18 @@ from conduit_py.spark.datasource.rows import Row, row_of
 from conduit_py.spark.engine.read_ahead import ReadRecord
 
 ROWS = 10_000
-"""In a batch, unless the user says otherwise."""
+"""The default number of rows in a batch."""
 STEP = 1024
 WAIT_SECONDS = 0.2
-"""For the first record of a batch."""
+"""How long to wait for the first record of a batch."""
 LINGER_SECONDS = 0.05
-"""For any further one."""
+"""How long to wait for each further record."""
 AGAIN_SECONDS = 60.0
-"""For a record that is known to be there, when a batch is run again."""
+"""How long to wait for a record that must be there, when a batch is run again."""
 
 
 class HeldBatch(NamedTuple):
-    """What was read between two offsets. It is held until the next one is read."""
+    """What was read between two offsets, held until the next batch is read."""
 
     start: Offset
     end: Offset
@@ -48,21 +48,21 @@ class DriverStream:
         self._unacked: deque[tuple[Offset, list[bytes]]] = deque()
 
     def latest(self, start: Offset, rows_max: int, size_max: int, wait_seconds: float) -> Offset:
-        """Read what follows `start`, once, and return where that ends; `start` when there is nothing now."""
+        """Read what follows `start`, once, and return where that ends; `start` if there is nothing now."""
         if self._held is not None and self._held.start == start:
             return self._held.end
         taken = self._collect(self._feed_at(start), rows_max, size_max, wait_seconds)
         return self._hold(start, taken) if taken.rows else start
 
     def part(self, start: Offset, end: Offset) -> bytes:
-        """What was read between the two; if that was in a former run, it is read again."""
+        """What was read between the two offsets; if that was in an earlier run, it is read again."""
         if self._held is None or (self._held.start, self._held.end) != (start, end):
             self._hold(start, self._again(start, end))
         assert self._held is not None
         return self._held.part
 
     def commit(self, end: Offset) -> None:
-        """Ack every batch up to `end`. One of a former run is not known, and the source was opened after it."""
+        """Ack every batch up to `end`. One of an earlier run is unknown here: the source was opened after it."""
         if all(offset != end for offset, _ in self._unacked):
             return
         offset = None
@@ -101,7 +101,7 @@ class DriverStream:
                 if not taken.add(feed.take(min(room, STEP), LINGER_SECONDS if taken.rows else wait_seconds)):
                     break
         except EndOfSource:
-            pass  # It says so again, once all is taken.
+            pass  # It is raised again, once all is taken.
         return taken
 
     def _again(self, start: Offset, end: Offset) -> "RowBatch":
@@ -112,21 +112,21 @@ class DriverStream:
             while (room := end.rows - len(taken.rows)) > 0 and time.monotonic() < deadline:
                 taken.add(feed.take(min(room, STEP), AGAIN_SECONDS))
         except EndOfSource:
-            pass  # What is missing is told below.
+            pass  # Missing records are reported below.
         if len(taken.rows) != end.rows or taken.rows[-1][0] != end.position:
             raise _source_changed(start, end, taken.rows)
         return taken
 
 
 class RowBatch:
-    """Rows that were taken, and about how many bytes they are."""
+    """Rows that were taken, and roughly their size in bytes."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.size = 0
 
     def add(self, drawn: list[ReadRecord]) -> bool:
-        """Whether there were any."""
+        """Add records; False if there were none."""
         rows = [row_of(each.record, each.refused) for each in drawn]
         self.rows += rows
         self.size += sum(len(value or b"") for row in rows for value in (row[0], row[3], row[4], row[5]))
@@ -141,18 +141,18 @@ def _source_changed(start: Offset, end: Offset, rows: list[Row]) -> FatalError:
     there = f"ending at {rows[-1][0]!r}" if rows else "nothing"
     after = "the beginning" if start == BEGINNING else repr(start.position)
     return FatalError(
-        f"the source does not give the records of the last batch again: after {after} there were {end.rows} records up "
+        f"the source no longer has the records of the last batch: after {after} there were {end.rows} records up "
         f"to {end.position!r}, and now there are {len(rows)}, {there}",
-        suggestion="restore what the source had; or give up what is missing and start with a new checkpointLocation",
+        suggestion="restore the records of the source, or start with a new checkpointLocation, without these",
     )
 
 
 STREAM_PART_SIZE = 4 * 1024 * 1024
-"""Bytes of input in a task: enough to be worth its some milliseconds."""
+"""Bytes of input in a task: enough to be worth the milliseconds that a task costs."""
 
 
 class SplitStream:
-    """A partition for each part. Nothing but the parts of a batch is held, and those are in its offset."""
+    """A partition for each part. Only the parts of a batch are held, and those are in its offset."""
 
     def __init__(self, source: SplittableSource[Any]) -> None:
         self._source = source
@@ -171,7 +171,7 @@ class SplitStream:
             while len(parts) * size < size_max:
                 parts.append(opened.call("split", size))
         except (EndOfSource, NothingYet):
-            pass  # It says so again when it is asked for more.
+            pass  # It is raised again by the next call.
         if not parts:
             return start
         self._at = Offset.after_parts(parts)

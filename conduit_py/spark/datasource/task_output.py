@@ -14,14 +14,14 @@ from conduit_py.record import Record
 from conduit_py.record_codec import decode_record, encode_record
 
 ROWS = 1024
-"""Records that are packed, and unpacked, together."""
+"""Records that are packed together."""
 INLINE_MAX = 64 * 1024 * 1024
-"""Bytes in the answer of a task, which Spark's driver holds in memory with those of all others."""
+"""The most bytes in the answer of a task: Spark's driver holds the answers of all tasks in memory."""
 
 
 @dataclass(frozen=True)
 class TaskOutput(WriterCommitMessage):
-    """What a task has made ready. `query` is the stream it belongs to, or empty."""
+    """What a task has prepared. `query` is the id of its stream, or empty."""
 
     partition: int
     rows: int
@@ -41,17 +41,17 @@ class TaskOutput(WriterCommitMessage):
         if len(content) != self.size:
             raise FatalError(
                 f"of the {self.size} bytes that a task left in {self.file}, {len(content)} are there",
-                suggestion="let `stage` be a folder that the driver and all executors share",
+                suggestion="set `stage` to a folder that the driver and all executors share",
             )
         yield from _unpack(content)
 
 
 def pack_output(records: Iterable[Record], partition: int, query: str, folder: Path | None) -> TaskOutput:
-    """The records as a parcel. `folder`, if there is one, takes files of any size; without it there is a limit."""
+    """Pack the records, into a file in `folder` if there is one; without it at most INLINE_MAX bytes."""
     if folder is None:
         return _inline(records, partition, query)
     folder.mkdir(parents=True, exist_ok=True)
-    # A name of its own for every attempt: that of a task that was given up may still be written.
+    # A new name for every attempt: an attempt that Spark gave up may still be writing to its file.
     file = folder / f"{partition}-{uuid.uuid4().hex}"
     rows = 0
     with file.open("wb") as stream:
@@ -70,7 +70,7 @@ def _inline(records: Iterable[Record], partition: int, query: str) -> TaskOutput
         if len(content) > INLINE_MAX:
             raise FatalError(
                 f"partition {partition} has more than {INLINE_MAX} bytes, too much to go through Spark's driver",
-                suggestion="name a shared folder with the option `stage`, use more partitions, or have tasks write by "
+                suggestion="set the option `stage` to a shared folder, use more partitions, or let tasks write by "
                 'themselves with delivery="at_least_once"',
             )
     return TaskOutput(partition, rows, len(content), query, inline=bytes(content))

@@ -26,7 +26,7 @@ from conduit_py.spark.datasource.task_output import ROWS, TaskOutput, pack_outpu
 
 
 class BatchWriter(datasource.DataSourceArrowWriter):
-    """All rows or none, where the destination can; else every task writes its own."""
+    """Writes all rows or none, where the destination can; otherwise every task writes its own rows."""
 
     def __init__(self, options: Mapping[str, str], schema: types.StructType, overwrite: bool) -> None:
         _append_only(overwrite, 'mode("append")')
@@ -59,7 +59,7 @@ class BatchWriter(datasource.DataSourceArrowWriter):
 
 
 class StreamWriter(datasource.DataSourceStreamArrowWriter):
-    """Each batch once, where the destination can; else every task writes its own, again if the batch is run again."""
+    """Writes each batch once, where the destination can; otherwise every task writes its own rows, at least once."""
 
     def __init__(self, options: Mapping[str, str], schema: types.StructType, overwrite: bool) -> None:
         _append_only(overwrite, 'outputMode("append")')
@@ -88,7 +88,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
         self._clear(write_settings(self._options)[0], _parcels(messages), batchId)
 
     def _clear(self, settings: WriteSettings, outputs: Sequence[TaskOutput], batch: int) -> None:
-        """Remove what was staged for this batch and, by attempts that came to nothing, for earlier ones."""
+        """Remove what was staged for this batch and, by attempts that failed, for earlier ones."""
         if settings.stage is None or not outputs:
             return
         for folder in (settings.stage / outputs[0].query).glob("*"):
@@ -98,22 +98,22 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
 
 def _append_only(overwrite: bool, instead: str) -> None:
     if overwrite:
-        raise invalid(Problem("mode", "destinations are appended to, they cannot be overwritten", f"use {instead}"))
+        raise invalid(Problem("mode", "destinations can only be appended to, not overwritten", f"use {instead}"))
 
 
 def _parcels(messages: Sequence[Any]) -> list[TaskOutput]:
-    """In the order of the partitions. A task that failed has none."""
+    """The outputs in the order of the partitions. A task that failed has none."""
     return sorted((each for each in messages if isinstance(each, TaskOutput)), key=lambda output: output.partition)
 
 
 def _state(settings: WriteSettings) -> str:
-    """Where to remember what is published: where the user says, or in the folder of Spark's checkpoint."""
+    """Where to remember what is published: the option `state`, or the folder of Spark's checkpoint."""
     if settings.state is not None:
         return settings.state
     said = settings.checkpointlocation or ""
     parts = urlsplit(said)
     folder = Path(parts.path if parts.scheme == "file" else said)
-    # Spark has written this file by now, unless it means another file system by the same path.
+    # Spark has written this file by now, unless the same path means another file system to it.
     if said and (folder / "metadata").exists():
         return str(folder / "conduit")
     what = f"{settings.connector!r} needs a place to remember which batches are published"
@@ -128,17 +128,17 @@ BATCH_ID = "streaming.sql.batchId"
 
 
 class WriteTask:
-    """Made on the driver, which checks the options and the columns, and sent to executors, which call it."""
+    """Created on the driver, which checks the options and the columns, and pickled for executors, which call it."""
 
     def __init__(self, options: Mapping[str, str], schema: types.StructType, job: str) -> None:
         self._options = dict(options)
-        # A connector is made anew on each machine, of its options.
+        # Only the options are sent: each machine builds its own connector.
         settings, destination = write_settings(options)
         self._columns = RowDecoder(schema, settings.key_columns)
         self._folder = os.getcwd()
         self._job = job
         self.publishes = settings.delivery != "at_least_once" and isinstance(destination, sdk.StagedDestination)
-        """Whether the driver publishes what tasks make ready."""
+        """Whether the driver publishes what tasks prepare."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
         with on_executor(self._folder):
@@ -163,7 +163,7 @@ class WriteTask:
 
 
 def stage_of(stage: Path, query: str, batch: str, job: str) -> Path:
-    """The folder for the parcels of a job, or of a batch of a stream."""
+    """The folder for the outputs of a job, or of a batch of a stream."""
     return stage / query / batch if query else stage / job
 
 
@@ -179,5 +179,5 @@ async def _write_partition(
 
 
 def _next(records: Iterator[Record]) -> list[Record]:
-    """In a thread, for the rows may have to be waited for."""
+    """The next rows. Called in a thread, because it may have to wait for them."""
     return list(itertools.islice(records, ROWS))

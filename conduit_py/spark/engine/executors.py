@@ -18,7 +18,7 @@ from conduit_py.stream.meter import COUNTERS, Meter, NodeKind
 
 
 class Executors:
-    """Runs tasks, at most one job at a time for each that asks; `close` cancels what runs."""
+    """Runs tasks as jobs of Spark; `close` cancels those that run."""
 
     def __init__(self, options: SparkOptions) -> None:
         self._options = options
@@ -26,13 +26,13 @@ class Executors:
         self.cores = 1
 
     def start(self) -> None:
-        """Get hold of the session, which may take seconds. FatalError or TransientError when there is none."""
+        """Acquire the session, which may take seconds. Raises FatalError or TransientError when there is none."""
         self._work.start(self._options)
         with self._work.running() as session:
             self.cores = max(1, session.sparkContext.defaultParallelism)
 
     def run(self, plan: bytes, parts: Sequence[bytes]) -> "SparkJob":
-        """Begin a job with a task for each part."""
+        """Start a job with a task for each input."""
         return SparkJob(partial(self._run, plan, parts))
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Executors:
 
 
 class SparkJob:
-    """A job in a thread of its own, so that the driver writes what the last one gave while the next one runs."""
+    """A job in a thread of its own: the driver writes the results of one job while the next one runs."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -56,7 +56,7 @@ class SparkJob:
         threading.Thread(target=self._work, name="conduit-spark-job", daemon=True).start()
 
     async def result(self) -> list[bytes]:
-        """What the tasks returned, in the order of their parts."""
+        """Wait for the results of the tasks, in the order of their inputs."""
         await self._ended.wait()
         assert self._result is not None
         result: list[bytes] = self._result.unwrap()
@@ -67,19 +67,19 @@ class SparkJob:
         try:
             self._token.run_sync_soon(self._ended.set)
         except trio.RunFinishedError:
-            return  # Nobody waits any more.
+            return  # The run that waited for it is over.
 
 
 SORTED_OUT = ("filtered", "refused")
 
 
 class ExecutorCounts:
-    """The sums of what tasks report, each task once, however often Spark had to try it."""
+    """The sums of what tasks report. Each task counts once, however often Spark had to try it."""
 
     def __init__(self) -> None:
         self._counts: dict[str, list[int]] = {}
         self.held: set[str] = set()
-        """The sources that give out nothing more until something of what they gave is acked."""
+        """The sources that wait for acks before they give out more."""
 
     def add(self, counts: Mapping[str, Sequence[int]]) -> None:
         for node, more in counts.items():
@@ -87,7 +87,7 @@ class ExecutorCounts:
             self._counts[node] = [each + another for each, another in zip(before, more, strict=True)]
 
     def seen_by(self, node: str, kind: NodeKind, driver: Meter | None, *, end: bool) -> Meter:
-        """What a node did in all. Of an end, which the driver has too, executors count what it sorts out."""
+        """What a node did in all. An end is on the driver too, so executors add only what they filter and refuse."""
         meter = Meter(node, kind) if driver is None else copy(driver)
         for name, count in zip(COUNTERS, self._counts.get(node, ()), strict=False):
             if driver is None or not end or name in SORTED_OUT:

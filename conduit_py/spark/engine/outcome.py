@@ -15,11 +15,11 @@ DELIVERED = b"d"
 REFUSED = b"r"
 MIXED = b"m"
 PREPARED = b"p"
-"""The first byte of an outcome. A mixed one has pieces of both kinds; a prepared one is about a whole part."""
+"""The first byte of an outcome. A mixed one has pieces of both kinds; a prepared one is about a whole task."""
 
 
 class DeliveredRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A packed record, the destinations it is for, by their place in the pipeline, and which piece it is."""
+    """A packed record, the boundaries it is for, by index, and which piece it is."""
 
     destinations: list[int]
     record: bytes
@@ -27,25 +27,25 @@ class DeliveredRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RefusedRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A dead letter: the packed record as it stood at each node that refused it, the first one first, and why."""
+    """A dead letter: the packed record as it was at each node that refused it, in order, and why."""
 
     records: dict[str, bytes]
     failures: list[Failure]
     position: bytes
     piece: tuple[int, ...]
-    offset: int
-    """Which record of its part it was."""
+    record_index: int
+    """Which record of its task it was."""
 
 
 class PreparedOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What came of all records of a part together: pieces for destinations, by their place in the pipeline."""
+    """What came of all records of a task together: prepared batches, by the place of the destination."""
 
-    pieces: dict[int, "Piece"]
+    batches: dict[int, "PreparedBatch"]
     refusals: list[RefusedRecord]
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """What a destination is to take in place of so many records."""
+class PreparedBatch(msgspec.Struct, frozen=True, array_like=True):
+    """What a destination takes in place of `size` records."""
 
     size: int
     data: bytes
@@ -64,7 +64,7 @@ class TaskError(msgspec.Struct, frozen=True, array_like=True):
         return cls(error.code, error.message, error.suggestion, error.node)
 
     def error(self) -> RunError:
-        """The same error on the driver, of the same kind, so that the same is done about it."""
+        """The same error on the driver, of the same class, so that recovery treats it alike."""
         kind = _kinds().get(self.code, RunError)
         error = kind.__new__(kind)
         RunError.__init__(error, self.message, suggestion=self.suggestion)
@@ -75,7 +75,7 @@ class TaskError(msgspec.Struct, frozen=True, array_like=True):
 class TaskResult(msgspec.Struct, frozen=True, array_like=True):
     """What a task did: an outcome for each record it read, in order, and what its nodes counted.
 
-    Where destinations take pieces there is one outcome for all, at the last position, which may be the only one.
+    Where destinations take prepared batches there is one outcome for all, at the last position.
     """
 
     positions: list[bytes]
@@ -87,64 +87,64 @@ class TaskResult(msgspec.Struct, frozen=True, array_like=True):
     broken: TaskError | None = None
 
 
-def outcome(deliveries: Sequence[DeliveredRecord], letters: Sequence[DeadLetter]) -> bytes:
-    """The outcome of a record that led to these."""
+def encode_outcome(deliveries: Sequence[DeliveredRecord], letters: Sequence[DeadLetter]) -> bytes:
+    """The outcome of a record with these deliveries and letters."""
     if not letters:
         return DELIVERED + _ENCODER.encode(deliveries) if deliveries else FILTERED
-    refusals = [refusal(letter) for letter in letters]
+    refusals = [refused_record(letter) for letter in letters]
     if not deliveries and len(refusals) == 1:
         return REFUSED + _ENCODER.encode(refusals[0])
     return MIXED + _ENCODER.encode((deliveries, refusals))
 
 
-def prepared(pieces: Mapping[int, Piece], letters: Sequence[DeadLetter]) -> bytes:
-    """The outcome of a part that led to these."""
-    if not pieces and not letters:
+def encode_prepared(batches: Mapping[int, PreparedBatch], letters: Sequence[DeadLetter]) -> bytes:
+    """The outcome of a task with these batches and letters."""
+    if not batches and not letters:
         return FILTERED
-    return PREPARED + _ENCODER.encode(PreparedOutcome(dict(pieces), [refusal(letter) for letter in letters]))
+    return PREPARED + _ENCODER.encode(PreparedOutcome(dict(batches), [refused_record(letter) for letter in letters]))
 
 
-def refusal(letter: DeadLetter) -> RefusedRecord:
-    records = {node: _packed(record) for node, record in letter.records.items()}
+def refused_record(letter: DeadLetter) -> RefusedRecord:
+    records = {node: _pack_or_show(record) for node, record in letter.records.items()}
     message = letter.message
     return RefusedRecord(records, letter.failures, letter.position, message.piece, message.sequence)
 
 
-def deliveries_of(encoded: bytes) -> list[DeliveredRecord]:
-    """The deliveries in an outcome that has nothing else."""
+def decode_deliveries(encoded: bytes) -> list[DeliveredRecord]:
+    """The deliveries of an outcome that has nothing else."""
     return _DELIVERIES.decode(memoryview(encoded)[1:])
 
 
-def refusal_of(encoded: bytes) -> RefusedRecord:
+def decode_refusal(encoded: bytes) -> RefusedRecord:
     return _REFUSAL.decode(memoryview(encoded)[1:])
 
 
-def pieces_of(encoded: bytes) -> list[bytes]:
-    """The parts of a mixed outcome as outcomes of their own."""
+def split_mixed(encoded: bytes) -> list[bytes]:
+    """A mixed outcome as outcomes of one kind each."""
     deliveries, refusals = _MIXED.decode(memoryview(encoded)[1:])
     delivered = [DELIVERED + _ENCODER.encode(deliveries)] if deliveries else []
     return delivered + [REFUSED + _ENCODER.encode(each) for each in refusals]
 
 
-def prepared_of(encoded: bytes) -> PreparedOutcome:
+def decode_prepared(encoded: bytes) -> PreparedOutcome:
     return _PREPARED.decode(memoryview(encoded)[1:])
 
 
-def parts_of(encoded: bytes) -> list[bytes]:
-    """A prepared outcome as one that has no refusals, if it has pieces, and the refusals as outcomes of their own."""
-    whole = prepared_of(encoded)
+def split_prepared(encoded: bytes) -> list[bytes]:
+    """A prepared outcome as one without refusals, if it has batches, and each refusal as an outcome of its own."""
+    whole = decode_prepared(encoded)
     if not whole.refusals:
         return [encoded]
-    taken = [PREPARED + _ENCODER.encode(PreparedOutcome(whole.pieces, []))] if whole.pieces else []
+    taken = [PREPARED + _ENCODER.encode(PreparedOutcome(whole.batches, []))] if whole.batches else []
     return taken + [REFUSED + _ENCODER.encode(each) for each in whole.refusals]
 
 
-def records_of(refusal: RefusedRecord) -> Mapping[str, Record]:
+def unpack_records(refusal: RefusedRecord) -> Mapping[str, Record]:
     return {node: decode_record(record) for node, record in refusal.records.items()}
 
 
-def _packed(record: Record) -> bytes:
-    """A refused record, which may well hold what cannot be carried: that becomes text."""
+def _pack_or_show(record: Record) -> bytes:
+    """A refused record may hold what cannot be packed. Then its text is kept, marked as such."""
     try:
         return encode_record(record)
     except RecordRefused:

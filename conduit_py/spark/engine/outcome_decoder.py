@@ -1,13 +1,14 @@
-"""Processors of the driver that turn outcomes back into records, one for each way they can go on."""
+"""Turns outcomes of executors back into records and dead letters on the driver, and writes what they prepared."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from conduit_py.batch import Batch, Piece
-from conduit_py.bundle import Bundle
-from conduit_py.dead_letter import RefusedElsewhere
-from conduit_py.pieces import Pieces
+from conduit_py.batch import Batch, MessageId, NamedPieces, Piece
+from conduit_py.dead_letter import DeadLetter, RefusedWithLetter
+from conduit_py.errors import RecordRefused
+from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.pipeline import Processor
-from conduit_py.record import Payload, Record
+from conduit_py.record import Payload, Record, RecordGroup
 from conduit_py.record_codec import decode_record
 from conduit_py.sdk.destination import PieceRefused
 from conduit_py.sdk.processor import FunctionProcessor, Result
@@ -15,9 +16,10 @@ from conduit_py.spark.engine import outcome
 
 
 def outcome_decoders(prefix: str, *, stops: bool) -> list[Processor]:
-    """What every outcome meets first: filtered records end here, and so do refused ones, each by its own letter.
+    """The processors that every outcome meets first: here filtered records end, and refused ones become dead letters.
 
-    With `stops` a refused record ends the run, and all before it are to be delivered: bundles must not have any.
+    With `stops` a refused record ends the run, and all records before it must be delivered. A group that has one is
+    an error then, and the run goes on record by record.
     """
 
     def sort(batch: Batch) -> list[Result]:
@@ -27,7 +29,7 @@ def outcome_decoders(prefix: str, *, stops: bool) -> list[Processor]:
 
 
 def boundary_decoder(prefix: str, place: int) -> Processor:
-    """What gives a destination the records that are for it, by its place in the pipeline."""
+    """The processor that gives the boundary with this index the records that are for it."""
 
     def take(batch: Batch) -> list[Result]:
         return [_for_destination(place, record, batch.piece(index)) for index, record in enumerate(batch)]
@@ -35,9 +37,31 @@ def boundary_decoder(prefix: str, place: int) -> Processor:
     return _by_batch(prefix, take)
 
 
-def bundle(encoded: bytes, position: bytes, size: int) -> Bundle:
-    """An outcome that is about so many records."""
-    return Bundle(position=position, payload=Payload(after=encoded), size=size)
+class PreparedWrites:
+    """The WriteAdapter of the driver: what executors have prepared goes to `take`, single records to `write`.
+
+    With `when_asked` the destination's `when` was asked on executors, about all but dead letters that are replayed.
+    """
+
+    def __init__(self, *, when_asked: bool) -> None:
+        self._when_asked = when_asked
+
+    def asks_when(self, batch: Batch) -> bool:
+        return not self._when_asked or batch.span.source == DEAD_LETTERS
+
+    async def write(self, call: Callable[..., Awaitable[Any]], batch: Batch) -> Any:
+        if not isinstance(batch[0], RecordGroup):
+            return await call("write", batch)
+        try:
+            return await call("take", [record.payload.after for record in batch])
+        except RecordRefused as error:
+            # Only writing one by one can tell which of its records it is.
+            raise PieceRefused(error.message, suggestion=error.suggestion) from error
+
+
+def group(encoded: bytes, position: bytes, size: int) -> RecordGroup:
+    """An outcome that is about `size` records."""
+    return RecordGroup(position=position, payload=Payload(after=encoded), size=size)
 
 
 def _by_batch(id: str, function: Callable[[Batch], list[Result]]) -> Processor:
@@ -45,9 +69,9 @@ def _by_batch(id: str, function: Callable[[Batch], list[Result]]) -> Processor:
 
 
 def _stopped(record: Record) -> PieceRefused | None:
-    if not isinstance(record, Bundle) or not _encoded(record).startswith(outcome.PREPARED):
+    if not isinstance(record, RecordGroup) or not _encoded(record).startswith(outcome.PREPARED):
         return None
-    refusals = outcome.prepared_of(_encoded(record)).refusals
+    refusals = outcome.decode_prepared(_encoded(record)).refusals
     return PieceRefused(f"a record is refused: {refusals[0].failures[0].error}") if refusals else None
 
 
@@ -56,34 +80,39 @@ def _sorted(record: Record) -> Result:
     if encoded == outcome.FILTERED:
         return None
     if encoded.startswith(outcome.MIXED):
-        return [Record.of(piece, position=record.position) for piece in outcome.pieces_of(encoded)]
-    if encoded.startswith(outcome.PREPARED) and isinstance(record, Bundle):
-        return [bundle(part, record.position, record.size) for part in outcome.parts_of(encoded)]
+        return [Record.of(piece, position=record.position) for piece in outcome.split_mixed(encoded)]
+    if encoded.startswith(outcome.PREPARED) and isinstance(record, RecordGroup):
+        return [group(part, record.position, record.size) for part in outcome.split_prepared(encoded)]
     return record
 
 
 def _refuse(batch: Batch) -> list[Result]:
-    return [_refused(record) or record for record in batch]
+    return [_refused(batch, index) or record for index, record in enumerate(batch)]
 
 
-def _refused(record: Record) -> RefusedElsewhere | None:
+def _refused(batch: Batch, index: int) -> RefusedWithLetter | None:
+    """A refusal on an executor as the dead letter that one machine would have made."""
+    record = batch[index]
     if not _encoded(record).startswith(outcome.REFUSED):
         return None
-    refusal = outcome.refusal_of(_encoded(record))
-    offset = refusal.offset if isinstance(record, Bundle) else 0
-    records = outcome.records_of(refusal)
-    return RefusedElsewhere(records, refusal.failures, refusal.position, refusal.piece, offset)
+    refusal = outcome.decode_refusal(_encoded(record))
+    message = MessageId(batch.span.source, batch.sequences[index], refusal.piece)
+    (_, first), *others = outcome.unpack_records(refusal).items()
+    letter = DeadLetter(batch.span.pipeline, message, refusal.position, first, list(refusal.failures))
+    letter.elsewhere = dict(others)
+    letter.record_index = refusal.record_index if isinstance(record, RecordGroup) else 0
+    return RefusedWithLetter(letter)
 
 
 def _for_destination(place: int, record: Record, name: Piece) -> Result:
-    """What a destination gets of this outcome: the records that are for it, known by what they were split from."""
-    if isinstance(record, Bundle):
-        piece = outcome.prepared_of(_encoded(record)).pieces.get(place)
-        return None if piece is None else bundle(piece.data, record.position, piece.size)
-    mine = [each for each in outcome.deliveries_of(_encoded(record)) if place in each.destinations]
+    """The records of this outcome for a boundary. A piece keeps the name that its split on the executor gave it."""
+    if isinstance(record, RecordGroup):
+        piece = outcome.decode_prepared(_encoded(record)).batches.get(place)
+        return None if piece is None else group(piece.data, record.position, piece.size)
+    mine = [each for each in outcome.decode_deliveries(_encoded(record)) if place in each.destinations]
     if len(mine) == 1 and mine[0].piece == name:
         return decode_record(mine[0].record)
-    return Pieces([decode_record(each.record) for each in mine], [each.piece for each in mine])
+    return NamedPieces([decode_record(each.record) for each in mine], [each.piece for each in mine])
 
 
 def _encoded(record: Record) -> bytes:

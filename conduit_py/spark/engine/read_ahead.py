@@ -14,17 +14,17 @@ IDLE_SECONDS_MAX = 1.0
 
 
 class ReadRecord(NamedTuple):
-    """A record, and why its source could not understand it, if that is so."""
+    """A record, and why its source could not parse it, if so."""
 
     record: Record
     refused: str | None
 
 
 class ReadAhead:
-    """Holds at most `size_max` records that were read and not taken; it reads on as long as there are fewer.
+    """Reads while it holds fewer than `size_max` records that nobody has taken.
 
-    It is a task of its own from `start` to `close`, because a `read` that waits must not hold up what was read
-    before it, and must not be cancelled in the middle of a run.
+    It is a task of its own from `start` to `close`: a `read` that waits must not delay the records before it, and must
+    not be cancelled in the middle of a run.
     """
 
     def __init__(self, calls: PluginCaller, size_max: int) -> None:
@@ -36,13 +36,13 @@ class ReadAhead:
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self.quiet = False
-        """Whether the source has said, when it was asked last, that there is nothing now."""
+        """Whether the last `read` raised NothingYet."""
 
     def start(self) -> None:
         trio.lowlevel.spawn_system_task(self._run)
 
     async def take(self, n: int) -> list[ReadRecord]:
-        """Wait for records and return at most `n`; raises what reading them raised once all before it are taken."""
+        """Wait for records and return at most `n`. Raises an error of `read` once all records before it are taken."""
         while not self._drawn:
             if self._error is not None:
                 raise self._error
@@ -52,7 +52,7 @@ class ReadAhead:
         return taken
 
     async def has_input(self) -> bool:
-        """Wait until there is something to take or to raise, or, which is False, the source has nothing now."""
+        """Wait until there is something to take or to raise (True), or the source has nothing now (False)."""
         while not self._drawn and self._error is None:
             if self.quiet:
                 return False
@@ -61,11 +61,11 @@ class ReadAhead:
 
     @property
     def empty(self) -> bool:
-        """Whether taking would have to wait, or would raise."""
+        """Whether `take` would wait or raise."""
         return not self._drawn
 
     async def close(self) -> None:
-        """Read no more. A record that was read and not taken is read again in the next run."""
+        """Stop reading. A record that was read and not taken is read again in the next run."""
         self._scope.cancel()
         await self._ended.wait()
 
@@ -73,7 +73,7 @@ class ReadAhead:
         try:
             with self._scope:
                 await self._read_all()
-        except Exception as error:  # a border: whatever it is, it is for the one who takes
+        except Exception as error:  # a border: `take` raises it
             self._error = error
         finally:
             self._ended.set()

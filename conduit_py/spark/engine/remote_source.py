@@ -14,7 +14,7 @@ from conduit_py.sdk.options import Options, Place
 from conduit_py.sdk.source import EndOfSource, Lag, NothingYet
 from conduit_py.spark.engine.executors import ExecutorCounts, Executors, SparkJob
 from conduit_py.spark.engine.outcome import TaskResult
-from conduit_py.spark.engine.outcome_decoder import bundle
+from conduit_py.spark.engine.outcome_decoder import group
 from conduit_py.spark.engine.plan import splits
 from conduit_py.spark.engine.read_ahead import ReadAhead, ReadRecord
 from conduit_py.spark.engine.task import CarriedRecords, TaskInput, carry_records
@@ -22,28 +22,28 @@ from conduit_py.spark.session.options import SparkOptions
 from conduit_py.stream.plugin_calls import PluginCaller, is_async
 
 PART_SIZE = 16 * 1024 * 1024
-"""Bytes of input in a task: enough to be worth its some milliseconds."""
+"""Bytes of input in a task: enough to be worth the milliseconds that a task costs."""
 JOB_SIZE = 64 * 1024 * 1024
-"""Bytes of input in all tasks of a job: few enough to hold what comes back, however many cores there are."""
+"""Bytes of input in a job: the driver holds what comes back, however many cores there are."""
 CARRIED_MAX = 8192
 """Records in a task whose source only the driver can read."""
 JOB_CARRIED_MAX = 65_536
-"""And in a job of those."""
+"""Records in a job of such tasks."""
 Equipment: TypeAlias = dict[int, bytes]
-"""What instances of destinations on executors are told first, by their place in the pipeline."""
+"""What instances of destinations on executors are given first, by their place in the pipeline."""
 JOBS_AHEAD = 2
-"""Jobs that run while the driver writes: with one alone, executors would be idle from its end to the next."""
+"""Jobs that run while the driver writes. With one alone, executors would be idle between two jobs."""
 
 
 class RemoteSource(sdk.SourceConnector[Options]):
-    """Has the records of a source processed by executors, and gives an outcome for each, in order, at its position.
+    """Executors process the records of a source; `read` returns an outcome for each, in order, at its position.
 
-    A source that can be split is read by the executors themselves, some jobs ahead of what the driver writes. Any
-    other is read here and its records go along with the tasks. Positions, acks and hooks are the source's own, so
-    that the rest of the run is as on one machine: what was not acked is read again, by whichever engine.
+    Executors themselves read a source that can be split, some jobs ahead of what the driver writes. Any other source
+    is read here, and its records are sent along with the tasks. Positions, acks and hooks are the source's own, so
+    the rest of the run is as on one machine: either engine reads again what was not acked.
 
-    If there is `equipment` when it is opened, all records of a task have one outcome, with what destinations are
-    to take. How many of those are given out and not acked is bounded, for each is as large as its part.
+    If there is `equipment` when it is opened, all records of a task have one outcome, with what destinations take.
+    The number of those given out and not acked is bounded, because each is as large as the input of its task.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class RemoteSource(sdk.SourceConnector[Options]):
         self._jobs: deque[SparkJob] = deque()
         self._given_out = 0
         self._within: dict[bytes, list[bytes]] = {}
-        """The positions of all records of a task that have one outcome, by its position, until they are acked."""
+        """By the position of an outcome for a whole task: the positions of all its records, until it is acked."""
         self._acked = trio.Event()
         self._waiting = trio.CancelScope()
         self._read_ahead: ReadAhead | None = None
 
-    # What follows makes it look like the source that it stands for.
+    # To the rest of the runtime it looks like the source that it stands for.
 
     @property
     def declared(self) -> sdk.SourceConnector[Any]:
@@ -125,7 +125,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
 
     async def read(self, n: int) -> list[Record]:
         with trio.CancelScope() as self._waiting:
-            # What is read sets out before more is read.
+            # So that the dispatcher sends what is read before more is read.
             await trio.lowlevel.checkpoint()
             if self._equipment is not None:
                 await self._room()
@@ -140,7 +140,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         raise EndOfSource
 
     async def _room(self) -> None:
-        """Wait until few enough pieces are given out."""
+        """Wait until few enough outcomes are given out and not acked."""
         while self._given_out >= JOBS_AHEAD * self._executors.cores:
             self._acked = trio.Event()
             self._counts.held.add(self._node)
@@ -161,7 +161,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         return lag
 
     async def stop(self) -> None:
-        """Make a waiting `read` end. A job that runs is of no use any more: its records are read again."""
+        """End a `read` that waits. The next run reads the records of a running job again."""
         self._waiting.cancel()
         await self._end_read()
 
@@ -178,7 +178,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
                 calls.close()
 
     async def _end_read(self) -> None:
-        """Have the source end a `read` that waits, if it knows how to."""
+        """Have the source end a `read` that waits, if it implements `stop`."""
         if is_async(self._source.stop):
             await self._calls("stop")
         elif not self._calls.inherited("stop"):
@@ -193,7 +193,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         await self._look_ahead()
 
     async def _look_ahead(self) -> None:
-        """Have the next jobs begin, as many as there is input for by now."""
+        """Start the next jobs, as many as there is input for by now."""
         while len(self._jobs) < JOBS_AHEAD and (self._read_ahead is None or not self._read_ahead.empty):
             job = await self._begin_job_if_any()
             if job is None:
@@ -206,7 +206,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         self._counts.add(done.counts)
         if done.size:
             [encoded], position = done.outcomes, done.positions[-1]
-            self._ready.append(bundle(encoded, position, done.size))
+            self._ready.append(group(encoded, position, done.size))
             if len(done.positions) > 1:
                 self._within[position] = done.positions
             return
@@ -217,14 +217,14 @@ class RemoteSource(sdk.SourceConnector[Options]):
         try:
             return await self._begin_job()
         except (EndOfSource, NothingYet):
-            return None  # It says so again when there is nothing left of what came before.
+            return None  # It is raised again when nothing is left of what came before.
 
     async def _begin_job(self) -> SparkJob:
         parts = await self._split() if self._splits else await self._carried()
         return self._executors.run(self._plan, [part.encode() for part in parts])
 
     async def _split(self) -> list[TaskInput]:
-        """The next parts, one for each core; at least one."""
+        """The next splits of the source, one for each core; at least one."""
         parts: list[TaskInput] = []
         try:
             while len(parts) < self._executors.cores:
@@ -236,7 +236,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         return parts
 
     async def _carried(self) -> list[TaskInput]:
-        """What has been read by now, in as many parts as there are cores."""
+        """What has been read by now, divided by the number of cores."""
         assert self._read_ahead is not None
         cores = self._executors.cores
         drawn = await self._read_ahead.take(JOB_CARRIED_MAX)
@@ -252,6 +252,6 @@ class RemoteSource(sdk.SourceConnector[Options]):
             return self._part(carried=carry_records([each.record for each in drawn], refused))
         except RecordRefused as error:
             raise FatalError(
-                f"{self._node} gave a record that cannot go to an executor: {error.message}",
+                f"{self._node} read a record that cannot be sent to an executor: {error.message}",
                 suggestion=error.suggestion,
             ) from error

@@ -7,16 +7,21 @@ whichever engine runs them.
 
 Only the driver replays dead letters that are kept. The invariant: a letter enters at the node that refused it,
 wherever that was, and meets every node behind it once, as on one machine. So the driver then has the processors
-of executors too, behind sources that it does not read.
+of executors too, behind entries where nothing but letters comes in.
 """
 
-from collections.abc import Callable, Sequence
-from copy import copy
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 from conduit_py import sdk
 from conduit_py.graph.node import Graph, Node
-from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source
+from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source, derive
+from conduit_py.sdk.plugin import Connector
+from conduit_py.spark.engine.outcome_decoder import PreparedWrites, boundary_decoder, outcome_decoders
+from conduit_py.stream.replay import ReplayEntry
+
+Substitute: TypeAlias = Callable[[Any], Any]
+"""Gives the connector that stands for another one, or itself."""
 
 
 class Boundary(NamedTuple):
@@ -30,56 +35,72 @@ class Boundary(NamedTuple):
 class PipelineSplit:
     """A checked pipeline in two halves: nothing on the driver leads to an executor.
 
-    Every record of a source leaves executors at exits, by whose place in `exits` it is known which. Destinations come
-    first, in their order, so that where no processor is on the driver the place of a destination is its own.
+    Every record of a source leaves executors at boundaries, and their index in `boundaries` says at which. Destinations
+    come first, in their order, so that where no processor is on the driver the index of a destination is its own.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.driver = _driver(graph)
+        self.driver = _driver_processors(graph)
         """The processors that the driver runs, in topological order."""
         self.executors = [node.id for node in graph.nodes.values() if node.kind == "processor" and not self._here(node)]
         """The processors that executors run, in topological order."""
-        self.exits = self._exits()
-        self._resends = graph.pipeline.dead_letters.handler == "journal"
+        self.boundaries = self._find_boundaries()
+        self._replays = graph.pipeline.dead_letters.handler == "journal"
 
-    def executed(self) -> Pipeline:
-        """The pipeline that executors run: a destination for each exit, at its place.
-
-        Those that are destinations have their connector; processors have one that goes nowhere.
-        """
-        half = copy(self.graph.pipeline)
-        # Nothing is written there, so nothing has to be once: that is for the driver to see to.
-        half.settings = half.settings.model_copy(update={"delivery": "at_least_once", "transaction": None})
-        half.outbox = {}
-        half.dead_letters = DeadLetters()
-        half.sources = [_bare(source) for source in half.sources]
-        half.processors = [self._placed(id, self._inputs(id, here=False)) for id in self.executors]
-        half.destinations = [self._exit(each) for each in self.exits]
-        return half
-
-    def driven(
-        self, arrivals: Callable[[str], Sequence[Processor]], receipt: Callable[[str, int], Processor]
+    def executor_pipeline(
+        self, *, source: Substitute = lambda same: same, destination: Substitute = lambda same: same
     ) -> Pipeline:
-        """The pipeline that the driver runs, whose sources must be given connectors that read outcomes.
+        """The pipeline that executors run: a destination for each boundary, at its index.
 
-        What they read meets `arrivals` first, whose ids begin with the given text, and then a `receipt`, made with an
-        id and a place, for each exit that records of this source can come to.
+        `source` and `destination` give the connector for that of an end, or None where it must stay on the driver.
         """
-        receipts = {each.node: self._receipt(receipt, place) for place, each in enumerate(self.exits)}
-        half = copy(self.graph.pipeline)
-        half.sources = [_bare(source) for source in half.sources]
-        for source in half.sources:
-            source.processors = list(arrivals(self.unused("executors")))
-        half.processors = list(receipts.values())
-        half.processors += [self._placed(id, self._ways_in(id)) for id in (self.executors if self._resends else ())]
-        half.processors += [self._placed(id, self._behind(id, receipts)) for id in self.driver]
-        half.sources += self._letters() if self._resends else []
-        half.destinations = [self._written(each, self._behind(each.id, receipts)) for each in half.destinations]
-        return half
+        whole = self.graph.pipeline
+        return derive(
+            whole,
+            # Nothing is written there, so nothing has to be written once: the driver sees to that.
+            settings=whole.settings.model_copy(update={"delivery": "at_least_once", "transaction": None}),
+            outbox={},
+            dead_letters=DeadLetters(),
+            sources=[derive(each, processors=[], connector=source(each.connector)) for each in whole.sources],
+            processors=[self._processor(id, self._inputs(id, here=False)) for id in self.executors],
+            destinations=[self._boundary_destination(each, destination) for each in self.boundaries],
+        )
+
+    def driver_pipeline(
+        self, read_outcomes: Callable[[Source], Any], substitute: Substitute = lambda same: same
+    ) -> Pipeline:
+        """The pipeline that the driver runs. `read_outcomes` gives the connector that reads the outcomes of a source.
+
+        What it reads meets the decoders of outcomes first, then the decoder of each boundary that records of this
+        source can come to. `substitute` gives the connector for that of a destination or a dead-letter handler.
+        """
+        whole = self.graph.pipeline
+        letters = whole.dead_letters
+        decoders = {each.node: self._boundary_decoder(place) for place, each in enumerate(self.boundaries)}
+        stops = letters.handler == "stop"
+        prefix = self.unused("executors")
+        sources = [
+            derive(each, connector=read_outcomes(each), processors=outcome_decoders(prefix, stops=stops))
+            for each in whole.sources
+        ]
+        processors = list(decoders.values())
+        if self._replays:
+            sources += self._replay_entries()
+            processors += [self._processor(id, self._replay_inputs(id)) for id in self.executors]
+        processors += [self._processor(id, self._driver_inputs(id, decoders)) for id in self.driver]
+        return derive(
+            whole,
+            sources=sources,
+            processors=processors,
+            destinations=[self._destination(each, decoders, substitute) for each in whole.destinations],
+            dead_letters=derive(letters, handler=substitute(letters.handler))
+            if isinstance(letters.handler, Connector)
+            else letters,
+        )
 
     def unused(self, prefix: str) -> str:
-        """A text like this one with which no id begins, be it of the pipeline or of a source or destination."""
+        """A text like this one with which no id begins, of the pipeline or of a source or destination."""
         while any(id.rpartition(":")[2].startswith(prefix) for id in self.graph.nodes):
             prefix += "-"
         return prefix
@@ -91,71 +112,68 @@ class PipelineSplit:
         nodes = self.graph.nodes
         return [upper for upper in nodes[id].inputs if self._here(nodes[upper]) == here]
 
-    def _exits(self) -> list[Boundary]:
+    def _find_boundaries(self) -> list[Boundary]:
         origins: dict[str, set[str]] = {node.id: {node.id} for node in self.graph.sources}
         for id in self.executors:
             origins[id] = set().union(*(origins[upper] for upper in self.graph.nodes[id].inputs))
-        exits = []
+        boundaries = []
         for id in [*(each.id for each in self.graph.pipeline.destinations), *self.driver]:
             inputs = self._inputs(id, here=False)
             reaching = set().union(*(origins[upper] for upper in inputs))
             if inputs:
-                exits.append(
-                    Boundary(id, [source.id for source in self.graph.pipeline.sources if source.id in reaching])
-                )
-        return exits
+                sources = [source.id for source in self.graph.pipeline.sources if source.id in reaching]
+                boundaries.append(Boundary(id, sources))
+        return boundaries
 
-    def _placed(self, id: str, after: list[str]) -> Processor:
-        """A processor under the id that it has in the whole graph, whoever it belongs to there."""
+    def _processor(self, id: str, after: list[str]) -> Processor:
+        """A processor under the id that it has in the whole graph, whichever node it belongs to there."""
         declared = self.graph.nodes[id].declared
         assert isinstance(declared, Processor)
-        placed = copy(declared)
-        placed.id, placed.named, placed.after = id, True, after
-        return placed
+        return derive(declared, id=id, named=True, after=after)
 
-    def _exit(self, leaving: Boundary) -> Destination:
-        declared = self.graph.nodes[leaving.node].declared
-        after = self._inputs(leaving.node, here=False)
-        if isinstance(declared, Destination):
-            # The condition is asked where a record is made: here, unless some are made on the driver.
-            return _joined(declared, after, asks=not self._inputs(leaving.node, here=True))
-        return Destination(leaving.node, BoundaryPlaceholder(), after=after)
+    def _boundary_destination(self, boundary: Boundary, substitute: Substitute) -> Destination:
+        declared = self.graph.nodes[boundary.node].declared
+        after = self._inputs(boundary.node, here=False)
+        if not isinstance(declared, Destination):
+            placeholder = Destination(boundary.node, BoundaryPlaceholder(), after=after)
+            return derive(placeholder, connector=substitute(placeholder.connector))
+        # `when` is asked where a record is made: on executors, unless the driver makes some of them.
+        when = None if self._inputs(boundary.node, here=True) else declared.when
+        return derive(declared, processors=[], after=after, when=when, connector=substitute(declared.connector))
 
-    def _written(self, declared: Destination, after: list[str]) -> Destination:
-        written = _joined(declared, after, asks=True)
-        written.asked_before = not self._inputs(declared.id, here=True)
-        return written
+    def _destination(
+        self, declared: Destination, decoders: dict[str, Processor], substitute: Substitute
+    ) -> Destination:
+        return derive(
+            declared,
+            processors=[],
+            after=self._driver_inputs(declared.id, decoders),
+            connector=substitute(declared.connector),
+            write_adapter=PreparedWrites(when_asked=not self._inputs(declared.id, here=True)),
+        )
 
-    def _behind(self, id: str, receipts: dict[str, Processor]) -> list[str]:
-        arriving = [receipts[id].id] if id in receipts else []
-        again = self._ways_in(id) if self._resends else []
-        return arriving + again + self._inputs(id, here=True)
+    def _driver_inputs(self, id: str, decoders: dict[str, Processor]) -> list[str]:
+        decoded = [decoders[id].id] if id in decoders else []
+        replayed = self._replay_inputs(id) if self._replays else []
+        return decoded + replayed + self._inputs(id, here=True)
 
-    def _ways_in(self, id: str) -> list[str]:
-        """What feeds a node with letters of those before it that executors run."""
-        sources = {source.letters_of: source.id for source in self._letters()}
-        return [sources.get(upper, upper) for upper in self._inputs(id, here=False)]
+    def _replay_inputs(self, id: str) -> list[str]:
+        """What feeds a node with replayed letters of those before it that executors run."""
+        entries = {source.id: self._entry_id(place) for place, source in enumerate(self.graph.pipeline.sources)}
+        return [entries.get(upper, upper) for upper in self._inputs(id, here=False)]
 
-    def _letters(self) -> list[Source]:
-        """For each source one behind which its letters come in."""
-        made = []
-        for place, source in enumerate(self.graph.pipeline.sources):
-            way_in = Source(f"{self.unused('letters')}-{place}", LettersOnly(), window=source.window)
-            way_in.letters_of = source.id
-            made.append(way_in)
-        return made
+    def _replay_entries(self) -> list[Source]:
+        return [
+            Source(self._entry_id(place), ReplayEntry(source.id), window=source.window)
+            for place, source in enumerate(self.graph.pipeline.sources)
+        ]
 
-    def _receipt(self, receipt: Callable[[str, int], Processor], place: int) -> Processor:
-        made = receipt(f"{self.unused('receipt')}-{place}", place)
-        made.after = self.exits[place].sources
-        return made
+    def _entry_id(self, place: int) -> str:
+        return f"{self.unused('letters')}-{place}"
 
-
-class LettersOnly(sdk.SourceConnector[sdk.Options]):
-    """Stands where the letters of a source come in again, of which nothing else is read here."""
-
-    def read(self, n: int) -> list[sdk.Record]:
-        raise NotImplementedError("only letters come in here")
+    def _boundary_decoder(self, place: int) -> Processor:
+        decoder = boundary_decoder(f"{self.unused('boundary')}-{place}", place)
+        return derive(decoder, after=self.boundaries[place].sources)
 
 
 class BoundaryPlaceholder(sdk.DestinationConnector[sdk.Options]):
@@ -165,8 +183,8 @@ class BoundaryPlaceholder(sdk.DestinationConnector[sdk.Options]):
         raise NotImplementedError("a task puts something else in its place")
 
 
-def _driver(graph: Graph) -> list[str]:
-    """The processors that keep state, and all behind one that does."""
+def _driver_processors(graph: Graph) -> list[str]:
+    """The processors that keep state or defer records, and all behind one that does."""
     found: list[str] = []
     for node in graph.nodes.values():
         if isinstance(node.declared, Processor) and (
@@ -177,20 +195,6 @@ def _driver(graph: Graph) -> list[str]:
 
 
 def _needs_all(declared: Processor) -> bool:
-    """Whether it must be where all records are, in order, and where transactions begin."""
+    """Whether it must run where all records are, in order, and where transactions begin."""
     plugin: sdk.Processor[Any] | None = declared.processor
     return plugin is not None and (plugin.stateful or plugin.defers)
-
-
-def _bare(source: Source) -> Source:
-    bare = copy(source)
-    bare.processors = []
-    return bare
-
-
-def _joined(declared: Destination, after: list[str], *, asks: bool) -> Destination:
-    """A destination without processors of its own: those are nodes like all others."""
-    joined = copy(declared)
-    joined.processors, joined.after = [], after
-    joined.when = declared.when if asks else None
-    return joined

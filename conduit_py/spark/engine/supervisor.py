@@ -1,7 +1,6 @@
 """SparkSupervisor: runs a pipeline over time like any other; Spark reads and processes its records."""
 
 import logging
-from copy import copy
 from functools import partial
 from typing import Any
 
@@ -10,11 +9,10 @@ import msgspec
 from conduit_py.errors import EnvironmentUnfit, FatalError
 from conduit_py.graph.compile import DEAD_LETTERS, compile_pipeline
 from conduit_py.lifecycle.supervisor import Supervisor, blocked_on
-from conduit_py.pipeline import Pipeline
+from conduit_py.pipeline import Pipeline, Source
 from conduit_py.sdk.destination import PieceRefused, PreparingDestination
 from conduit_py.sdk.plugin import Connector
 from conduit_py.spark.engine.executors import ExecutorCounts
-from conduit_py.spark.engine.outcome_decoder import boundary_decoder, outcome_decoders
 from conduit_py.spark.engine.plan import plan, prepares
 from conduit_py.spark.engine.remote_source import PART_SIZE, Equipment, RemoteSource
 from conduit_py.spark.engine.split import PipelineSplit
@@ -31,11 +29,10 @@ log = logging.getLogger("conduit_py")
 class SparkSupervisor(Supervisor):
     """Runs a pipeline between the executors of Spark, which read and process, and the driver, which writes.
 
-    What the driver runs is a pipeline as on one machine, with the same ids, positions, delivery, dead letters and
-    stop. Only its sources give outcomes in place of records, which are taken apart first; processors that keep
-    state, and all behind them, run here as they do there. So every promise about records holds. Where all
-    destinations can take what executors have made ready, the driver has little to do for a record; if they refuse
-    to, it writes records by itself.
+    The driver runs a pipeline as on one machine, with the same ids, positions, delivery, dead letters and stop. Only
+    its sources give outcomes in place of records, which are decoded first; processors that keep state, and all
+    behind them, run here. So every guarantee about records holds. Where all destinations can take what executors
+    have prepared, the driver has little to do for a record; if one refuses it, the driver writes record by record.
     """
 
     def __init__(
@@ -46,14 +43,14 @@ class SparkSupervisor(Supervisor):
         self._counts = ExecutorCounts()
         self._split = PipelineSplit(self._whole)
         self._prepares = prepares(self._split)
-        super().__init__(self._driven(shared_options(pipeline, spark), part_size), store)
+        super().__init__(self._driver_pipeline(shared_options(pipeline, spark), part_size), store)
 
     def progress(self) -> Progress:
-        """One look at the pipeline as the user wrote it down; processors count a task once it has come back."""
+        """The progress of the pipeline as the user defined it. Counts of executors are added when their task ends."""
         seen = super().progress()
         for meter in seen.nodes:
             if meter.node in self._counts.held:
-                # To the driver this one waits for its input. In truth it is held up as by a full window.
+                # On the driver it waits for input, but the reason is the bound on outcomes: a full window.
                 meter.waits = [Wait(WaitReason.WINDOW)]
         seen = msgspec.structs.replace(seen, blocked_on=blocked_on(seen.nodes))
         meters = {meter.node: meter for meter in seen.nodes}
@@ -75,21 +72,14 @@ class SparkSupervisor(Supervisor):
         log.warning("%s: the driver now writes record by record, because %s", self.pipeline.id, ending.error)
         return True
 
-    def _driven(self, options: SparkOptions, part_size: int) -> Pipeline:
-        """The pipeline that the driver runs."""
-        planned, handler = plan(self._split), self._whole.pipeline.dead_letters.handler
-        driven = self._split.driven(partial(outcome_decoders, stops=handler == "stop"), boundary_decoder)
-        for source in (each for each in driven.sources if each.letters_of is None):
+    def _driver_pipeline(self, options: SparkOptions, part_size: int) -> Pipeline:
+        planned = plan(self._split)
+
+        def read_outcomes(source: Source) -> RemoteSource:
             connector = with_shared_session(source.connector, options)
-            source.connector = RemoteSource(
-                source.id, connector, planned, options, self._counts, part_size, self._equipment
-            )
-        for destination in driven.destinations:
-            destination.connector = with_shared_session(destination.connector, options)
-        if isinstance(handler, Connector):
-            driven.dead_letters = copy(driven.dead_letters)
-            driven.dead_letters.handler = with_shared_session(handler, options)
-        return driven
+            return RemoteSource(source.id, connector, planned, options, self._counts, part_size, self._equipment)
+
+        return self._split.driver_pipeline(read_outcomes, partial(with_shared_session, options=options))
 
     def _equipment(self) -> Equipment | None:
         if not self._prepares:
@@ -103,7 +93,7 @@ class SparkSupervisor(Supervisor):
 
 
 def shared_options(pipeline: Pipeline, spark: SparkOptions | None) -> SparkOptions:
-    """The Spark to use: the one asked for, else the one that connectors of the pipeline name, else this machine."""
+    """The Spark to use: the one given, else that of the pipeline's connectors, else this machine."""
     handler = pipeline.dead_letters.handler
     ends = [each.connector for each in (*pipeline.sources, *pipeline.destinations)]
     theirs = [each.options for each in (*ends, handler) if isinstance(each, Connector)]
@@ -115,7 +105,7 @@ def shared_options(pipeline: Pipeline, spark: SparkOptions | None) -> SparkOptio
 
 
 def with_shared_session(connector: Any, options: SparkOptions) -> Any:
-    """The connector; one that uses Spark uses this one."""
+    """The connector; if it uses Spark, one that uses the Spark with these options."""
     if not isinstance(connector.options, SparkOptions):
         return connector
     same = connector.fresh()
@@ -125,18 +115,18 @@ def with_shared_session(connector: Any, options: SparkOptions) -> Any:
 
 
 def _persistent(master: str) -> str:
-    """On a cluster a task is tried four times; on one machine only once, unless it is asked for."""
+    """The same master, on which a failed task is tried four times. In local mode Spark tries it once by default."""
     inside = master.removeprefix("local[").removesuffix("]")
     return f"local[{inside},4]" if master == f"local[{inside}]" and "," not in inside else master
 
 
 def spark_supervisor(pipeline: Pipeline, store: Store) -> SparkSupervisor:
-    """What runs the pipeline, with this process as the driver of its Spark."""
+    """The supervisor of a pipeline, with this process as the driver of its Spark."""
     return SparkSupervisor(pipeline, store, spark=options_of(pipeline))
 
 
 def options_of(pipeline: Pipeline) -> SparkOptions:
-    """The Spark that a pipeline names; what it leaves open is as its connectors say, or this machine."""
+    """The Spark of a pipeline; what it leaves open is taken from its connectors, or it is this machine."""
     spark, rest = pipeline.spark, shared_options(pipeline, None)
     if spark is None:
         return rest
@@ -148,7 +138,7 @@ def options_of(pipeline: Pipeline) -> SparkOptions:
 
 
 def require_spark() -> None:
-    """Return if there is a Java for Spark; EnvironmentUnfit says what to install."""
+    """Return if there is a Java for Spark. Raises EnvironmentUnfit, which says what to install."""
     try:
         require_java()
     except FatalError as error:

@@ -10,7 +10,6 @@ import socket
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
-from copy import copy
 from functools import lru_cache
 from typing import Any
 
@@ -23,12 +22,19 @@ from conduit_py.batch import Batch
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import FatalError, RecordRefused, describe
 from conduit_py.graph.compile import compile_pipeline
-from conduit_py.pipeline import DeadLetters, Pipeline
+from conduit_py.pipeline import DeadLetters, Pipeline, derive
 from conduit_py.record import Record
 from conduit_py.record_codec import decode_record, encode_record
 from conduit_py.sdk.destination import PreparingDestination, Refusals
 from conduit_py.sdk.source import EndOfSource, Reading, SplittableSource
-from conduit_py.spark.engine.outcome import DeliveredRecord, Piece, TaskError, TaskResult, outcome, prepared
+from conduit_py.spark.engine.outcome import (
+    DeliveredRecord,
+    PreparedBatch,
+    TaskError,
+    TaskResult,
+    encode_outcome,
+    encode_prepared,
+)
 from conduit_py.spark.engine.plan import Plan
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.commit import CommitEach
@@ -38,14 +44,14 @@ from conduit_py.stream.run import Run
 
 
 class CarriedRecords(msgspec.Struct, frozen=True, array_like=True):
-    """Records that the driver has read, and those of them that their source could not understand."""
+    """Records that the driver has read, and by index why their source could not parse some of them."""
 
     records: list[bytes]
     refused: dict[int, str]
 
 
 class TaskInput(msgspec.Struct, frozen=True, array_like=True):
-    """What a task is given. `split` says where the source is to read, `carried` has what was read already.
+    """What a task is given: `split` says what to read of the source, or `carried` has the records.
 
     With `equipment`, by the place of a destination, what comes of it is made ready for them to take as it is.
     `each` asks for the positions of all records also then, because the source wants to be told of every one.
@@ -66,12 +72,12 @@ class TaskInput(msgspec.Struct, frozen=True, array_like=True):
 
 
 def carry_records(records: list[Record], refused: Mapping[int, str]) -> CarriedRecords:
-    """These records as the content of a part. What cannot be carried raises RecordRefused."""
+    """These records, packed for a task. Raises RecordRefused for one that cannot be packed."""
     return CarriedRecords(list(map(encode_record, records)), dict(refused))
 
 
 class TaskInputSource(sdk.SourceConnector[sdk.Options]):
-    """The records of a part, and then the end; without a part there are none. `positions` has what was read."""
+    """Gives the records of a task, then ends; without an input it ends at once. `positions` has what was read."""
 
     def __init__(self, node: str, connector: sdk.SourceConnector[Any] | None, part: TaskInput | None) -> None:
         super().__init__()
@@ -113,7 +119,7 @@ class TaskInputSource(sdk.SourceConnector[sdk.Options]):
 
 
 def perform(plan: bytes, part: bytes) -> bytes:
-    """Run the planned pipeline over a part. An error that ends it is in the result: Spark need not try that again."""
+    """Run the planned pipeline over an input. The result carries an error, which Spark would only raise again."""
     try:
         pipeline = _load_plan(plan)
     except Exception as error:  # a border: what is pickled is the user's, and may need what is not installed here
@@ -122,10 +128,11 @@ def perform(plan: bytes, part: bytes) -> bytes:
 
 
 async def run_task(pipeline: Pipeline, part: TaskInput) -> TaskResult:
-    """What becomes of each record of a part. Nothing outside of this process is written."""
+    """Run the pipeline over an input; what became of each record. Nothing outside of this process is written."""
     results = TaskOutcomes()
-    own, source = _between_own_ends(pipeline, part, results)
-    run = Run(compile_pipeline(own), MemoryStore(), CommitEach())
+    [read] = [each.connector for each in pipeline.sources if each.id == part.source]
+    source = TaskInputSource(part.source, read, part)
+    run = Run(compile_pipeline(_task_pipeline(pipeline, source, part, results)), MemoryStore(), CommitEach())
     ending = await run.execute()
     if ending.error is not None:
         return TaskResult([], [], {}, broken=TaskError.of(ending.error))
@@ -143,10 +150,10 @@ class TaskOutcomes:
     def __init__(self) -> None:
         self._deliveries: dict[int, dict[int, tuple[Record, DeliveredRecord]]] = defaultdict(dict)
         self._letters: dict[int, list[DeadLetter]] = defaultdict(list)
-        self._pieces: dict[int, Piece] = {}
+        self._prepared: dict[int, PreparedBatch] = {}
 
     def deliver(self, destination: int, sequence: int, piece: tuple[int, ...], record: Record) -> None:
-        """Keep a record for a destination. One that cannot be carried raises RecordRefused."""
+        """Keep a record for a destination. Raises RecordRefused for one that cannot be packed."""
         known = self._deliveries[sequence]
         # Destinations that share a record share it here too: it is packed and sent once.
         if id(record) not in known:
@@ -156,24 +163,24 @@ class TaskOutcomes:
     async def refuse(self, letter: DeadLetter) -> None:
         self._letters[letter.message.sequence].append(letter)
 
-    def hand_over(self, destination: int, piece: Piece) -> None:
-        """Keep what a destination is to take for all records of the part together."""
-        self._pieces[destination] = piece
+    def hand_over(self, destination: int, piece: PreparedBatch) -> None:
+        """Keep what a destination takes for all records of the task together."""
+        self._prepared[destination] = piece
 
     def prepared(self) -> bytes:
-        """One outcome for all records, where destinations take pieces."""
+        """One outcome for all records, where destinations take prepared batches."""
         letters = [letter for sequence in sorted(self._letters) for letter in self._letters[sequence]]
-        return prepared(self._pieces, letters)
+        return encode_prepared(self._prepared, letters)
 
     def outcomes(self, count: int) -> list[bytes]:
         return [
-            outcome([delivery for _, delivery in self._deliveries[sequence].values()], self._letters[sequence])
+            encode_outcome([delivery for _, delivery in self._deliveries[sequence].values()], self._letters[sequence])
             for sequence in range(count)
         ]
 
 
 class RecordCollector(sdk.DestinationConnector[sdk.Options]):
-    """Stands where a destination does, and keeps what would be written there for the driver to write."""
+    """Stands for a destination: keeps its records for the driver to write."""
 
     blocking = False
 
@@ -196,7 +203,7 @@ class RecordCollector(sdk.DestinationConnector[sdk.Options]):
 
 
 class PreparedCollector(sdk.DestinationConnector[sdk.Options]):
-    """Stands where a destination does, and has the records made ready for the driver to put in place."""
+    """Stands for a destination: its connector prepares the records, and the driver has them taken."""
 
     blocking = False
 
@@ -216,29 +223,30 @@ class PreparedCollector(sdk.DestinationConnector[sdk.Options]):
         return refused
 
     def teardown(self) -> None:
-        # Also after a failed run, whose results nobody asks for.
+        # Also called after a failed run, whose results are not used.
         if self._size:
-            self._results.hand_over(self._place, Piece(self._size, self._connector.prepared()))
+            self._results.hand_over(self._place, PreparedBatch(self._size, self._connector.prepared()))
 
 
-def _between_own_ends(pipeline: Pipeline, part: TaskInput, results: TaskOutcomes) -> tuple[Pipeline, TaskInputSource]:
-    own = copy(pipeline)
-    own.settings = pipeline.settings.model_copy(update={"delivery": "at_least_once", "transaction": None})
-    own.outbox = {}
-    own.dead_letters = DeadLetters(results.refuse)
-    own.sources = [copy(source) for source in pipeline.sources]
-    for source in own.sources:
-        source.connector = TaskInputSource(source.id, source.connector, part if source.id == part.source else None)
-    own.destinations = [copy(destination) for destination in pipeline.destinations]
-    for place, destination in enumerate(own.destinations):
-        destination.connector = _outgoing(place, destination.connector, part, results)
-        destination.retry = Retry(attempts=1)
-    read_here = next(source.connector for source in own.sources if source.id == part.source)
-    assert isinstance(read_here, TaskInputSource)
-    return own, read_here
+def _task_pipeline(pipeline: Pipeline, source: TaskInputSource, part: TaskInput, results: TaskOutcomes) -> Pipeline:
+    """The pipeline between ends of its own: its input is `part`, and what comes out of it is collected."""
+    return derive(
+        pipeline,
+        settings=pipeline.settings.model_copy(update={"delivery": "at_least_once", "transaction": None}),
+        outbox={},
+        dead_letters=DeadLetters(results.refuse),
+        sources=[
+            derive(each, connector=source if each.id == part.source else TaskInputSource(each.id, None, None))
+            for each in pipeline.sources
+        ],
+        destinations=[
+            derive(each, connector=_collector(place, each.connector, part, results), retry=Retry(attempts=1))
+            for place, each in enumerate(pipeline.destinations)
+        ],
+    )
 
 
-def _outgoing(
+def _collector(
     place: int, connector: Any, part: TaskInput, results: TaskOutcomes
 ) -> "RecordCollector | PreparedCollector":
     if part.equipment is None:
@@ -250,20 +258,20 @@ def _outgoing(
 
 def _plan_error(error: Exception) -> FatalError:
     return FatalError(
-        f"the pipeline cannot be made on executor {socket.gethostname()}: {describe(error)}",
+        f"the pipeline cannot be built on executor {socket.gethostname()}: {describe(error)}",
         suggestion="install there what is installed here, for example with spark.archives",
     )
 
 
 @lru_cache(maxsize=4)
 def _load_plan(pickled: bytes) -> Pipeline:
-    """A worker process runs many tasks of one plan. It goes where the driver is, if there is such a folder here."""
+    """The pipeline of a plan. The process changes to the driver's working directory, if that exists here."""
     from pyspark import cloudpickle
 
     plan: Plan = cloudpickle.loads(pickled)
     with suppress(OSError):
         os.chdir(plan.folder)
-    # Spark's worker looks for garbage after every task. What is here now stays, and need not be looked through again.
+    # Spark's worker collects garbage after every task. What is loaded now stays, so it need not be scanned each time.
     gc.collect()
     gc.freeze()
     return plan.pipeline

@@ -18,25 +18,25 @@ _DEFINITION_STATES = re.compile(r"SQLSTATE: ?42\w{3}")
 """Class 42: syntax errors, things that do not exist, and access that is not allowed."""
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\]")
 _GENERAL = ("[TASK_WRITE_FAILED]", "[FAILED_JDBC.", "[FAILED_READ_FILE", "[INTERNAL_ERROR]")
-"""Conditions that say no more than that something failed, which their cause says better."""
+"""Conditions that say only that something failed. Their cause says more."""
 _TEXT_MAX = 500
 _EXITS_MEMORY = (3, 52)
-"""With these codes Java, if it is told to, and Spark end a process in which a thread found no memory."""
+"""Exit codes of a process that ran out of memory: of Java, if configured so, and of Spark."""
 _EXIT_SECONDS = 3.0
 _CAUSES_MAX = 10
 
 
 class JobCancelled(Exception):
-    """The connector was closed or stopped, so none of its jobs are started any more."""
+    """The job group was cancelled or closed, so it starts no more jobs."""
 
 
 class BadRows(Exception):
-    """Some of the rows made a job fail, and it would succeed without them."""
+    """Some of the rows made a job fail. Without them it would succeed."""
 
 
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:
-    """Say of whatever goes wrong in the block whose fault it is: BadRows, FatalError or TransientError."""
+    """Raise whatever goes wrong in the block as BadRows, FatalError or TransientError, by what caused it."""
     try:
         yield
     except (FatalError, TransientError, BadRows):
@@ -48,8 +48,8 @@ def spark_errors(what: str) -> Iterator[None]:
             raise TransientError(f"{what} was cancelled") from error
         code = _exit_code() if _cut_off(error) else None
         if code in _EXITS_MEMORY or "java.lang.OutOfMemoryError" in str(error):
-            # It would be again.
-            advice = "give Java more, with spark.driver.memory and spark.executor.memory in `conf`, or less at once"
+            # Fatal: the next attempt would need as much memory.
+            advice = "raise spark.driver.memory and spark.executor.memory in `conf`, or give it less at once"
             raise FatalError(f"{what} failed: Java is out of memory: {error_text(error)}", suggestion=advice) from error
         if code is not None:
             raise TransientError(f"{what} failed: Java has ended, with the code {code}") from error
@@ -62,7 +62,7 @@ def spark_errors(what: str) -> Iterator[None]:
 
 
 def error_text(error: BaseException) -> str:
-    """The line of what Spark says that says the most, and no Java stack trace."""
+    """The most specific line of an error of Spark, without the stack trace of Java."""
     causes = _causes(error)
     from_database = [text for text, state in causes if state]
     named = [text for text, _ in causes if _CONDITION.match(text) and not text.startswith(_GENERAL)]
@@ -73,12 +73,12 @@ def error_text(error: BaseException) -> str:
 
 
 def _blames_data(error: BaseException) -> bool:
-    """Whether a job failed because of the values it was given, so that it would without some of them succeed."""
+    """Whether a job failed because of values in its rows, so that it would succeed without some of them."""
     return bool(_DATA_STATES.search(str(error))) or any(state[:2] in ("22", "23") for _, state in _causes(error))
 
 
 def is_definition_error(error: BaseException) -> bool:
-    """Whether Spark did not even begin, because what it was asked to do makes no sense."""
+    """Whether Spark refused the query itself: bad syntax, unknown tables or columns, wrong options."""
     from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 
     if any(state.startswith("08") for _, state in _causes(error)):
@@ -88,14 +88,14 @@ def is_definition_error(error: BaseException) -> bool:
 
 
 def _cut_off(error: BaseException) -> bool:
-    """Whether Java does not answer any more."""
+    """Whether the connection to Java is broken."""
     from py4j.protocol import Py4JNetworkError
 
     return isinstance(error, ConnectionError | Py4JNetworkError)
 
 
 def _exit_code() -> int | None:
-    """How the Java process of the driver ended, if it has: it is given a moment, as its line is cut first."""
+    """The exit code of the driver's Java, if it has ended. It gets a moment: its connection breaks first."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)
@@ -111,7 +111,7 @@ def _is_cancellation(error: BaseException) -> bool:
 
 
 def has_ended(session: "SparkSession") -> bool:
-    """Whether the session is of no use any more: stopped by somebody, or its Java process gone."""
+    """Whether the session has ended: it was stopped, or its Java process is gone."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -125,7 +125,7 @@ def has_ended(session: "SparkSession") -> bool:
 
 
 def _causes(error: BaseException) -> list[tuple[str, str]]:
-    """What an error and its causes in Java say, the outermost first, with the SQL state of those of a database."""
+    """The messages of an error and its causes in Java, the outermost first, each with its SQL state if it has one."""
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     causes: list[tuple[str, str]] = []
     try:
@@ -144,7 +144,7 @@ def _state(java: Any) -> str:
 
 @contextmanager
 def failure_advice() -> Iterator[None]:
-    """Say of the failures that are mostly about memory what they are: Spark itself tells of broken connections."""
+    """Explain failures that mostly come from memory: Spark itself reports them as broken connections."""
     try:
         yield
     except RunError as error:
@@ -156,7 +156,7 @@ def failure_advice() -> Iterator[None]:
 
 
 class KnownFailure(NamedTuple):
-    """What is behind a job that failed for good, known by what Spark says, and what to do about it."""
+    """A failure recognised by the text of Spark's error: what happened, and what to do about it."""
 
     signs: tuple[str, ...]
     what: str
@@ -166,26 +166,26 @@ class KnownFailure(NamedTuple):
 KNOWN_FAILURES = (
     KnownFailure(
         ("spark.driver.maxResultSize",),
-        "more would come back than the driver allows",
+        "the results are larger than the driver allows",
         "raise spark.driver.maxResultSize and spark.driver.memory in `conf`, or have processors make smaller records",
     ),
     KnownFailure(
         ("Python worker exited unexpectedly",),
         "a Python worker was killed or crashed, each time it was tried",
-        "was it killed for want of memory? leave more to Python with spark.executor.memoryOverhead and less to Java, "
-        "give an executor fewer cores, or have processors hold less",
+        "it may have run out of memory: give Python more with spark.executor.memoryOverhead and Java less, "
+        "give an executor fewer cores, or have processors hold less at once",
     ),
     KnownFailure(
         ("ExecutorLostFailure",),
         "an executor was lost, each time it was tried",
-        "was it killed for want of memory? raise spark.executor.memory and spark.executor.memoryOverhead in `conf`",
+        "it may have run out of memory: raise spark.executor.memory and spark.executor.memoryOverhead in `conf`",
     ),
     KnownFailure(
         (
             "SparkContext was shut down", "Answer from Java side is empty", "Error while sending or receiving",
             "Connection refused", "Connection reset",
         ),
-        "Spark has ended, as it does when it is out of memory or killed",
-        "see what Java said, and give it more with spark.driver.memory in `conf`",
+        "Spark has ended, which happens when it runs out of memory or is killed",
+        "see the output of Java, and give it more memory with spark.driver.memory in `conf`",
     ),
 )  # fmt: skip

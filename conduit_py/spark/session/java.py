@@ -16,7 +16,7 @@ _ADVICE = (
 
 
 def require_java() -> None:
-    """Return if Spark will find a Java that can run it; FatalError says what to install."""
+    """Return if Spark will find a Java that can run it. Raises FatalError, which says what to install."""
     java = _java()
     version = _version(java)
     if version < VERSION_MIN:
@@ -46,5 +46,5 @@ def _version(java: str) -> int:
     # "1.8.0_392" was version 8; "17.0.15" is version 17.
     match = re.search(r'version "(?:1\.)?(\d+)', said)
     if match is None:
-        raise FatalError(f"{java} does not say its version: {said.strip()[:200]!r}", suggestion=_ADVICE)
+        raise FatalError(f"{java} does not print its version: {said.strip()[:200]!r}", suggestion=_ADVICE)
     return int(match.group(1))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class JobGroup:
-    """Jobs of several threads, tagged, so that all of them, and no others, can be cancelled from yet another."""
+    """Jobs of several threads with a common tag, so that another thread can cancel them and no others."""
 
     def __init__(self) -> None:
         self._tag = f"conduit-{uuid.uuid4()}"
@@ -30,7 +30,7 @@ class JobGroup:
         self._running = 0
 
     def start(self, options: SparkOptions) -> None:
-        """Get hold of the session, which may take seconds. Raises JobCancelled if that took longer than the run."""
+        """Acquire the session, which may take seconds. Raises JobCancelled if the group was closed meanwhile."""
         session = shared.acquire(options)
         with self._changed:
             if not self._closed:
@@ -45,7 +45,7 @@ class JobGroup:
 
     @contextmanager
     def running(self) -> Iterator["SparkSession"]:
-        """Run jobs in this thread. Raises JobCancelled once they are not wanted any more."""
+        """Run jobs in this thread. Raises JobCancelled once the group is cancelled."""
         with self._changed:
             if self._cancelled or self._session is None:
                 raise JobCancelled
@@ -57,7 +57,7 @@ class JobGroup:
             try:
                 yield session
             finally:
-                # Tags belong to threads, and threads may be used again for something else.
+                # Tags belong to threads, and this thread may be reused for something else.
                 remove(self._tag)
         finally:
             with self._changed:
@@ -65,19 +65,19 @@ class JobGroup:
                 self._changed.notify_all()
 
     def cancel(self) -> None:
-        """Cancel what runs, and return when nothing does: a write that lasted longer would come after its time."""
+        """Cancel all jobs, and return when none runs: a write that went on would be seen after the stop."""
         with self._changed:
             self._cancelled = True
             while self._running and self._session is not None:
                 try:
-                    # Again and again: between two jobs of one block there is nothing to cancel.
+                    # Repeated: between two jobs of one block there is nothing to cancel.
                     _tags(self._session)[2](self._tag)
                 except (Py4JError, OSError):
                     return  # Java is gone, and all jobs with it.
                 self._changed.wait(0.2)
 
     def close(self) -> None:
-        """Cancel everything and let go of the session. Nothing can be run afterwards."""
+        """Cancel all jobs and release the session. Nothing can be run afterwards."""
         self.cancel()
         with self._changed:
             self._closed = True
@@ -87,7 +87,7 @@ class JobGroup:
 
 
 class SparkConnector(Connector[OptionsT]):
-    """A connector that works with Spark. Tearing it down cancels its jobs, in whatever thread they run."""
+    """A connector that uses Spark. `teardown` cancels its jobs, in whatever thread they run."""
 
     _job_group: JobGroup
 
@@ -97,7 +97,7 @@ class SparkConnector(Connector[OptionsT]):
         return new
 
     async def teardown(self) -> None:
-        # Async, because the thread of the sync methods may be waiting for the very job that must be cancelled.
+        # Async: the thread of the sync methods may be waiting for the very job that must be cancelled.
         await trio.to_thread.run_sync(self._close, abandon_on_cancel=True)
 
     def _close(self) -> None:
@@ -108,7 +108,7 @@ _Tagging = Callable[[str], object]
 
 
 def _tags(session: "SparkSession") -> tuple[_Tagging, _Tagging, _Tagging]:
-    """How jobs are tagged, no longer tagged, and cancelled: by the context, which a remote session has not."""
+    """The functions that add a tag, remove it, and cancel by it. A remote session has no context to ask."""
     if hasattr(session, "_jsparkSession"):
         context = session.sparkContext
         return context.addJobTag, context.removeJobTag, context.cancelJobsWithTag

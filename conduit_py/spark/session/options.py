@@ -27,5 +27,5 @@ class SparkOptions(Options):
 
     @property
     def where(self) -> str:
-        """The Spark that is meant, for people."""
+        """The address of the Spark, for messages."""
         return self.remote or self.master

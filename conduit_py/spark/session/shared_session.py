@@ -36,7 +36,7 @@ CONF = {
     "spark.sql.execution.arrow.localRelationThreshold": "0",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-"""What every session of ours has unless the user says otherwise."""
+"""The defaults of our sessions."""
 
 # A deep stack: Spark matches long error texts with regular expressions, which overflow the usual one.
 _JAVA = f"-Xss8m -Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
@@ -59,10 +59,10 @@ class SharedSession:
         self._holders = 0
         self._ours = False
         self.starting: str | None = None
-        """Where Spark is about to start, as long as it is."""
+        """The address where Spark is starting, while it is."""
 
     def acquire(self, options: SparkOptions) -> "SparkSession":
-        """The session. Blocks for seconds while it starts; FatalError or TransientError when it cannot."""
+        """The session. Blocks for seconds while it starts. Raises FatalError or TransientError when it cannot."""
         with self._lock:
             if self._session is not None and has_ended(self._session):
                 _forget(self._session)
@@ -80,7 +80,7 @@ class SharedSession:
             return self._session
 
     def release(self) -> None:
-        """Give the session back: to be called once for each `acquire` that returned."""
+        """Give the session back. Call it once for each `acquire` that returned."""
         with self._lock:
             self._holders -= 1
             if self._holders or self._session is None:
@@ -126,7 +126,7 @@ def _start(options: SparkOptions) -> "tuple[SparkSession, bool]":
 
 
 def _forget(session: "SparkSession") -> None:
-    """Drop what PySpark remembers of a session that has ended by itself, so that another one can start."""
+    """Clear what PySpark keeps of a session that has ended, so that another one can start."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -141,7 +141,7 @@ def _forget(session: "SparkSession") -> None:
 
 
 def _forget_java() -> None:
-    """The Java process is gone, and PySpark would try to talk with it for ever."""
+    """Clear PySpark's connection to a Java that is gone. Otherwise PySpark would use it for ever."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -150,7 +150,7 @@ def _forget_java() -> None:
 
 
 def _java_ended() -> bool:
-    """Whether the Java process that this one had started is gone, or about to be."""
+    """Whether the Java process that this process started has ended, or is about to."""
     from pyspark import SparkContext
 
     process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
@@ -170,7 +170,7 @@ def _connect(options: SparkOptions) -> "SparkSession":
     assert options.remote is not None
     _require_server(options.remote)
     builder = SparkSession.builder.remote(options.remote)
-    # The others are settings of the server's driver, which runs already.
+    # The others are settings of a driver, and that of the server is running already.
     ours = {name: value for name, value in CONF.items() if name.startswith("spark.sql.")}
     for name, value in (ours | options.conf).items():
         builder = builder.config(name, value)
@@ -178,7 +178,7 @@ def _connect(options: SparkOptions) -> "SparkSession":
         return builder.getOrCreate()
     except ImportError as error:
         raise FatalError(
-            f"Spark Connect needs more than is installed: {error}",
+            f"Spark Connect needs packages that are not installed: {error}",
             suggestion="pip install 'conduit-dataflow[spark-connect]'",
         ) from error
     except PySparkException as error:
@@ -189,7 +189,7 @@ def _connect(options: SparkOptions) -> "SparkSession":
 
 
 def _require_server(remote: str) -> None:
-    """Spark's client would try for ten minutes, in silence, to reach a server that is not there."""
+    """Check the address first: Spark's client would try for ten minutes, in silence, to reach a missing server."""
     address = urlsplit(remote)
     try:
         with socket.create_connection((address.hostname, address.port or _CONNECT_PORT), timeout=_CONNECT_SECONDS):
@@ -211,7 +211,7 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
 
     require_java()
     _require_master(options.master)
-    # Else workers run whatever `python3` is in their PATH, which may be another version.
+    # Otherwise workers run the `python3` of their PATH, which may be another version.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = CONF | options.conf
     conf["spark.driver.extraJavaOptions"] = f"{_JAVA} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
@@ -232,10 +232,12 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
         if _java_ended():
             _forget_java()
             what = f"Java ended while Spark was starting on {options.master}: {error_text(error)}"
-            raise TransientError(what, suggestion="was it killed, or is the machine short of memory?") from error
+            raise TransientError(
+                what, suggestion="check whether it was killed, and whether the machine has enough memory"
+            ) from error
         if "stopped SparkContext" in str(error):
-            # Spark itself has given up meanwhile, after more than a minute, and does not say why.
-            what = f"what listens at {options.master} does not answer as a Spark master"
+            # Spark gave up after more than a minute, and does not say why.
+            what = f"what listens at {options.master} is not a Spark master"
             raise FatalError(what, suggestion="start the cluster, or correct `master`") from error
         raise FatalError(
             f"Spark does not start on {options.master}: {error_text(error)}", suggestion="correct `master` or `conf`"
@@ -249,7 +251,7 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
 
 
 def _require_master(master: str) -> None:
-    """Spark itself would try for a minute, in silence, to reach a standalone master that is not there."""
+    """Check the address first: Spark would try for a minute, in silence, to reach a missing standalone master."""
     if not master.startswith("spark://"):
         return
     failures = []
@@ -268,19 +270,19 @@ def _require_master(master: str) -> None:
 
 
 def _require_executor(session: "SparkSession", options: SparkOptions) -> None:
-    """Without an executor the first job would wait for ever."""
+    """Wait for an executor: without one the first job would wait for ever."""
     context = session.sparkContext
     alone = options.master.startswith("local") or context.getConf().get("spark.dynamicAllocation.enabled") == "true"
     deadline = time.monotonic() + options.start_seconds
     cores = "spark.executor.cores" if options.master == yarn.MASTER else "spark.cores.max"
-    # The driver counts itself.
+    # The status includes the driver.
     while not alone and context._jsc.sc().getExecutorMemoryStatus().size() < 2:
         if context._jsc.sc().isStopped():
             raise TransientError(f"the cluster at {options.master} ended the application at once")
         if time.monotonic() > deadline:
             raise TransientError(
                 f"{options.master} gave no executor within {options.start_seconds:g} s",
-                suggestion="see whether its workers are alive and have cores and memory to spare, "
+                suggestion="check that its workers are alive and have free cores and memory, "
                 f"or ask for less with spark.executor.memory and {cores} in `conf`",
             )
         time.sleep(0.1)
@@ -288,7 +290,7 @@ def _require_executor(session: "SparkSession", options: SparkOptions) -> None:
 
 @contextmanager
 def _progress(what: str) -> Iterator[None]:
-    """Say that something has begun, and again every few seconds while it lasts."""
+    """Log the start of something, and a reminder every few seconds while it lasts."""
     done = threading.Event()
 
     def remind() -> None:

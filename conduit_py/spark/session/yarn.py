@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 MASTER = "yarn"
 FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
-"""The variables that name the folders with the cluster's settings, the first to win first."""
+"""The variables that name the folders with the cluster's settings, in order of precedence."""
 _SITE = "yarn-site.xml"
 _MANAGER = "yarn.resourcemanager"
 _PORT = 8032
@@ -29,9 +29,9 @@ _WAITING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 
 
 def require_manager(conf: Mapping[str, str]) -> None:
-    """TransientError when no ResourceManager answers: Spark itself would try for a quarter of an hour, in silence.
+    """Raise TransientError when no ResourceManager answers: Spark would try for a quarter of an hour, in silence.
 
-    Where the settings do not say plainly where it is, nothing is checked.
+    Nothing is checked where the settings do not give its address plainly.
     """
     failures = []
     for address in _addresses(_settings(conf)):
@@ -49,10 +49,10 @@ def require_manager(conf: Mapping[str, str]) -> None:
 
 
 class Submission:
-    """One application on its way through YARN, known by a tag of its own.
+    """One application submitted to YARN, found by a tag of its own.
 
-    Spark would wait for ever for a node to run it. Here it is taken back when it has waited for `seconds`, so that none
-    is left in the queue when the pipeline tries again.
+    Spark would wait for ever for a node to run it. Here it is withdrawn after `seconds` in the queue, so that none is
+    left there when the pipeline tries again.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -68,7 +68,7 @@ class Submission:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """To be held while Spark starts."""
+        """Watch the queue while Spark starts in the block."""
         threading.Thread(target=self._watch, name="conduit-spark-yarn", daemon=True).start()
         try:
             yield
@@ -76,11 +76,11 @@ class Submission:
             self._over.set()
 
     def explanation(self) -> FatalError | TransientError | None:
-        """What is behind a Spark that did not start, if it is YARN."""
+        """The error for a Spark that did not start because of YARN, or None."""
         if self._taken_back:
             return TransientError(
                 f"YARN did not run the application within {self._seconds:g} s",
-                suggestion="see whether its nodes are alive and its queue has memory and cores to spare, "
+                suggestion="check that its nodes are alive and its queue has free memory and cores, "
                 "or choose another queue with spark.yarn.queue, or ask for less with spark.yarn.am.memory in `conf`",
             )
         if not any(os.environ.get(name) for name in FOLDERS):
@@ -104,8 +104,8 @@ class Submission:
             if client is not None:
                 client.stop()
         except (Py4JError, OSError) as error:
-            # Java has ended, or YARN does not tell: whoever starts Spark will know.
-            _logger.debug("YARN is no longer asked about the application: %s", error)
+            # Java has ended, or YARN does not answer. The thread that starts Spark gets the error.
+            _logger.debug("stopped asking YARN about the application: %s", error)
 
     def _look(self, jvm: Any, client: Any) -> None:
         waiting = self._waiting(jvm, client)
@@ -135,7 +135,7 @@ def _client(jvm: Any) -> Any:
 
 
 def _settings(conf: Mapping[str, str]) -> dict[str, str]:
-    """What the cluster's file says, and what Spark is told to say in its place."""
+    """The settings of the cluster's file, with those that Spark is given in their place."""
     told = {name.removeprefix("spark.hadoop."): value for name, value in conf.items()}
     sites = [Path(folder) / _SITE for name in FOLDERS if (folder := os.environ.get(name))]
     site = next((each for each in sites if each.exists()), None)
@@ -144,12 +144,12 @@ def _settings(conf: Mapping[str, str]) -> dict[str, str]:
     try:
         properties = ElementTree.parse(site).getroot().iter("property")
     except (OSError, ElementTree.ParseError):
-        return told  # Java reads it too, and says what is wrong with it.
+        return told  # Java reads it too, and reports what is wrong with it.
     return {each.findtext("name", "").strip(): each.findtext("value", "").strip() for each in properties} | told
 
 
 def _addresses(settings: Mapping[str, str]) -> list[str]:
-    """Where the ResourceManagers are; none if one of them is not plainly said."""
+    """The addresses of the ResourceManagers; none if one of them is not given plainly."""
     several = settings.get(f"{_MANAGER}.ha.enabled") == "true"
     names = settings.get(f"{_MANAGER}.ha.rm-ids", "").split(",") if several else [""]
     addresses = []

@@ -1,7 +1,12 @@
-"""The spark connector: Spark reads what `spark.Source` gives and writes what a destination is given.
+"""The spark connector: sources and destinations that Spark reads and writes.
 
-`spark.Destination` writes files exactly once, `spark.Jdbc` rows of a database, and `spark.Sink` appends to
-whatever else Spark can write to.
+`spark.Source` reads queries, tables, files and streams. `spark.Destination` writes files exactly once, `spark.Jdbc`
+rows of a database, and `spark.Sink` appends to whatever else Spark can write to.
+
+In reading order, the source: `source`, `origin` (what is read), `ordered` (by key), `spool` (rows kept on disk),
+`stream` (micro-batches), `positions`. The destinations: `buffered_destination` and `row_buffer` (what all share),
+`rows` (records as Arrow), `files` with `manifest`, `folder` and `delivered_ids`; `jdbc` with `database` and `changes`;
+`sink`.
 """
 
 # First: without PySpark this raises an error that names what to install.

@@ -25,17 +25,16 @@ OptionsT = TypeVar("OptionsT", bound=BufferOptions)
 
 
 class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[OptionsT]):
-    """Rows gather until there are enough of them, or they are old enough, and become one Spark job.
+    """Rows are buffered until there are enough of them, or they are old enough, and become one Spark job.
 
-    A load is staged by a job of Spark's and then shown. Several may be staged at once; they are shown in the order
-    in which they came. Records that do not fit the schema are refused at once, those that the sink does not take
-    when the job has shown which they are. All others are acked when their load is shown. What waits is bounded
-    by the windows of the sources.
+    A job stages a load, which is then published. Several loads may be staged at once; they are published in order.
+    Records that do not fit the schema are refused at once; records that the sink refuses, when the job has shown
+    which they are. All others are acked when their load is published. The windows of the sources bound what waits.
     """
 
     acks = AckMode.LATER
     jobs_at_once: ClassVar[int] = 2
-    """While one is written, the next is on its way through Python and Spark's driver."""
+    """While one is written, the next passes through Python and Spark's driver."""
 
     _changed: threading.Condition
     _closing: bool
@@ -60,7 +59,7 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
                 self._prepare(session)
 
     def write(self, batch: Batch) -> dict[int, str] | None:
-        """Rows are made here, so that what does not fit is refused while the batch is at hand."""
+        """Make rows of the records. Those that do not fit are refused at once."""
         repeated = self._repeated(batch)
         fresh = [index for index in range(len(batch)) if index not in repeated] if repeated else range(len(batch))
         records = [batch.records[index] for index in fresh] if repeated else batch.records
@@ -80,7 +79,7 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
         self._notify()
 
     def answers(self) -> Sequence[Answer | Batch]:
-        """This thread, which is the destination's own, begins jobs, and shows what they staged."""
+        """Start jobs that are due and publish what they staged. It runs in a thread of the destination's own."""
         if not self._await_job():
             with self._changed:
                 handled, self._handled = self._handled, []
@@ -94,7 +93,7 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
         self._closing = True
         self._notify()
         super()._close()
-        # Not before its jobs are cancelled. One that was never opened has none.
+        # After its jobs are cancelled. A destination that was never opened has none.
         if hasattr(self, "_jobs"):
             self._jobs.close()
 
@@ -112,25 +111,25 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
         return Fields(parse_schema(columns) if columns is not None else None, self.options.drift)
 
     def _prepare(self, session: "SparkSession") -> None:
-        """Look at what is there already. Called by `open`, when rows can be made."""
+        """Check what is there already. Called by `open`, when rows can be made."""
 
     @abstractmethod
     def _stage(self, session: "SparkSession", load: Load, number: int) -> Any:
-        """Write the rows where nobody sees them yet. Loads are numbered from 0, and others may be staged beside it."""
+        """Write the rows where no reader sees them yet. Loads are numbered from 0; several may be staged at once."""
 
     @abstractmethod
     def _show(self, session: "SparkSession", load: Load, staged: Any) -> None:
-        """Show the rows, given what `_stage` returned; on return they are durable. One load after the other.
+        """Publish the rows, given what `_stage` returned; on return they are durable. Called for one load at a time.
 
-        An error that blames the data, from either, means that none was kept.
+        An error about the data, from either method, means that no row was kept.
         """
 
     def _repeated(self, batch: Batch) -> set[int]:
-        """Which of these are known to be written already, by index."""
+        """The indices of messages that were written before."""
         return set()
 
     def _await_job(self) -> bool:
-        """Begin jobs as they are due, and return when the oldest has ended; False if there is something else to say."""
+        """Start jobs as they are due, until the oldest has ended (True) or there is another answer to give (False)."""
         with self._changed:
             while not self._closing and not self._handled:
                 due_at = None if self._jobs.full else self._buffer.due_at()
@@ -144,7 +143,7 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
             return False
 
     def _staging(self, load: Load) -> Callable[[], Any]:
-        """What stages a load, as the next in number."""
+        """The call that stages a load under the next number."""
         return partial(self._staged, load, next(self._numbers))
 
     def _staged(self, load: Load, number: int) -> Any:
@@ -152,7 +151,7 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
             return self._stage(session, load, number)
 
     def _committed(self, load: Load, staged: Callable[[], Any]) -> list[Answer]:
-        """Show what is staged; if some rows are to blame for a failure, all but those, which are returned."""
+        """Publish what is staged. If rows make it fail, publish the others and return refusals of those."""
         try:
             what = staged()
             with spark_errors(_job_over(load)), self._job_group.running() as session:
@@ -165,7 +164,7 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
         return []
 
     def _stage_buffer(self) -> None:
-        """In an exactly-once pipeline: begin to stage what is gathered, when there is room for one more job."""
+        """In an exactly-once pipeline: start to stage what is buffered, when there is room for one more job."""
         pieces = self._buffer.take()
         if not pieces:
             return
@@ -194,15 +193,14 @@ def _job_over(load: Load) -> str:
 
 
 def _some_left(piece: Piece, refused: set[MessageId]) -> bool:
-    """Whether anything of its batch was not refused."""
+    """Whether any message of the batch was not refused."""
     return not refused or piece.repeated or any(piece.batch.id(index) not in refused for index in piece.kept)
 
 
 class OrderedJobs:
-    """While Spark is at work on one load the next can be handed over: most of a job is waiting.
+    """Calls that run a few at a time, each in a thread; their results are taken in the order they started.
 
-    Used by one thread at a time, but for `close`. `on_ended` is called when a job has ended, by the thread that ran
-    it.
+    One thread at a time uses it, except for `close`. The thread of a job calls `on_ended` when the job has ended.
     """
 
     def __init__(self, at_once: int, on_ended: Callable[[], None]) -> None:
@@ -219,7 +217,7 @@ class OrderedJobs:
 
     @property
     def full(self) -> bool:
-        """Whether as many have begun, and not been taken, as may."""
+        """Whether no further job may start before one is taken."""
         return len(self._begun) >= self._at_once
 
     @property
@@ -232,27 +230,27 @@ class OrderedJobs:
         self._begun.append((load, future))
         with self._closing:
             if self._closed:
-                # Nobody would run it, and whoever waits for it would do so for ever.
-                future.set_exception(TransientError("the destination was closed before a job of it began"))
+                # No thread would run it, and waiting for it would never end.
+                future.set_exception(TransientError("the destination was closed before its job started"))
                 return
             if len(self._threads) < self._at_once:
-                # Daemons: a call into a Java that does not answer must not keep the process from ending.
+                # Daemons: a call into a Java that hangs must not keep the process alive.
                 self._threads.append(threading.Thread(target=self._run, name="conduit-spark", daemon=True))
                 self._threads[-1].start()
             self._calls.put((future, call))
 
     def take(self) -> tuple[Load, Future[Any]]:
-        """The oldest, which counts no more."""
+        """Remove and return the oldest."""
         return self._begun.popleft()
 
     def await_oldest(self) -> Any:
-        """Wait for the result of the oldest. One that has failed stays, and its error is raised again and again."""
+        """Wait for the result of the oldest and remove it. A failed one stays: every call raises its error."""
         result = self._begun[0][1].result()
         self._begun.popleft()
         return result
 
     def close(self) -> None:
-        """Let the threads end when they have no more to do."""
+        """Let the threads end after the calls that are queued."""
         with self._closing:
             self._closed = True
             for _ in self._threads:
@@ -263,8 +261,8 @@ class OrderedJobs:
             future, call = begun
             try:
                 future.set_result(call())
-            except BaseException as error:  # a border: whoever takes the result gets it
+            except BaseException as error:  # a border: `result` raises it
                 future.set_exception(error)
-            # Not until the next one comes: a load is large, and so are the records it was made of.
+            # Released now and not when the next one comes: a load and its records are large.
             del begun, future, call
             self._on_ended()

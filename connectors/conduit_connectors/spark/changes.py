@@ -1,4 +1,4 @@
-"""ChangeRows: what records do to a table that has one row for each key: put a row in its place, or take it away."""
+"""ChangeRows: records as changes of a table with one row for each key: put a row in place, or delete it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +10,13 @@ from conduit_py.sdk import Operation, Record
 from conduit_py.sdk.arrow import FittedRows, fit_to_schema
 
 ORDER = "conduit_order"
-"""The column of a staging table that says which of several changes of one key is the last."""
+"""The column of a staging table that orders the changes of one key."""
 GONE = "conduit_gone"
-"""The column of a staging table that says that the row is to be deleted."""
+"""The column of a staging table that marks rows to delete."""
 
 
 class ChangeRows:
-    """Rows in the schema of a table, with one more column, GONE. Of a deletion only the key has values."""
+    """Makes rows in the schema of a table plus the column GONE. A deletion has values for the key only."""
 
     def __init__(self, fields: Fields, key: Sequence[str]) -> None:
         assert fields.schema is not None, "that of the table"
@@ -47,7 +47,7 @@ class ChangeRows:
         )
 
     def _read(self, record: Record, values: dict[str, Any]) -> str | None:
-        """Collect the values of a row; why there is none, if so. Of a deletion only the key counts."""
+        """Collect the values of a row, of a deletion those of the key; returns the reason if there is no row."""
         gone = record.operation is Operation.DELETE
         if not gone and not isinstance(record.payload.after, dict):
             return without_fields(record.payload.after)
@@ -70,5 +70,5 @@ class ChangeRows:
 
 
 def with_order(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows with ORDER, counted from the first."""
+    """The same rows with the column ORDER: their number."""
     return rows.append_column(pa.field(ORDER, pa.int64()), pa.array(range(len(rows)), pa.int64()))

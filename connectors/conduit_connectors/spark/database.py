@@ -1,4 +1,4 @@
-"""JdbcDatabase: what a JDBC destination does with SQL: staging tables, and the ledger of which were applied."""
+"""JdbcDatabase: the SQL of a JDBC destination: staging tables, and the ledger of those that were applied."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ LEDGER = "conduit_ledger"
 class JdbcDatabase:
     """A database that Spark's Java has a driver for. Every method is a transaction of its own.
 
-    The ledger has a row for each staging table, made before the table is. `apply` marks it in the transaction that
-    copies the rows, so that they are copied once; what is not applied can be found and dropped.
+    The ledger has a row for each staging table, inserted before the table is created. `apply` marks it in the
+    transaction that copies the rows, so they are copied once. Tables that are not applied can be found and dropped.
     """
 
     def __init__(self, session: "SparkSession", url: str, driver: str, table: str, options: dict[str, str]) -> None:
@@ -31,19 +31,19 @@ class JdbcDatabase:
         self._register(driver)
 
     def prepare(self) -> None:
-        """Make the ledger if it is not there."""
+        """Create the ledger if it does not exist."""
         if self._exists(LEDGER):
             return
         columns = "stage VARCHAR(128) PRIMARY KEY, owner VARCHAR(64), fence BIGINT, applied INT"
         self._run(f"CREATE TABLE {self._schema}{LEDGER} ({columns})")
 
     def stage(self, owner: str, fence: int, number: int, key: Sequence[str] = ()) -> str:
-        """The name of a new staging table, noted in the ledger and, if the database can, made like the target."""
+        """Enter a new staging table in the ledger and return its name. In PostgreSQL it is created like the target."""
         name = f"{self._schema}conduit_stage_{_short(owner)}_{fence if fence >= 0 else 'plain'}_{number}"
         insert = f"INSERT INTO {self._schema}{LEDGER} (stage, owner, fence, applied) VALUES (?, ?, ?, 0)"
         self._run(insert, name, _short(owner), fence)
         if self._url.startswith("jdbc:postgresql:"):
-            # With its constraints, so that what breaks one does so before anything is committed.
+            # With constraints, so that a violation shows before anything is committed.
             self._run(f"CREATE TABLE {name} (LIKE {self._table} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)")
             if key:
                 self._run(self._with_changes(name, key))
@@ -56,7 +56,7 @@ class JdbcDatabase:
             return int(found.getLong(1))
 
     def is_unique(self, key: Sequence[str]) -> bool:
-        """Whether PostgreSQL keeps rows apart by exactly these columns."""
+        """Whether PostgreSQL has a unique index of exactly these columns."""
         query = (
             'SELECT string_agg(attname, chr(1) ORDER BY attname COLLATE "C") FROM pg_index '
             "JOIN LATERAL unnest((indkey::int2[])[0:indnkeyatts - 1]) AS number ON true "
@@ -66,9 +66,9 @@ class JdbcDatabase:
         return "\1".join(sorted(key)) in self._texts(query, self._table)
 
     def apply(self, stage: str, columns: Sequence[str], key: Sequence[str] = ()) -> None:
-        """Copy the rows of a stage to the table and note that in one transaction; once, however often it is called.
+        """Copy the rows of a stage to the table and mark it applied, in one transaction; a second call copies nothing.
 
-        With a key they take the place of those that have it, and those that are gone are deleted.
+        With a key, rows replace those with the same key, and rows marked GONE are deleted.
         """
         with self._connection() as connection:
             quote = str(connection.getMetaData().getIdentifierQuoteString()).strip()
@@ -99,7 +99,7 @@ class JdbcDatabase:
         ]
 
     def _with_changes(self, stage: str, key: Sequence[str]) -> str:
-        """Room for the columns of changes. Of a deletion only the key is known, so only the key must not be null."""
+        """Add the columns of changes. A deletion has only the key, so other columns may be null in its row."""
         query = (
             "SELECT attname FROM pg_attribute "
             "WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped AND attnotnull"
@@ -112,14 +112,14 @@ class JdbcDatabase:
         return f"ALTER TABLE {stage} {', '.join(changes)}"
 
     def discard(self, owner: str, fence: int) -> None:
-        """Drop the stages of this owner up to a fence; those applied are forgotten, the others are lost on purpose."""
+        """Drop the stages of this owner up to a fence. Those not applied were never committed, so they must go."""
         where = "WHERE owner = ? AND fence <= ?"
         for stage in self._texts(f"SELECT stage FROM {self._schema}{LEDGER} {where}", _short(owner), fence):
             self._drop(stage)
         self._run(f"DELETE FROM {self._schema}{LEDGER} {where}", _short(owner), fence)
 
     def forget(self, stage: str) -> None:
-        """Drop a stage that is not wanted, and its row in the ledger."""
+        """Drop a stage, and its row in the ledger."""
         self._drop(stage)
         self._run(f"DELETE FROM {self._schema}{LEDGER} WHERE stage = ?", stage)
 
@@ -128,13 +128,13 @@ class JdbcDatabase:
             self._run(f"DROP TABLE {stage}")
 
     def _exists(self, table: str) -> bool:
-        """Databases keep names in upper or lower case unless they are quoted."""
+        """Whether a table exists. Databases store unquoted names in upper or lower case."""
         with self._connection() as connection:
             catalog = connection.getMetaData()
             return any(catalog.getTables(None, None, name, None).next() for name in (table.lower(), table.upper()))
 
     def _texts(self, sql: str, *values: str | int) -> list[str]:
-        """The first column of what a query gives."""
+        """The first column of a query's result."""
         with self._connection() as connection:
             query = connection.prepareStatement(sql)
             _bind(query, values)

@@ -5,26 +5,26 @@ from collections.abc import Mapping, Sequence
 from conduit_py.sdk import Batch
 
 Names = Mapping[str, Sequence[bytes]]
-"""Of each owner what names its messages for ever: their positions; those of pieces of split records are nobody's."""
+"""By owner the positions of its messages, which identify them for ever; under "" the keys of pieces."""
 
 _PIECES = ""
 
 
 def ids_of(batch: Batch, indices: Sequence[int]) -> dict[str, list[bytes]]:
-    """The names of the messages at these indices, which are ascending."""
+    """The ids of the messages at these indices, which are ascending."""
     positions, owner = batch.positions, _owner(batch)
     if batch.pieces is None:
         if len(indices) == len(batch):
             return {owner: list(positions)}
         return {owner: [positions[index] for index in indices]}
     whole = [positions[index] for index in indices if not batch.pieces[index]]
-    # A piece has the position of its record, so it goes by its delivery key, which takes longer to make.
+    # Pieces share the position of their record, so the delivery key, which costs more, identifies them.
     pieces = [batch.delivery_key(index) for index in indices if batch.pieces[index]]
     return {owner: whole, _PIECES: pieces}
 
 
 class DeliveredIds:
-    """Names of messages, as many as one can afford to keep."""
+    """The ids of the messages written last, to recognise those that come again."""
 
     def __init__(self) -> None:
         self._names: dict[str, set[bytes]] = {}
@@ -41,7 +41,7 @@ class DeliveredIds:
             self._names.get(owner, set()).difference_update(each)
 
     def among(self, batch: Batch) -> set[int]:
-        """The indices of the messages that are known."""
+        """The indices of messages whose ids are known."""
         known, positions = self._names.get(_owner(batch), set()), batch.positions
         if batch.pieces is None:
             if not known or known.isdisjoint(positions):

@@ -49,7 +49,7 @@ _SCHEMA = "_conduit/schema.arrow"
 
 
 class FilesOptions(BufferOptions):
-    """What a user may say to the destination of files."""
+    """Options of the destination of files."""
 
     path: str = Field(min_length=1, description="the folder to write to, a path or a URL; executors must see it too")
     format: str = Field(default="parquet", description='"parquet", "orc", "json", "csv" or another of Spark\'s')
@@ -74,7 +74,7 @@ class Destination(
     sdk.StagedDestination[FilesOptions],
     sdk.PreparingDestination[FilesOptions],
 ):
-    """Writes batches of files that become visible whole, with a manifest that says what is in them.
+    """Writes batches of files that become visible as a whole, each with a manifest of its contents.
 
     Exactly-once in an exactly-once pipeline (staged, D3). In an at-least-once one too, as long as what comes again
     after a crash is among the last `remember` records: those are recognised by source and position, which are
@@ -91,7 +91,7 @@ class Destination(
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
             self.apply(intent)
-        # The name of a pipeline may have characters in it that file systems do not take.
+        # A hash, because the name of a pipeline may have characters that file systems refuse.
         mine = f"_conduit/staged/{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}"
         for name in self._folder.names(mine):
             if name.isdecimal() and int(name) <= fence:
@@ -109,16 +109,16 @@ class Destination(
         return refused
 
     def prepares(self, *, exactly_once: bool) -> bool:
-        """Parquet files that Arrow writes as Spark does, of a schema that is known before the first record.
+        """Whether Arrow can write the files as Spark does: Parquet, with a schema known before the first record.
 
-        In an at-least-once pipeline what comes again is recognised record by record, which only its own process can.
+        An at-least-once pipeline recognises repeated records one by one, which only the process that writes can do.
         """
         options = self.options
         plain = options.format == "parquet" and not options.options and not options.partition_by
         return exactly_once and plain and (options.payload == "envelope" or options.columns is not None)
 
     def equipment(self) -> bytes:
-        # Only a driver can read what the columns are declared as.
+        # Parsing declared columns needs a session, which only the driver has.
         schema = self._declared_rows().schema
         assert schema is not None, "declared"
         return bytes(schema.serialize())
@@ -170,7 +170,7 @@ class Destination(
         self._agree_on_schema()
 
     def _agree_on_schema(self) -> None:
-        """What is there already decides; a declared schema must be the same."""
+        """Use the schema of the files that exist; a declared schema must be the same."""
         if not isinstance(self._maker, Fields):
             return
         text = self._folder.read(_SCHEMA)
@@ -192,7 +192,7 @@ class Destination(
         try:
             self._write_files(session, load.rows, name)
         except BaseException:
-            # What there is of it is not wanted; if it cannot be removed now, the next run does that.
+            # If it cannot be removed now, the next run removes it.
             with suppress(OSError, Py4JError):
                 self._folder.remove(name)
             raise
@@ -200,7 +200,7 @@ class Destination(
 
     def _show(self, session: "SparkSession", load: Load, number: int) -> None:
         self._keep_schema()
-        # Only the last of the committed batches may be where it was.
+        # `recover` looks for the last batch only, so the one before must be in place first.
         self._move_committed()
         stage = self._stage_name(number)
         batch = self._manifests.commit(stage, [ids_of(piece.batch, piece.kept) for piece in load.pieces])
@@ -213,11 +213,11 @@ class Destination(
             self._unmoved = None
 
     def _stage_name(self, number: int) -> str:
-        """The folder for files that become visible with their manifest, or with the transaction of a pipeline."""
+        """The folder of a stage; its files become visible with their manifest, or with the pipeline's transaction."""
         return staged(f"{self._run}-{number}") if self._stages is None else f"{self._stages}/{number:012d}"
 
     def _keep_schema(self) -> None:
-        """Before the first rows are shown."""
+        """Store the schema. Called before the first rows are visible."""
         if not self._schema_kept:
             assert self._maker.schema is not None, "rows were made"
             self._folder.create(_SCHEMA, self._maker.schema.serialize().to_pybytes())
@@ -227,7 +227,7 @@ class Destination(
         """Write rows to a folder that readers do not see, durably."""
         frame = frame_of(session, rows)
         writer = frame.write.format(self.options.format).mode("overwrite").options(**self.options.options)
-        # An empty marker file is not data, and would be moved about with it.
+        # Without _SUCCESS: the marker would be moved along with the data.
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         if self.options.partition_by:
             writer = writer.partitionBy(*self.options.partition_by)
@@ -237,7 +237,7 @@ class Destination(
         self._folder.settle(name)
 
     def _check_shared(self, folder: LocalFolder, name: str, rows: int) -> None:
-        """An executor on another machine writes to a path of its own, and Spark takes that for success."""
+        """Count the rows: an executor elsewhere may have written to its own disk, which Spark takes for success."""
         files = folder.files(name)
         written = rows if files else 0
         if self.options.format == "parquet":

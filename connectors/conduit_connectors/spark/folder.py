@@ -1,4 +1,4 @@
-"""Folder: the bookkeeping of files that Spark writes: small files made whole or not at all, and folders moved."""
+"""Folder: the file operations around what Spark writes: atomic small files, moves of folders, durability."""
 
 import os
 import shutil
@@ -26,22 +26,22 @@ class Folder(Protocol):
         """The bytes of a file; None when there is no such file."""
 
     def create(self, name: str, content: bytes, *, alone: bool = True) -> bool:
-        """Make a file, durably, whole or not at all; False when it exists.
+        """Create a file durably and atomically; False when it exists.
 
-        One that is not made `alone` is there for good when another one has been made in its folder after it.
+        Without `alone` it is durable only after another file was created in the same folder.
         """
 
     def move(self, name: str, to: str) -> None:
-        """Rename a folder, durably. One that is there already under its new name was moved by an earlier attempt."""
+        """Rename a folder durably. If the target exists, an earlier attempt has moved it."""
 
     def remove(self, name: str) -> None:
-        """Remove a file or a folder with all that is in it; nothing when there is none."""
+        """Remove a file or a folder with its contents, if it exists."""
 
     def settle(self, name: str) -> None:
-        """Return when every file in a folder, if there is one, is durable, and the folder itself."""
+        """Make a folder, if it exists, and every file in it durable."""
 
     def url(self, name: str) -> str:
-        """What Spark calls it."""
+        """Its URL for Spark."""
 
 
 def folder_of(session: "SparkSession", path: str) -> Folder:
@@ -58,7 +58,7 @@ def folder_of(session: "SparkSession", path: str) -> Folder:
 
 
 def _folder_beside_server(path: str) -> "LocalFolder":
-    """With Spark Connect the file systems of Java are out of reach; a folder that the server shares with us is not."""
+    """With Spark Connect only a folder that the server shares with this machine can be reached."""
     address = urlsplit(path)
     if address.scheme not in ("", "file"):
         raise FatalError(
@@ -93,7 +93,7 @@ class LocalFolder:
             file.flush()
             os.fsync(file.fileno())
         try:
-            # A link, not a rename: that one would replace what somebody else has made in between.
+            # A link, not a rename, which would replace a file that another process made meanwhile.
             os.link(half, path)
         except FileExistsError:
             return False
@@ -123,16 +123,16 @@ class LocalFolder:
     def settle(self, name: str) -> None:
         settled = self._root / name
         if not settled.exists():
-            return  # Of a query without rows there are no files.
-        # With the folders it is in: one whose own name is lost is lost with all that is in it.
+            return  # A query without rows has no files.
+        # With its parents: a folder whose name is lost is lost with its contents.
         above = [self._root / parent for parent in Path(name).parents]
         paths = [*above, settled, *settled.rglob("*")]
         with ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:
-            # Together, because a file system that is asked for several writes its journal once for all.
+            # In parallel: the file system then writes its journal once for several of them.
             list(pool.map(sync_path, paths))
 
     def url(self, name: str) -> str:
-        # Not `as_uri`, which escapes what Hadoop takes literally.
+        # Not `as_uri`: Hadoop does not unescape.
         return f"file://{self._root / name}"
 
     def files(self, name: str) -> list[Path]:
@@ -141,7 +141,7 @@ class LocalFolder:
 
 
 class HadoopFolder:
-    """A folder in any other file system that Spark's Java can reach, durable as that file system makes it."""
+    """A folder in any other file system that Spark's Java can reach, as durable as that one is."""
 
     def __init__(self, java: Any, files: Any, root: Any) -> None:
         self._java = java
@@ -177,7 +177,7 @@ class HadoopFolder:
 
     def move(self, name: str, to: str) -> None:
         source, target = self._path(name), self._path(to)
-        # Renaming onto a folder that exists would put the one into the other.
+        # Renaming onto an existing folder would move the one into the other.
         if self._files.exists(target):
             return
         self._files.mkdirs(target.getParent())
@@ -188,7 +188,7 @@ class HadoopFolder:
         self._files.delete(self._path(name), True)
 
     def settle(self, name: str) -> None:
-        """Distributed file systems and object stores make a file durable when it is closed."""
+        """Nothing to do: distributed file systems and object stores make a file durable when it is closed."""
 
     def url(self, name: str) -> str:
         return str(self._path(name).toString())

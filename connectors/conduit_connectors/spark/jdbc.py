@@ -1,4 +1,4 @@
-"""spark.Jdbc: rows of a database's table, written in parallel to a staging table and shown in one transaction."""
+"""spark.Jdbc: rows of a database's table, written in parallel to a staging table and published in one transaction."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class JdbcOptions(BufferOptions):
-    """What a user may say to the JDBC destination."""
+    """Options of the JDBC destination."""
 
     url: str = Field(pattern=r"^jdbc:", description='the database, "jdbc:postgresql://host/database"')
     table: str = Field(min_length=1, description="the table to add rows to, which must exist")
@@ -52,11 +52,11 @@ class StagedTables(msgspec.Struct, frozen=True):
     names: list[str]
     columns: list[str]
     key: list[str] = []
-    """Those by which rows are found; none: rows are added."""
+    """The key columns for upserts; without any, rows are added."""
 
 
 class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]):
-    """Adds rows to a table, a batch in whole or not at all, by way of a staging table and a ledger.
+    """Adds rows to a table, each batch whole or not at all, through a staging table and a ledger.
 
     Exactly-once in an exactly-once pipeline (staged, D3). In an at-least-once one a batch that was
     committed and not yet acked when the process was killed is added again; with mode "upsert" that changes nothing.
@@ -64,7 +64,7 @@ class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions])
     """
 
     _fence = -1
-    """Of an exactly-once pipeline; -1 in any other."""
+    """The fence of an exactly-once pipeline; -1 in any other."""
     _owner: str | None = None
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
@@ -110,7 +110,7 @@ class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions])
         return ChangeRows(self._keyed(maker), options.key) if options.key else maker
 
     def _keyed(self, maker: RowMaker) -> Fields:
-        """Without a unique key the database would not know which row to update."""
+        """Check that the key is unique: otherwise the database could not tell which row to update."""
         assert isinstance(maker, Fields)
         assert maker.schema is not None
         unknown = [name for name in self.options.key if name not in maker.schema.names]
@@ -133,13 +133,13 @@ class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions])
             raise
 
     def _take_over(self, owner: str) -> None:
-        """Outside exactly-once pipelines: remove what a killed run of this pipeline left behind."""
+        """Outside of exactly-once pipelines: remove what a killed run of this pipeline left behind."""
         with spark_errors("discarding stages"), self._job_group.running():
             self._database.discard(owner, -1)
         self._owner = owner
 
     def _stage(self, session: "SparkSession", load: Load, number: int) -> str:
-        """Write rows to a new staging table. A task that was lost after its commit has written its rows twice."""
+        """Write rows to a new staging table and count them: a task lost after its commit has written its rows twice."""
         assert self._owner is not None
         stage = self._database.stage(self._owner, self._fence, number, self.options.key)
         try:

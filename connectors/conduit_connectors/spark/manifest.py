@@ -1,4 +1,4 @@
-"""Manifests: which batches of files are committed, and the names of the newest records in them."""
+"""Manifests: which batches of files are committed, and the ids of the newest records in them."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Manifests:
-    """The manifests of one folder of batches, whose files Spark does not read because of their names.
+    """The manifests of one folder of batches. Spark does not read their files, because of the leading underscore.
 
     A batch is committed when its manifest exists: what is not committed is removed, and what is committed but
     not yet where readers see it is put there, by `recover`.
@@ -44,15 +44,15 @@ class Manifests:
         return self._numbers[-1] + 1 if self._numbers else 0
 
     def recover(self) -> None:
-        """Finish what the last run had committed, remove what it had not, and recall what it wrote."""
+        """Finish what the last run had committed, remove what it had not, and load the ids that it wrote."""
         stages = {f"{_STAGES}/{name}" for name in self._folder.names(_STAGES)}
-        # A batch is moved before the next is committed, so only the last one can have been left where it was.
+        # A batch is moved before the next one is committed, so only the last can be unmoved.
         if stages and self._numbers and (last := self._manifest(self._numbers[-1])).stage in stages:
             if self._folder.read(_names_file(last.batch)) is not None:
                 self._folder.move(last.stage, last.folder)
                 stages.remove(last.stage)
             else:
-                # The power failed before both were durable, so that nothing of it was acked: it comes again.
+                # Power failed before both files were durable, so nothing of it was acked: it comes again.
                 self._folder.remove(f"{_FOLDER}/{self._numbers.pop():012d}.json")
         for stage in stages:
             self._folder.remove(stage)
@@ -65,15 +65,15 @@ class Manifests:
             self._kept.insert(0, (number, _count(names)))
 
     def commit(self, stage: str, names: Sequence[Names]) -> int:
-        """The point at which a staged batch becomes part of the data; its number."""
+        """Commit a staged batch and return its number. Once the manifest exists, the batch is part of the data."""
         number = self.next
         self._folder.remove(_names_file(number))
-        # Before the manifest, which makes both count.
+        # Before the manifest: the manifest commits both.
         self._folder.create(_names_file(number), msgspec.msgpack.encode(names), alone=False)
         manifest = msgspec.json.encode(Manifest(number, _count(names), visible(number), stage))
         if not self._folder.create(f"{_FOLDER}/{number:012d}.json", manifest):
             raise TransientError(
-                f"batch {number} of {self._folder.url('')} was committed by somebody else",
+                f"batch {number} of {self._folder.url('')} was committed by another process",
                 suggestion="give every destination a path of its own",
             )
         self._numbers.append(number)
@@ -84,7 +84,7 @@ class Manifests:
         return number
 
     def _prune(self) -> None:
-        """Forget the names of records in batches so old that none of them can come again."""
+        """Forget the ids of batches so old that none of their records can come again."""
         while len(self._kept) > 1 and sum(count for _, count in self._kept[1:]) >= self._remember:
             number, _ = self._kept.pop(0)
             for each in self._names(number):
@@ -95,13 +95,13 @@ class Manifests:
         return msgspec.json.decode(self._folder.read(f"{_FOLDER}/{number:012d}.json") or b"", type=Manifest)
 
     def _names(self, number: int) -> list[dict[str, list[bytes]]]:
-        """The names of the records of a batch; none if they were forgotten."""
+        """The ids of the records of a batch; none if they were forgotten."""
         text = self._folder.read(_names_file(number))
         return [] if text is None else msgspec.msgpack.decode(text, type=list[dict[str, list[bytes]]])
 
 
 def _check_format(folder: Folder) -> None:
-    """A folder of batches says so, and in which format: one of the future cannot be gone on with."""
+    """Check the format that the folder declares: a later version may have written another one."""
     if folder.create(f"{_FOLDER}/format", _FORMAT):
         return
     found = folder.read(f"{_FOLDER}/format")

@@ -19,8 +19,8 @@ _TYPES = {"tinyint", "smallint", "int", "bigint", "string", "date", "timestamp",
 class OrderedRows:
     """The rows of a table in the order of some columns, which together must be unique and never null.
 
-    Whatever was read last, `read` finds what follows it; a key that is not unique or null is noticed
-    in the chunk where it stands, because rows would be lost there.
+    `read` finds what follows the last row, in any run. A key that is null or not unique is an error in the chunk that
+    has it, because rows would be lost there.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class OrderedRows:
         return rows, [encode(OrderedPosition(key)) for key in keys]
 
     def _load(self) -> None:
-        """Get the next chunk, and see whether its rows can be told apart before any of them is handed on."""
+        """Get the next chunk, and check that its keys are unique before any row is returned."""
         frame = self._frame
         if self._after is not None:
             frame = frame.where(self._beyond(self._after))
-        # One more than wanted: a row that is like the last one would be passed over by the next query.
+        # One more than wanted: the next query would skip a row with the same key as the last one.
         chunk = frame.orderBy(*map(_quoted, self._columns)).limit(self._chunk_rows + 1).toArrow()
         columns = [[_text(name, value) for value in values_of(chunk.column(name))] for name in self._columns]
         keys = list(zip(*columns, strict=True))
@@ -97,10 +97,10 @@ def _kinds(frame: "DataFrame", columns: Sequence[str]) -> list[str]:
 
 
 def _text(name: str, value: object) -> str:
-    """A value as text that Spark reads as the same value."""
+    """A value as text that Spark casts to the same value."""
     if value is None:
         raise FatalError(
-            f"a row has no {name}, so there is no telling what follows it",
+            f"a row has no {name}, so its place in the order is unknown",
             suggestion=f"leave such rows out: WHERE {name} IS NOT NULL",
         )
     if isinstance(value, datetime | date):

@@ -38,22 +38,22 @@ class OriginOptions(SparkOptions):
 
     @property
     def name(self) -> str:
-        """What is read, for people and for the metadata of records."""
+        """What is read, for messages and the metadata of records."""
         named = getattr(self.function, "__name__", "function") if self.function is not None else None
         return self.table or self.path or self.options.get("dbtable") or self.query or named or str(self.format)
 
 
 def frame_at(session: "SparkSession", origin: OriginOptions) -> "DataFrame":
-    """The rows as a DataFrame, of which Spark has looked at nothing but the schema."""
+    """The rows as a DataFrame. Spark reads only their schema here."""
     return _frame(session, session.read, origin)
 
 
 def stream_at(session: "SparkSession", origin: OriginOptions) -> "DataFrame":
-    """The rows that are there and those that will be, as a DataFrame without an end."""
+    """The rows, present and future, as a streaming DataFrame."""
     frame = _frame(session, session.readStream, origin)
     if not frame.isStreaming:
         raise FatalError(
-            f"{origin.name} is no stream: it has all its rows now",
+            f"{origin.name} is not a stream",
             suggestion='give a `format`, or a function that returns session.readStream…, or use mode "snapshot"',
         )
     return frame
@@ -89,6 +89,6 @@ def _of_format(reader: "DataFrameReader | DataStreamReader", origin: OriginOptio
     if origin.columns is not None:
         reader = reader.schema(origin.columns)
         if origin.format in ("json", "csv"):
-            # Left to itself Spark reads what does not fit a column as null.
+            # By default Spark reads a value that does not fit its column as null.
             options = {"mode": "FAILFAST"} | options
     return reader.format(origin.format).options(**options).load(origin.path)

@@ -12,7 +12,7 @@ from conduit_py.sdk import Batch, MessageId
 from conduit_py.sdk.spark import SparkOptions
 
 QUIET = 0.1
-"""The part of `delay_seconds` after which, with nothing more coming, there is nothing to wait for."""
+"""The part of `delay_seconds` after which a job starts if nothing more comes."""
 
 
 class BufferOptions(SparkOptions):
@@ -36,13 +36,13 @@ class BufferOptions(SparkOptions):
 
 
 class Piece(NamedTuple):
-    """Rows that came together, and the messages they are made of: those at the indices `kept` of a batch."""
+    """Rows of one batch, and the indices in it of the messages that they are made of."""
 
     rows: pa.RecordBatch
     batch: Batch
     kept: Sequence[int]
     repeated: bool = False
-    """Whether other messages of the batch were written before, so that they are handled in any case."""
+    """Whether other messages of the batch were written before, so that they are handled already."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def messages(self) -> list[MessageId]:
-        """Who each row is."""
+        """The message of each row."""
         return [piece.batch.id(index) for piece in self.pieces for index in piece.kept]
 
     def halves(self) -> tuple["Load", "Load"]:
@@ -81,7 +81,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class RowBuffer:
-    """Pieces in the order they came. Plain state: whoever shares it between threads holds a lock."""
+    """Rows in the order they came. Not locked: a destination that shares it between threads holds a lock."""
 
     def __init__(self, options: BufferOptions) -> None:
         self._options = options
@@ -100,7 +100,7 @@ class RowBuffer:
         return self.rows >= self._options.rows_max or self._bytes >= self._options.bytes_max
 
     def due_at(self) -> float | None:
-        """When what is here must be handed over if nothing more comes; None when there is nothing."""
+        """When a job is due if nothing more comes; None when the buffer is empty."""
         if not self._pieces:
             return None
         if self.full:
@@ -110,7 +110,7 @@ class RowBuffer:
         return min(self._first_at + delay, self._last_at + QUIET * delay)
 
     def take(self) -> list[Piece]:
-        """Everything, which is here no more."""
+        """Remove and return everything."""
         pieces = self._pieces
         self._clear()
         return pieces

@@ -29,13 +29,13 @@ def parse_schema(ddl: str) -> pa.Schema:
     except PySparkException as error:
         first = str(error).strip().splitlines()[0]
         raise FatalError(
-            f"schema {ddl!r} cannot be understood: {first}",
+            f"schema {ddl!r} cannot be parsed: {first}",
             suggestion='write columns as in SQL, for example "id BIGINT, name STRING, at TIMESTAMP"',
         ) from error
 
 
 def infer(rows: Sequence[dict[str, Any]]) -> pa.Schema | None:
-    """The schema of the first rows seen; None when there is none that has one."""
+    """The schema of the first rows; None if none of them has one."""
     sound = [row for row in rows if row and all(_type_of([value]) is not None for value in row.values())]
     names = dict.fromkeys(name for row in sound for name in row)
     if not names:
@@ -64,7 +64,7 @@ def _column_type(values: Sequence[Any]) -> pa.DataType:
 
 
 def _type_of(values: Sequence[Any]) -> pa.DataType | None:
-    """What Arrow takes the values for, if Spark has such a type; None if not."""
+    """The Arrow type of the values, if Spark has such a type; otherwise None."""
     try:
         kind = pa.infer_type(values)
         return kind if _known_to_spark(kind) else None
@@ -84,7 +84,7 @@ def _known_to_spark(kind: pa.DataType) -> bool:
 
 
 def _widened(kind: pa.DataType) -> pa.DataType:
-    """Room for what comes later: all digits that there can be for decimals; text where nothing was seen but null."""
+    """A type with room for later values: the most digits for decimals, text where only null was seen."""
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_decimal(kind):
@@ -173,16 +173,16 @@ class Fields:
 
 
 def frame_of(session: "SparkSession", rows: pa.RecordBatch) -> "DataFrame":
-    """The rows as Spark sees them."""
+    """The rows as a DataFrame."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    # Left to itself Spark would take times without a zone for times in the session's.
+    # By default Spark would give times without a zone the session's zone.
     schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
     return session.createDataFrame(pa.Table.from_batches([rows]), schema=schema)
 
 
 def without_fields(data: Data) -> str:
-    """Why a record without structured data makes no row."""
+    """The reason why a record without structured data makes no row."""
     if data is None:
         hint = 'write whole records with payload="envelope", or filter records without payload.after'
         return f"payload.after is absent, so it has no fields to write ({hint})"

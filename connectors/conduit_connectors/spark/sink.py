@@ -1,4 +1,4 @@
-"""spark.Sink: append to whatever Spark can write to, or hand each batch to a function."""
+"""spark.Sink: appends to whatever Spark can write to, or gives each batch to a function."""
 
 import inspect
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def _returns_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class SinkOptions(BufferOptions):
-    """What a user may say to the sink."""
+    """Options of the sink."""
 
     table: str | None = Field(default=None, description="the table of Spark's catalog to append to")
     format: str | None = Field(default=None, description="or a format of Spark's, with `options`")
@@ -44,7 +44,7 @@ class Sink(BufferedDestination[SinkOptions]):
     """Appends batches to a table, a format of Spark's, or through a function.
 
     At-least-once: a batch whose job failed half-way is written again in full, after a restart or in
-    halves, and what the failed job left behind is nobody's to remove. Rows for a table are made in the
+    halves, and what the failed job left behind stays. Rows for a table are made in the
     table's own types, so that what does not fit is refused. A batch that fails because of its
     values is halved until only the bad records are left, which are refused.
     """
@@ -58,14 +58,14 @@ class Sink(BufferedDestination[SinkOptions]):
         return Fields(_schema_of(session, self.options.table), self.options.drift)
 
     def _stage(self, session: "SparkSession", load: Load, number: int) -> None:
-        """There is no place to do that, so one load is written after the other."""
+        """A sink has no staging: `_show` writes one load after the other."""
 
     def _show(self, session: "SparkSession", load: Load, staged: None) -> None:
         frame = frame_of(session, load.rows)
         if self.options.function is not None:
             self.options.function(frame)
         elif self.options.table is not None:
-            # In SQL, because only there all kinds of tables are written to in the same way.
+            # SQL, because only there writing is the same for all kinds of tables.
             session.sql(f"INSERT INTO {self.options.table} BY NAME SELECT * FROM {{batch}}", batch=frame)
         else:
             assert self.options.format is not None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SourceOptions(OriginOptions):
-    """What a user may say to the spark source."""
+    """Options of the spark source."""
 
     mode: Literal["snapshot", "keyed", "incremental", "stream"] = Field(
         default="snapshot",
@@ -73,7 +73,7 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
         if at is not None and isinstance(at, SnapshotPosition) != (self.options.mode in ("snapshot", "stream")):
             raise FatalError(
                 f"the position is not one of mode {self.options.mode!r}",
-                suggestion="give the source a new id to start afresh in another mode",
+                suggestion="give the source a new id to start from the beginning in another mode",
             )
         self._stopping = threading.Event()
         if self.options.mode == "snapshot":
@@ -127,7 +127,7 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
         if at is not None:
             snapshot.continue_after(at)
         elif not snapshot.is_taken():
-            # Only to take it: reading what is on the disk needs no Spark.
+            # Only taking it needs Spark: what is on disk is read without.
             self._with_spark("taking a snapshot", lambda session: snapshot.take(frame_at(session, self.options)))
 
     def _open_stream(self, at: SnapshotPosition | None) -> None:
@@ -155,7 +155,7 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
         return found
 
     def _with_spark(self, what: str, work: Any) -> Any:
-        """Run jobs that `stop` can cancel, and say of a failure whose fault it is."""
+        """Run jobs that `stop` can cancel, and translate their errors."""
         try:
             with spark_errors(f"{what} of {self.options.name}"):
                 if not self._job_group.started:
@@ -170,7 +170,7 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
             raise
 
     def _identity(self) -> str:
-        """What a snapshot is a snapshot of: another query has another one."""
+        """What a snapshot is taken of, as text: another query has another snapshot."""
         options = self.options
         function = f"{options.function.__module__}.{options.function.__qualname__}" if options.function else None
         origin = [options.query, options.table, options.format, options.path, options.options, function]
@@ -180,7 +180,7 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
         columns, collection, name = self.options.key, sdk.metadata.COLLECTION, self.options.name
         operation = Operation.SNAPSHOT if self.options.mode in ("snapshot", "keyed") else Operation.CREATE
         keys = [{column: row[column] for column in columns} for row in rows] if columns else [None] * len(rows)
-        # By place, not by name, which is a quarter cheaper: Record(position, operation, metadata, key, payload).
+        # Positional arguments are a quarter cheaper: Record(position, operation, metadata, key, payload).
         return [
             Record(position, operation, {collection: name}, key, Payload(None, row))
             for row, position, key in zip(rows, positions, keys, strict=True)
@@ -188,10 +188,10 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
 
 
 def _refuse_text_order(options: SourceOptions, kinds: dict[str, str], columns: Sequence[str]) -> None:
-    """A database compares text by rules of its own, and would leave out rows that Spark expects to follow."""
+    """Refuse text columns: a database compares text by its own collation, and would skip rows that Spark expects."""
     text = [name for name in columns if kinds.get(name) == "string"]
     if options.format == "jdbc" and text and options.options.get("pushDownPredicate") != "false":
         raise FatalError(
-            f"rows cannot be ordered by the text column {text[0]!r} of a database, which may order text otherwise",
+            f"rows cannot be ordered by the text column {text[0]!r} of a database, which may order text differently",
             suggestion='order by another column, or give the option "pushDownPredicate": "false"',
         )

@@ -23,7 +23,7 @@ SEGMENT_ROWS = 100_000
 _WRITTEN_WITH = {
     "maxRecordsPerFile": str(SEGMENT_ROWS),
     "compression": "zstd",
-    # What helps to find rows in a file costs a quarter of the time to write it, and these are all read, once.
+    # Indexes of a file cost a quarter of the time to write it, and these rows are all read, once.
     "parquet.enable.dictionary": "false",
     "parquet.column.statistics.enabled": "false",
     "parquet.size.statistics.enabled": "false",
@@ -32,20 +32,20 @@ _WRITTEN_WITH = {
 
 
 class Segments(msgspec.Struct, frozen=True):
-    """What a stage consists of: the rows of each of its files, in order."""
+    """What a spool consists of: the number of rows in each of its files, in order."""
 
     snapshot: str
     rows: list[int]
     done: bool = False
     """Whether all of it was acked, and its files are gone."""
     query: str | None = None
-    """Of a batch of a stream: Spark's id of the query."""
+    """For a batch of a stream: Spark's id of the query."""
     before: SnapshotPosition | None = None
-    """Of a batch of a stream: the last row of the batch before."""
+    """For a batch of a stream: the last row of the batch before."""
 
     @property
     def last(self) -> SnapshotPosition:
-        """The position of the last row; one that no row has if there is none."""
+        """The position of the last row; without rows, one that no row has."""
         segment = max((index for index, count in enumerate(self.rows) if count), default=-1)
         return SnapshotPosition(self.snapshot, segment, self.rows[segment] - 1 if segment >= 0 else -1)
 
@@ -53,7 +53,7 @@ class Segments(msgspec.Struct, frozen=True):
 class RowSpool:
     """A folder with the rows of one query at a time. They stay until every row is acked.
 
-    `keep` is the moment at which they are there: what an earlier one left is replaced in one step.
+    `keep` commits them: it replaces the rows of an earlier query in one step.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +64,7 @@ class RowSpool:
         self._file: Any = None
 
     def seek(self, position: SnapshotPosition) -> None:
-        """Go on after a row. That it is asked for means that it, and all before it, are acked."""
+        """Continue after a row. This row and all before it are acked, or the position would not be stored."""
         assert self.segments is not None
         if self.segments.done and position != self.segments.last:
             raise FatalError(
@@ -76,7 +76,7 @@ class RowSpool:
         self.acked(position)
 
     def write(self, frame: "DataFrame") -> list[int]:
-        """Run the query; how many rows each file has. Rows of a stage that was not kept are thrown away."""
+        """Run the query and return how many rows each file has. Rows that were never kept are thrown away."""
         from pyspark.sql import Observation, functions
 
         data = self.folder / "data"
@@ -94,7 +94,7 @@ class RowSpool:
         return rows
 
     def keep(self, segments: Segments) -> None:
-        """Make what was written last the rows of this stage, durably, to be read from the first on."""
+        """Commit what was written last, durably. Reading starts at its first row."""
         LocalFolder(self.folder).settle("data")
         self._save(segments)
         self._segment, self._row, self._file = 0, 0, None
@@ -107,7 +107,7 @@ class RowSpool:
         if self._segment >= len(rows):
             return [], []
         if self._file is None:
-            # Read whole: a segment is bounded, and rows of it are then had by index.
+            # As a whole: a segment is bounded, and its rows can then be sliced by index.
             self._file = pq.ParquetFile(self._paths()[self._segment]).read()
         assert self.segments is not None
         found = rows_of(self._file.slice(self._row, n))
@@ -116,7 +116,7 @@ class RowSpool:
         return found, staged_positions(self.segments.snapshot, self._segment, numbers)
 
     def acked(self, position: SnapshotPosition) -> None:
-        """Let the files go once the last row is acked; what they were is remembered."""
+        """Delete the files once the last row is acked; the segments stay known."""
         if self.segments is None or self.segments.done or position != self.segments.last:
             return
         self._save(msgspec.structs.replace(self.segments, done=True))
@@ -152,7 +152,7 @@ class RowSpool:
 
 
 class QuerySnapshot:
-    """The staged rows of one origin, named by what it is read from: a new run finds those of the last.
+    """The spooled rows of one query, in a folder named after it: a new run finds those of the last.
 
     They stay until every row is acked. The next run from the beginning then takes a new snapshot.
     """
@@ -161,7 +161,7 @@ class QuerySnapshot:
         self._stage = RowSpool(folder_for(folder, origin))
 
     def continue_after(self, position: SnapshotPosition) -> None:
-        """Go on after a row of a snapshot that an earlier run has taken."""
+        """Continue after a row of a snapshot that an earlier run has taken."""
         segments = self._stage.segments
         if segments is None or segments.snapshot != position.snapshot:
             raise FatalError(
@@ -171,7 +171,7 @@ class QuerySnapshot:
         self._stage.seek(position)
 
     def is_taken(self) -> bool:
-        """Whether there is a snapshot that was not acked to its end; if so, it will be read from its beginning."""
+        """Whether there is a snapshot that was not acked to its end. It is read from its beginning then."""
         return self._stage.segments is not None and not self._stage.segments.done
 
     def take(self, frame: "DataFrame") -> None:
@@ -185,7 +185,7 @@ class QuerySnapshot:
         return self._stage.read(n)
 
     def acked(self, position: SnapshotPosition) -> None:
-        """Let the files go once the last row is acked; what the snapshot was is remembered."""
+        """Delete the files once the last row is acked; the name of the snapshot stays known."""
         self._stage.acked(position)
 
     def forget(self) -> None:
@@ -194,5 +194,5 @@ class QuerySnapshot:
 
 
 def folder_for(folder: Path, origin: str) -> Path:
-    """Where, in the folder for all, what is read from an origin is staged."""
+    """The folder, below the one for all, for the rows of an origin."""
     return folder / hashlib.blake2b(origin.encode(), digest_size=8).hexdigest()

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class MicroBatches:
-    """The rows of a query that has no end, in batches. Spark goes on to the next when all of one are acked.
+    """The rows of a query that has no end, in batches. Spark starts the next batch when all rows of one are acked.
 
-    A batch is on disk before its first row is handed on, so its rows have the same order, and the same positions,
-    in every run, whether or not Spark runs the batch again. One generation of a stream is one
-    checkpoint of Spark's; a run from the beginning is a new generation.
+    A batch is on disk before its first row is read, so its rows have the same order and the same positions in every
+    run, whether or not Spark runs the batch again. One generation of a stream is one checkpoint of Spark; a run from
+    the beginning is a new generation.
     """
 
     def __init__(self, folder: Path, origin: str, name: str, work: JobGroup) -> None:
@@ -45,7 +45,7 @@ class MicroBatches:
         self._watcher: threading.Thread | None = None
 
     def begin(self, at: SnapshotPosition | None) -> None:
-        """Go on after a row, or from the beginning. Called first, before the query is started."""
+        """Continue after a row, or from the beginning. Called first, before the query is started."""
         state = self._stage.segments
         if at is None:
             # With nothing acked, the batch that is staged is the beginning.
@@ -76,7 +76,7 @@ class MicroBatches:
         self._watcher.start()
 
     def read(self, n: int) -> tuple[list[dict[str, Any]], list[bytes]]:
-        """Wait for the next rows, at most `n`; none when there will be no more. Raises what made the query fail."""
+        """Wait for the next rows, at most `n`; none when there will be no more. Raises the error of the query."""
         with self._changed:
             while not self._stopping:
                 rows, positions = self._stage.read(n)
@@ -95,7 +95,7 @@ class MicroBatches:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Hand on no more rows, and begin no more batches; what was handed on may still be acked."""
+        """Return no more rows and start no more batches. Rows that were returned may still be acked."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -115,16 +115,16 @@ class MicroBatches:
         self._lock.close()
 
     def _batch(self, frame: "DataFrame", number: int) -> bool:
-        """RowSpool a batch and wait until it is acked; whether Spark may commit it. In a thread that Spark calls."""
+        """Spool a batch and wait until it is acked; whether Spark may commit it. Runs in a thread of Spark."""
         try:
             staged = _number(self._stage.segments.snapshot) if self._stage.segments is not None else -1
             if number > staged:
-                # Spark may have committed a batch that was not acked, just before the last run was killed.
+                # Spark may have committed the batch before without its acks, if the last run was killed just then.
                 self._wait_until_acked()
                 self._take(frame, number)
             elif number < staged:
                 raise FatalError(
-                    f"Spark runs batch {number} of {self._name} after batch {staged}: its checkpoint was put back",
+                    f"Spark runs batch {number} of {self._name} after batch {staged}: an older checkpoint was restored",
                     suggestion="reset the position of the source to read everything again",
                 )
             self._wait_until_acked()
@@ -140,7 +140,7 @@ class MicroBatches:
             rows = self._stage.write(frame)
         if not sum(rows):
             return
-        # What Spark remembers of the batch, which must outlive a loss of power if the stage does.
+        # Spark's record of the batch must survive a power failure if the spool does.
         LocalFolder(self._checkpoint).settle("")
         before = self._stage.segments
         last = before.last if before is not None and before.rows else None
@@ -157,7 +157,7 @@ class MicroBatches:
                 self._changed.wait()
 
     def _watch(self) -> None:
-        """See how the query ends, which may happen outside of any batch."""
+        """Wait for the end of the query, which may come outside of any batch."""
         assert self._query is not None
         failure: Exception | None = None
         try:
@@ -167,12 +167,12 @@ class MicroBatches:
             failure = error
         with self._changed:
             self._over = True
-            # A batch that failed has said why in better words.
+            # The error of a batch says more than that of the query.
             self._failure = self._failure or failure
             self._changed.notify_all()
 
     def _next_generation(self, state: Segments | None) -> int:
-        """Start with nothing, under a number that no position of an earlier generation has."""
+        """Start empty, under a number that no position of an earlier generation has."""
         self._generation = _generation(state) + 1 if state is not None else 0
         for path in self._stage.folder.glob("checkpoint-*"):
             shutil.rmtree(path)
@@ -192,7 +192,7 @@ class MicroBatches:
 
 
 class _Metadata(msgspec.Struct):
-    """What Spark notes of a query in its checkpoint."""
+    """The metadata of a query in Spark's checkpoint."""
 
     id: str
 
@@ -205,7 +205,7 @@ def _query_id(checkpoint: Path) -> str | None:
 
 
 def _lock(folder: Path, name: str) -> TextIO:
-    """Spark would end the query of the one when the other starts, and both would write to the same stage."""
+    """Lock the folder: Spark would end the query of one source when another starts, and both would write to it."""
     lock = (folder / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -220,7 +220,7 @@ def _lock(folder: Path, name: str) -> TextIO:
 
 @contextmanager
 def _errors(what: str) -> Iterator[None]:
-    """Say whose fault it is; of rows that cannot be read, Spark has no more to tell."""
+    """Translate errors of Spark. Rows that cannot be read are fatal here: Spark does not say which they are."""
     try:
         with spark_errors(what):
             yield
@@ -241,10 +241,10 @@ def _number(snapshot: str) -> int:
 
 
 class Callback:
-    """Called with a batch and its number; `function` says whether Spark may commit the batch.
+    """The function that Spark calls with a batch and its number; `function` returns whether Spark may commit it.
 
-    Where it may not, the line is hung up, on which Spark takes the batch for failed and ends the query. An exception
-    would do the same with two pages of stack traces. PySpark never ends the thread in which it calls: `close` does.
+    If it may not, the connection is closed: Spark then takes the batch for failed and ends the query. An exception
+    would do the same with two pages of stack traces. PySpark never ends the thread of its calls; `close` does.
     """
 
     def __init__(self, session: "SparkSession", function: Callable[["DataFrame", int], bool]) -> None:
@@ -258,7 +258,7 @@ class Callback:
             self.close()
 
     def close(self) -> None:
-        """Hang up. Only the socket: to close the connection would wait for the thread that reads from it."""
+        """Shut the socket down. Closing the connection itself would wait for the thread that reads from it."""
         line = self._connection.socket if self._connection is not None else None
         if line is not None:
             with suppress(OSError):

@@ -1,16 +1,17 @@
-"""Bundles: one message for many records, which are still counted, refused and dead-lettered one by one."""
+"""Record groups: one message for many records, which are still counted, refused and dead-lettered one by one."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 from trio.testing import MockClock
 
 from conduit_py import DeadLetter, DeadLetters, Destination, Pipeline, Processor, Record, Source, processor, sdk
-from conduit_py.batch import Batch
-from conduit_py.bundle import Bundle
-from conduit_py.dead_letter import Failure, RefusedElsewhere
+from conduit_py.batch import Batch, MessageId
+from conduit_py.dead_letter import Failure, RefusedWithLetter
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.record import Payload
+from conduit_py.pipeline import derive
+from conduit_py.record import Payload, RecordGroup
 from conduit_py.sdk.processor import Result
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
@@ -18,16 +19,16 @@ from conduit_py.store.memory import MemoryStore
 SIZE = 10
 
 
-class Bundles(sdk.SourceConnector[sdk.Options]):
-    """Bundles of ten records each: bundle 2 has those from 20 on."""
+class Groups(sdk.SourceConnector[sdk.Options]):
+    """Groups of ten records each: group 2 has those from 20 on."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
         self._count = count
         self._next = 0
 
-    def fresh(self) -> "Bundles":
-        return Bundles(self._count)
+    def fresh(self) -> "Groups":
+        return Groups(self._count)
 
     async def open(self, position: bytes | None) -> None:
         self._next = 0 if position is None else int(position) // SIZE + 1
@@ -36,16 +37,16 @@ class Bundles(sdk.SourceConnector[sdk.Options]):
         if self._next == self._count:
             raise sdk.EndOfSource
         first, self._next = self._next, min(self._count, self._next + n)
-        return [_bundle(number) for number in range(first, self._next)]
+        return [_group(number) for number in range(first, self._next)]
 
 
-def _bundle(number: int) -> Bundle:
+def _group(number: int) -> RecordGroup:
     last = number * SIZE + SIZE - 1
-    return Bundle(position=b"%d" % last, payload=Payload(after=b"%d" % number), size=SIZE)
+    return RecordGroup(position=b"%d" % last, payload=Payload(after=b"%d" % number), size=SIZE)
 
 
-class Taker(sdk.PreparingDestination[sdk.Options]):
-    """Keeps the pieces it takes."""
+class Taker(sdk.DestinationConnector[sdk.Options]):
+    """Keeps the groups that it takes."""
 
     def __init__(self, taken: list[bytes]) -> None:
         super().__init__()
@@ -55,20 +56,24 @@ class Taker(sdk.PreparingDestination[sdk.Options]):
         return self
 
     def write(self, batch: Batch) -> None:
-        raise AssertionError("bundles are taken, not written")
+        raise AssertionError("groups are taken, not written")
 
-    def prepare(self, batch: Batch) -> None:
-        raise AssertionError("nothing is prepared here")
+    def take(self, groups: Sequence[bytes]) -> None:
+        self._taken += groups
 
-    def prepared(self) -> bytes:
-        raise AssertionError("nothing is prepared here")
 
-    def take(self, pieces: Sequence[bytes]) -> None:
-        self._taken += pieces
+class Taking:
+    """A WriteAdapter that gives groups to `take`."""
+
+    def asks_when(self, batch: Batch) -> bool:
+        return False
+
+    async def write(self, call: Callable[..., Awaitable[Any]], batch: Batch) -> Any:
+        return await call("take", [record.payload.after for record in batch])
 
 
 def refusing(*numbers: int) -> list[Processor]:
-    """Reports these records as refused elsewhere, each as a piece of its bundle."""
+    """Reports these records as refused elsewhere, each as a piece of its group."""
 
     @processor
     def split(record: Record) -> Record | list[Record]:
@@ -76,7 +81,7 @@ def refusing(*numbers: int) -> list[Processor]:
         return [record, *(_refused(record, number) for number in mine)] if mine else record
 
     def report(batch: Batch) -> list[Result]:
-        return [_reported(record) or record for record in batch]
+        return [_reported(batch, index) or record for index, record in enumerate(batch)]
 
     return [Processor("split", split), Processor("report", processor(batch=True)(report))]
 
@@ -86,30 +91,35 @@ def _text(record: Record) -> bytes:
     return record.payload.after
 
 
-def _refused(record: Record, number: int) -> Bundle:
-    return Bundle(position=record.position, payload=Payload(after=b"refused %d" % number), size=SIZE)
+def _refused(record: Record, number: int) -> RecordGroup:
+    return RecordGroup(position=record.position, payload=Payload(after=b"refused %d" % number), size=SIZE)
 
 
-def _reported(record: Record) -> RefusedElsewhere | None:
-    if not _text(record).startswith(b"refused"):
+def _reported(batch: Batch, index: int) -> RefusedWithLetter | None:
+    text = _text(batch[index])
+    if not text.startswith(b"refused"):
         return None
-    number = int(_text(record).split()[1])
+    number = int(text.split()[1])
     plain = Record.of({"n": number}, position=b"%d" % number)
-    return RefusedElsewhere({"there": plain}, [Failure("there", f"no {number}")], plain.position, (), number % SIZE)
+    message = MessageId(batch.span.source, batch.sequences[index])
+    letter = DeadLetter("p", message, plain.position, plain, [Failure("there", f"no {number}")])
+    letter.record_index = number % SIZE
+    return RefusedWithLetter(letter)
 
 
 class World:
-    """A pipeline of bundles and what came of it."""
+    """A pipeline of groups and what came of it."""
 
-    def __init__(self, *refused: int, window: int = 0, threshold: int = 0, bundles: int = 4) -> None:
+    def __init__(self, *refused: int, window: int = 0, threshold: int = 0, groups: int = 4) -> None:
         self.letters: list[DeadLetter] = []
         self.taken: list[bytes] = []
         self.store = MemoryStore()
+        out = Destination("out", Taker(self.taken))
         pipeline = Pipeline(
             "p",
-            sources=[Source("in", Bundles(bundles), batch_size=1)],
+            sources=[Source("in", Groups(groups), batch_size=1)],
             processors=refusing(*refused),
-            destinations=[Destination("out", Taker(self.taken))],
+            destinations=[derive(out, write_adapter=Taking())],
             dead_letters=DeadLetters(self.keep, window_size=window, window_nack_threshold=threshold),
         )
         self.supervisor = Supervisor(pipeline, self.store)
@@ -118,7 +128,7 @@ class World:
         self.letters.append(letter)
 
 
-async def test_records_are_counted_not_bundles(autojump_clock: MockClock) -> None:
+async def test_records_are_counted_not_groups(autojump_clock: MockClock) -> None:
     world = World()
     state = await world.supervisor.run()
     assert state.status is Status.COMPLETED, state.error
@@ -159,6 +169,6 @@ async def test_the_window_counts_records_where_they_were(
     state = await world.supervisor.run()
     assert (state.status is Status.DEGRADED) == stops, state
     if stops:
-        # Nothing of the bundle with the record too many is acked: it comes again as a whole.
+        # Nothing of the group with the record too many is acked: it comes again as a whole.
         kept = await world.store.positions("p")
         assert kept == ({"in": b"%d" % (refused[-1] // SIZE * SIZE - 1)} if refused[-1] >= SIZE else {})

@@ -1,11 +1,10 @@
-"""Pieces that were named elsewhere keep their names: their identities and delivery keys are not made anew."""
+"""Pieces that a processor passes on with their names keep them, and with them identities and delivery keys."""
 
 from trio.testing import MockClock
 
 from conduit_py import DeadLetter, DeadLetters, Destination, Pipeline, Record, Source
-from conduit_py.batch import Piece
+from conduit_py.batch import NamedPieces, Piece
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.pieces import Pieces
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import EventLog, Refuse, ScriptedDestination, ScriptedSource, position_of
@@ -19,7 +18,7 @@ def arrived(record: Record) -> Record | list[Record]:
     names = NAMES.get(n)
     if names is None:
         return record
-    return Pieces([Record.of({"n": 10 * n + number}) for number in range(len(names))], names)
+    return NamedPieces([Record.of({"n": 10 * n + number}) for number in range(len(names))], names)
 
 
 async def test_a_letter_about_a_piece_has_the_name_that_it_came_with(autojump_clock: MockClock) -> None:

@@ -39,7 +39,7 @@ class Appender:
             # A run that opens the file and gets no further must not look like one that put things right.
             self._promised = not self.ended_well
             self._marker = _open_marker(path)
-            self._repair(self._marker.read())
+            self._repair(self._marker.load())
             self._doubtful_from = self._end = self._begin(self._marker)
         except OSError as error:
             self.close()
@@ -99,7 +99,7 @@ class Appender:
         self._dirty = False
         self._doubtful_from = self._end
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read_at(self, offset: int, size: int) -> bytes:
         """At most so many bytes of the file, from `offset` on."""
         return os.pread(self._fd, size, offset)
 

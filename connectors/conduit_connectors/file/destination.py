@@ -79,7 +79,7 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
             return
         self._appender = Appender(options.path)
         if options.format == "csv" and self._appender.size():
-            self._table.adopt_header(self._appender.read(0, _HEADER_SIZE_MAX))
+            self._table.adopt_header(self._appender.read_at(0, _HEADER_SIZE_MAX))
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         if self._device is not None:
@@ -90,7 +90,7 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
         self._staging = Staging(self._appender)
         self._staging.recover(intents)
         if self.options.format == "csv" and self._appender.size():
-            self._table.adopt_header(self._appender.read(0, _HEADER_SIZE_MAX))
+            self._table.adopt_header(self._appender.read_at(0, _HEADER_SIZE_MAX))
 
     def write(self, batch: Batch) -> dict[int, str]:
         text, refused = self._encode(batch)

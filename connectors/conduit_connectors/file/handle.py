@@ -88,7 +88,7 @@ class Handle:
     def stat(self) -> os.stat_result:
         return os.fstat(self._fd)
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read_at(self, offset: int, size: int) -> bytes:
         """At most `size` bytes at `offset`; none at the end of the file."""
         try:
             return os.pread(self._fd, size, offset)
@@ -97,12 +97,12 @@ class Handle:
 
     def holds(self, position: FilePosition) -> bool:
         """Whether this file begins like the one the position is of, and reaches as far."""
-        head = self.read(0, min(HEAD_SIZE, position.offset))
+        head = self.read_at(0, min(HEAD_SIZE, position.offset))
         return self.stat().st_size >= position.offset and hash_head(head) == position.head
 
     def has_line_end(self, offset: int) -> bool:
         """Whether a line ends at `offset`, or did so when the file ended there."""
-        around = self.read(offset - 1, 2)
+        around = self.read_at(offset - 1, 2)
         return around.startswith(b"\n") or around[1:] in (b"", b"\n", b"\r")
 
     def unchanged(self, offset: int) -> bool:
@@ -110,7 +110,7 @@ class Handle:
 
         Asked after each read: if the answer is yes, what was read follows what was read before.
         """
-        head = self.read(0, min(HEAD_SIZE, offset))
+        head = self.read_at(0, min(HEAD_SIZE, offset))
         if self.stat().st_size < offset or not head.startswith(self.head):
             return False
         if len(self.head) < len(head):
@@ -168,7 +168,7 @@ class FilePart(msgspec.Struct, frozen=True, array_like=True):
 def _line_end(handle: Handle, offset: int, file_size: int) -> int:
     """The end of the line that byte `offset - 1` is in."""
     offset -= 1
-    while block := handle.read(offset, _BLOCK_SIZE):
+    while block := handle.read_at(offset, _BLOCK_SIZE):
         found = block.find(b"\n")
         if found >= 0:
             return offset + found + 1

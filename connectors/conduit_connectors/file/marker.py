@@ -38,7 +38,7 @@ class Marker:
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._boot = _boot_id()
 
-    def read(self) -> Begun | None:
+    def load(self) -> Begun | None:
         """What the last run noted; None when there was none, or it ended cleanly, or the note itself is torn."""
         match = _PATTERN.fullmatch(os.pread(self._fd, 2 * _WIDTH, 0))
         if match is None or zlib.crc32(match[1]) != int(match[7], 16):

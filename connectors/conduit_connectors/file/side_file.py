@@ -85,11 +85,11 @@ class SideFile:
             raise self._lost(staged, f"has only {os.fstat(self._fd).st_size} bytes")
         checksum = 0
         for at, size in blocks(0, staged.size):
-            checksum = zlib.crc32(self.read(at, size), checksum)
+            checksum = zlib.crc32(self.read_at(at, size), checksum)
         if checksum != staged.checksum:
             raise self._lost(staged, "has something else in it")
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read_at(self, offset: int, size: int) -> bytes:
         assert self._fd is not None, "it was written or checked"
         found = os.pread(self._fd, size, offset)
         if len(found) < size:

@@ -167,7 +167,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         """Going on in the middle of a CSV file, learn its columns from its start."""
         buffer = LineBuffer(0, self.options.line_size_max, skip_bom=True)
         while self._rows is not None and self._rows.names is None:
-            block = handle.read(buffer.offset, self._block_size)
+            block = handle.read_at(buffer.offset, self._block_size)
             if not block:
                 raise FatalError(f"{handle.path} has no header any more", suggestion=_START_AFRESH)
             buffer.feed(block)
@@ -202,7 +202,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         if handle is None or buffer.ended:
             return False
         size = self._block_size if self._end is None else min(self._block_size, self._end - buffer.offset)
-        block = handle.read(buffer.offset, size)
+        block = handle.read_at(buffer.offset, size)
         if not handle.unchanged(buffer.offset + len(block)):
             self._go_on_after_truncation(handle)
             return True

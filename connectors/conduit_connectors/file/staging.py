@@ -93,7 +93,7 @@ class Staging:
         if isinstance(content, bytes):
             missing = iter([memoryview(content)[there:]])
         else:
-            missing = (memoryview(self._side.read(at, length)) for at, length in blocks(there, size))
+            missing = (memoryview(self._side.read_at(at, length)) for at, length in blocks(there, size))
         if there < size:
             self._appender.append(missing, size - there)
         self._appender.sync()
@@ -109,16 +109,16 @@ class Staging:
         """Whether what is in the file at the offset, so many bytes, is how the transaction begins."""
         content = intent.content
         if isinstance(content, bytes):
-            return self._appender.read(intent.offset, there) == content[:there]
+            return self._appender.read_at(intent.offset, there) == content[:there]
         if there == content.size:
             # Then the side file is not needed: it may hold the next transaction by now, or be gone.
             checksum = 0
             for at, size in blocks(intent.offset, intent.offset + there):
-                checksum = zlib.crc32(self._appender.read(at, size), checksum)
+                checksum = zlib.crc32(self._appender.read_at(at, size), checksum)
             return checksum == content.checksum
         self._side.check(content)
         return all(
-            self._appender.read(intent.offset + at, size) == self._side.read(at, size) for at, size in blocks(0, there)
+            self._appender.read_at(intent.offset + at, size) == self._side.read_at(at, size) for at, size in blocks(0, there)
         )
 
 

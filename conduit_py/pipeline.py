@@ -5,7 +5,7 @@ Nothing here raises for a mistake: every object keeps what is wrong with it in `
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from conduit_py import sdk
 from conduit_py.backoff import Recovery, Retry
+from conduit_py.dead_letter_policy import NAMED_POLICIES, DeadLetterFunction, DeadLetterPolicy, StopPolicy, parse_policy
 from conduit_py.engine import Engine, Spark, parse_engine, spark_of
 from conduit_py.errors import Problem
 from conduit_py.pipeline_settings import Retention, TransactionLimits
@@ -28,16 +29,15 @@ from conduit_py.sdk.options import Options, at, check_options, did_you_mean, pla
 from conduit_py.sdk.processor import Condition, FunctionProcessor
 
 if TYPE_CHECKING:
-    from conduit_py.dead_letter import DeadLetter
     from conduit_py.write_adapter import WriteAdapter
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
 NodeId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.:-]+$")]
 Delivery: TypeAlias = Literal["at_least_once", "at_most_once", "exactly_once"]
 After: TypeAlias = str | Sequence[str] | None
-DeadLetterCallable: TypeAlias = "Callable[[DeadLetter], Awaitable[None] | None]"
-DeadLetterHandler: TypeAlias = "Literal['stop', 'drop', 'journal'] | sdk.DestinationConnector[Any] | DeadLetterCallable"
-HANDLERS = ["stop", "drop", "journal"]
+DeadLettersTo: TypeAlias = (
+    "Literal['stop', 'drop', 'journal'] | DeadLetterPolicy | sdk.DestinationConnector[Any] | DeadLetterFunction"
+)
 ProcessorLike: TypeAlias = "Processor | sdk.Processor[Any] | Callable[..., Any]"
 
 
@@ -195,30 +195,29 @@ class DeadLetters:
 
     def __init__(
         self,
-        handler: DeadLetterHandler = "stop",
+        handler: "DeadLettersTo" = "stop",
         *,
         window_size: int = 0,
         window_nack_threshold: int = 0,
         retention: Retention | None = None,
     ) -> None:
         self.place = place_of_call()
-        self.handler = handler
-        self.retention = retention if isinstance(retention, Retention) else Retention()
+        spot = self.place or (None, None)
         values = dict(window_size=window_size, window_nack_threshold=window_nack_threshold, retention=retention)
         checked, self.problems = check_options(DeadLetterSettings, values, self.place)
         self.settings = checked if isinstance(checked, DeadLetterSettings) else DeadLetterSettings()
-        if isinstance(handler, sdk.DestinationConnector):
-            found = plugin_problems(handler, "", self.place or (None, None))
-            self.problems += [at(problem, "handler") for problem in found]
-        elif handler not in HANDLERS and not callable(handler):
+        policy = parse_policy(handler, self.settings.retention)
+        self.policy = policy or StopPolicy()
+        if policy is None:
             what = 'must be "stop", "drop", "journal", a destination connector or a callable'
-            spot = self.place or (None, None)
-            self.problems.append(
-                Problem("handler", f"{what}, not {describe_value(handler)}", _spelling(handler), *spot)
-            )
-        if retention is not None and handler != "journal":
+            message = f"{what}, not {describe_value(handler)}"
+            self.problems.append(Problem("handler", message, _spelling(handler), *spot))
+        if self.policy.connector is not None:
+            found = plugin_problems(self.policy.connector, "", spot)
+            self.problems += [at(problem, "handler") for problem in found]
+        if retention is not None and not self.policy.keeps:
             what = 'is for letters that are kept here, with the handler "journal"'
-            self.problems.append(Problem("retention", what, None, *(self.place or (None, None))))
+            self.problems.append(Problem("retention", what, None, *spot))
 
 
 class PipelineSettings(Options):
@@ -326,7 +325,7 @@ def derive(declared: Declared, **changes: object) -> Declared:
 
 
 def _spelling(handler: object) -> str | None:
-    return did_you_mean(handler, HANDLERS) if isinstance(handler, str) else None
+    return did_you_mean(handler, list(NAMED_POLICIES)) if isinstance(handler, str) else None
 
 
 def _ids(after: After) -> list[str] | None:

@@ -81,7 +81,8 @@ def state_of(file: Path) -> Path:
 
 def writes_to_stdout(pipeline: Pipeline) -> bool:
     """Whether records of this pipeline go where the display would."""
-    connectors = [*(destination.connector for destination in pipeline.destinations), pipeline.dead_letters.handler]
+    connectors = [destination.connector for destination in pipeline.destinations]
+    connectors.append(pipeline.dead_letters.policy.connector)
     return any(type(each).__module__.startswith("conduit_connectors.stdio") for each in connectors)
 
 

@@ -52,5 +52,5 @@ class Isolation:
             return False
         if isinstance(error, NackNotAllowed):
             # With any other handler there were too many of them: trying again would begin to count anew.
-            return self._graph.pipeline.dead_letters.handler == "stop"
+            return self._graph.pipeline.dead_letters.policy.stops
         return isinstance(error, NodeFailed | FatalError)

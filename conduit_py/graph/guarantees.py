@@ -9,9 +9,10 @@ import networkx as nx
 from conduit_py import sdk
 from conduit_py.errors import Problem
 from conduit_py.graph.committing_destination import choose_committing_destination
-from conduit_py.graph.node import Graph, Node, connector_label
+from conduit_py.graph.node import Graph, Node
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
 from conduit_py.sdk.destination import WriteGuarantee
+from conduit_py.sdk.plugin import connector_label
 
 Promise: TypeAlias = Literal["exactly once", "effectively once", "at least once", "at most once", "best effort"]
 
@@ -79,8 +80,8 @@ def _exactly_once(graph: Graph, at: Node, writing: sdk.DestinationConnector[Any]
 
 def committing_destination(graph: Graph) -> str | None:
     """The destination whose commit is the commit of an exactly-once pipeline, if one can do that."""
-    handler = graph.pipeline.dead_letters.handler
-    others = [handler] if isinstance(handler, sdk.DestinationConnector) else []
+    connector = graph.pipeline.dead_letters.policy.connector
+    others = [connector] if connector is not None else []
     return choose_committing_destination({node.id: _destination(node) for node in graph.destinations}, others)
 
 
@@ -92,8 +93,7 @@ def delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:
         for name, said in (("transaction", pipeline.settings.transaction), ("outbox", pipeline.outbox or None)):
             if said is not None:
                 yield _problem(pipeline, name, "has a meaning only in an exactly-once pipeline", f"remove it, {_XO}")
-    handler = pipeline.dead_letters.handler
-    if pipeline.delivery == "at_most_once" and handler not in ("stop", "drop"):
+    if pipeline.delivery == "at_most_once" and not pipeline.dead_letters.policy.discards:
         yield _problem(pipeline, "dead_letters", "at_most_once drops refused records", 'use DeadLetters("drop")')
     yield from _state_problems(pipeline)
 
@@ -126,17 +126,11 @@ def _not_once_into(destination: Destination) -> Iterator[Problem]:
 
 
 def _letters_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    handler = pipeline.dead_letters.handler
-    if isinstance(handler, str) or (
-        isinstance(handler, sdk.DestinationConnector) and handler.guarantee is not WriteGuarantee.AT_LEAST_ONCE
-    ):
-        return
-    if isinstance(handler, sdk.DestinationConnector):
-        what = f"{connector_label(handler)} would keep letters again after a crash, which exactly_once rules out"
-        yield _problem(pipeline, "dead_letters.handler", what, _KINDS)
-    else:
-        what = "a function may be given a letter again after a crash, which exactly_once rules out"
-        yield _problem(pipeline, "dead_letters.handler", what, f'use "drop" or a destination: {_KINDS}')
+    policy = pipeline.dead_letters.policy
+    if policy.repeats_after_crash is not None:
+        instead = _KINDS if policy.connector is not None else f'use "drop" or a destination: {_KINDS}'
+        what = f"{policy.repeats_after_crash}, which exactly_once rules out"
+        yield _problem(pipeline, "dead_letters.handler", what, instead)
 
 
 def stateful_processors(graph: Graph) -> list[str]:

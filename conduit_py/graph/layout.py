@@ -4,9 +4,8 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from conduit_py.graph.node import Graph, Kind, connector_label
+from conduit_py.graph.node import Graph, Kind
 from conduit_py.pipeline import DeadLetters
-from conduit_py.sdk import DestinationConnector
 
 
 @dataclass(frozen=True)
@@ -154,12 +153,4 @@ def _spread(
 def _dead_letters(dead_letters: DeadLetters) -> str:
     settings = dead_letters.settings
     limit = f", at most {settings.window_nack_threshold} of the last {settings.window_size}"
-    return f"dead letters: {_handler(dead_letters.handler)}" + (limit if settings.window_size else "")
-
-
-def _handler(handler: object) -> str:
-    if isinstance(handler, str):
-        return handler
-    if isinstance(handler, DestinationConnector):
-        return connector_label(handler)
-    return getattr(handler, "__name__", type(handler).__name__)
+    return f"dead letters: {dead_letters.policy.label}" + (limit if settings.window_size else "")

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 import networkx as nx
 
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
+from conduit_py.sdk.plugin import connector_label
 
 Kind: TypeAlias = Literal["source", "processor", "destination"]
 
@@ -27,12 +28,6 @@ class Node:
             plugin = self.declared.processor
             return getattr(plugin, "name", type(plugin).__name__)
         return connector_label(self.declared.connector)
-
-
-def connector_label(connector: object) -> str:
-    """The short name of a connector: the system for those that come along, the class for others."""
-    package, _, module = type(connector).__module__.partition(".")
-    return module.partition(".")[0] if package == "conduit_connectors" else type(connector).__name__
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from conduit_py.dead_letter_policy import KeepPolicy
 from conduit_py.errors import LetterUnclear, LetterUnknown
 from conduit_py.graph.node import Graph
 from conduit_py.record import Record
@@ -102,9 +103,11 @@ class DeadLetterService:
     async def forget_old(self) -> None:
         """Delete the letters that are older or more than the retention of their pipeline allows."""
         for id, member in self._pipelines().items():
-            letters = member.graph.pipeline.dead_letters
-            retention = letters.retention
-            if letters.handler == "journal" and (retention.age or retention.count_max):
+            policy = member.graph.pipeline.dead_letters.policy
+            if not isinstance(policy, KeepPolicy):
+                continue
+            retention = policy.retention
+            if retention.age or retention.count_max:
                 removed = await self.box.retain(id, retention.since(time.time()), retention.count_max)
                 if removed:
                     log.warning("%s: deleted %d dead letters, as its retention says", id, removed)
@@ -166,7 +169,7 @@ def _entry_nodes(
     """The nodes at which a letter enters, or none and the reason."""
     if graph is None:
         return [], f"there is no pipeline {summary.pipeline!r} here"
-    if graph.pipeline.dead_letters.handler != "journal":
+    if not graph.pipeline.dead_letters.policy.keeps:
         return [], f"{summary.pipeline} no longer keeps its letters: only the handler journal sends them again"
     present = [node for node in summary.nodes if node in graph.nodes]
     if not present:

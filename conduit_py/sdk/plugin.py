@@ -76,3 +76,9 @@ class Connector(Plugin[OptionsT]):
 
     def teardown(self) -> Awaitable[None] | None:
         """Release everything. Called once after `open`, even when that failed; nothing is called after it."""
+
+
+def connector_label(connector: object) -> str:
+    """The short name of a connector: the system for those that come along, the class for others."""
+    package, _, module = type(connector).__module__.partition(".")
+    return module.partition(".")[0] if package == "conduit_connectors" else type(connector).__name__

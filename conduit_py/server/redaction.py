@@ -40,7 +40,7 @@ def secrets_of(pipeline: Pipeline) -> Iterator[str]:
     ends = (*pipeline.sources, *pipeline.destinations)
     processors = [*pipeline.processors, *(each for end in ends for each in end.processors)]
     plugins = [*(end.connector for end in ends), *(each.processor for each in processors)]
-    for plugin in (*plugins, pipeline.dead_letters.handler):
+    for plugin in (*plugins, pipeline.dead_letters.policy.connector):
         if isinstance(plugin, Plugin) and not plugin.problems:
             yield from _secrets_in(plugin.options)
     if pipeline.spark is not None:

@@ -8,11 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from conduit_py.engine import EngineName
 from conduit_py.errors import Problem
 from conduit_py.graph.guarantees import Promise, guarantees
-from conduit_py.graph.node import Node, connector_label
+from conduit_py.graph.node import Node
 from conduit_py.lifecycle.commit_strategies import channel_size
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline import DeadLetters, Delivery
-from conduit_py.sdk import DestinationConnector
 from conduit_py.server.redaction import Redaction
 from conduit_py.status import Status, Stopper
 from conduit_py.stream.meter import Histogram, Meter, NodeKind, Progress
@@ -287,14 +286,9 @@ def _histogram_view(histogram: Histogram) -> HistogramView:
 
 
 def _dead_letters_view(dead_letters: DeadLetters, records: int) -> DeadLettersView:
-    handler = dead_letters.handler
-    if isinstance(handler, DestinationConnector):
-        name = connector_label(handler)
-    else:
-        name = handler if isinstance(handler, str) else getattr(handler, "__name__", type(handler).__name__)
     settings = dead_letters.settings
     return DeadLettersView(
-        handler=name,
+        handler=dead_letters.policy.label,
         window_size=settings.window_size,
         window_nack_threshold=settings.window_nack_threshold,
         records=records,

@@ -1,6 +1,7 @@
 """Settler: the one place where progress becomes durable, and the sole caller of a source's `ack`."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 
@@ -11,7 +12,7 @@ from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import NackNotAllowed, RunError
 from conduit_py.store.position_history import HistoryPoint, PositionHistory
 from conduit_py.store.store import Store
-from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored, NackWindow
+from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored
 from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.node_context import NodeContext
@@ -35,7 +36,7 @@ class Settler:
         context: NodeContext,
         pipeline: str,
         ledger: Ledger,
-        nack_window: NackWindow,
+        nack_window: "NackWindow",
         dead_letters: DeadLetterHandler,
         store: Store,
         calls: PluginCaller,
@@ -198,6 +199,39 @@ def _until(ranges: Sequence[SettledRange], letter: DeadLetter) -> list[SettledRa
         if stop < each.stop:
             break
     return before
+
+
+class NackWindow:
+    """Of the last `size` outcomes at most `threshold` may be nacks; size 0 allows every nack.
+
+    The first nack too many is refused and freezes the window: from then on every nack is refused and
+    acks no longer make room.
+    """
+
+    def __init__(self, size: int, threshold: int) -> None:
+        # With a threshold of 0 the very next nack trips it, however long the window is.
+        self._size = min(size, 1) if threshold == 0 else size
+        self._threshold = threshold
+        self._outcomes = 0
+        self._nacks: deque[int] = deque()
+        self._frozen = False
+
+    def ack(self, count: int = 1) -> None:
+        if not self._frozen:
+            self._outcomes += count
+
+    def nack(self) -> bool:
+        """Whether this nack is allowed."""
+        if self._size == 0:
+            return True
+        if self._frozen:
+            return False
+        self._outcomes += 1
+        self._nacks.append(self._outcomes)
+        while self._nacks[0] <= self._outcomes - self._size:
+            self._nacks.popleft()
+        self._frozen = len(self._nacks) > self._threshold
+        return not self._frozen
 
 
 class HistoryRecorder:

@@ -18,7 +18,7 @@ from conduit_py.sdk.state import State
 from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.commit import Commit, RunParts, Task
-from conduit_py.stream.dead_letters import DeadLetterHandler, NackWindow
+from conduit_py.stream.dead_letters import new_handler
 from conduit_py.stream.dispatcher import Dispatcher
 from conduit_py.stream.fan_in import FanIn
 from conduit_py.stream.fan_out import FanOut
@@ -29,7 +29,7 @@ from conduit_py.stream.plugin_calls import PluginCaller
 from conduit_py.stream.processor_node import ProcessorNode, run_deferring, run_processors
 from conduit_py.stream.reader import ReadBuffer, Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
-from conduit_py.stream.settler import Settler
+from conduit_py.stream.settler import NackWindow, Settler
 from conduit_py.stream.shard_progress import ShardProgress
 from conduit_py.stream.signal import Signal
 from conduit_py.stream.writer import Writer
@@ -63,9 +63,8 @@ class Wiring:
             for target, connector in graph.pipeline.outbox.items()
         }
         self.lag_watches: list[LagWatch] = []
-        self.dead_letters = DeadLetterHandler(
-            DEAD_LETTERS, graph.pipeline.id, graph.pipeline.dead_letters, self.meters[DEAD_LETTERS], store.letters
-        )
+        policy, letters_meter = graph.pipeline.dead_letters.policy, self.meters[DEAD_LETTERS]
+        self.dead_letters = new_handler(policy, DEAD_LETTERS, graph.pipeline.id, letters_meter, store.letters)
         self.replay: Replay | None = None
         self._scopes: dict[str, str] = {}
         self._states: dict[str, State] = {}
@@ -93,7 +92,7 @@ class Wiring:
                 self._add_destination(node, node.declared)
             elif node.id in self._fan_ins:
                 self._add_processors(node)
-        if self._graph.pipeline.dead_letters.handler == "journal":
+        if self._graph.pipeline.dead_letters.policy.keeps:
             self._add_replay()
         for fan_in in self._fan_ins.values():
             fan_in.seal()

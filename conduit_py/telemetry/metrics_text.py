@@ -5,9 +5,8 @@ from functools import cache
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_latest
 
-from conduit_py.graph.node import Graph, connector_label
+from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.fleet import Fleet, Member
-from conduit_py.sdk.destination import DestinationConnector
 from conduit_py.store.letter_table import LetterCount
 from conduit_py.store.stored_letter import LetterState
 from conduit_py.stream.meter import Histogram, Meter, NodeKind
@@ -50,7 +49,8 @@ def collect(fleet: Fleet) -> "MetricsText":
 def _add_pipeline(text: "MetricsText", member: Member, letters: Mapping[LetterState, LetterCount]) -> None:
     name, progress = member.pipeline.id, member.progress()
     sample = metrics.PipelineSample(member, progress, letters)
-    text.add(PIPELINE_METRICS, sample, {"pipeline_name": name, "plugin": _handler_label(member.graph)})
+    policy = member.pipeline.dead_letters.policy
+    text.add(PIPELINE_METRICS, sample, {"pipeline_name": name, "plugin": policy.label})
     for node in member.graph.nodes:
         text.add(metrics.TAP.metrics, member.taps.point(node), {"pipeline_name": name, "component_id": node})
     for meter in progress.nodes if progress else ():
@@ -69,13 +69,6 @@ def _node_labels(pipeline: str, graph: Graph, meter: Meter) -> dict[str, str]:
         "processor": plugin,
         "type": meter.kind,
     }
-
-
-def _handler_label(graph: Graph) -> str:
-    handler = graph.pipeline.dead_letters.handler
-    if isinstance(handler, DestinationConnector):
-        return connector_label(handler)
-    return handler if isinstance(handler, str) else getattr(handler, "__name__", type(handler).__name__)
 
 
 class MetricsText:

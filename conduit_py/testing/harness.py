@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from conduit_py.batch import Batch
+from conduit_py.dead_letter_policy import DestinationPolicy
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Source
 from conduit_py.record import Data, Record
@@ -68,8 +69,8 @@ async def run_to_end(pipeline: Pipeline, store: Store | None = None) -> Observed
     for destination in pipeline.destinations:
         if isinstance(destination.connector, ScriptedDestination):
             outcome.outputs[destination.id] = _stored_records(destination.connector)
-    if isinstance(pipeline.dead_letters.handler, ScriptedDestination):
-        outcome.dead_letters.extend(_stored_records(pipeline.dead_letters.handler))
+    if isinstance(pipeline.dead_letters.policy.connector, ScriptedDestination):
+        outcome.dead_letters.extend(_stored_records(pipeline.dead_letters.policy.connector))
     return outcome
 
 
@@ -117,9 +118,9 @@ class _Rehearsed(ScriptedDestination):
 
 
 def _catching(dead_letters: DeadLetters, log: EventLog) -> DeadLetters:
-    if dead_letters.handler in ("stop", "drop"):
+    if dead_letters.policy.discards:
         return dead_letters
-    return _with(dead_letters, handler=_Rehearsed(name="dead-letters", log=log))
+    return _with(dead_letters, policy=DestinationPolicy(_Rehearsed(name="dead-letters", log=log)))
 
 
 def _with(declared: T, **changes: Any) -> T:

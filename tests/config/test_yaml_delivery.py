@@ -74,7 +74,7 @@ def test_without_a_queue_the_first_refused_record_stops_such_a_pipeline_too(
     loaded = load(document(f"delivery: {delivery}"))
 
     assert said(loaded) == []
-    assert loaded.pipelines[0].pipeline.dead_letters.handler == "stop"
+    assert loaded.pipelines[0].pipeline.dead_letters.policy.stops
     assert settings(loaded).delivery == delivery
 
 

@@ -98,7 +98,7 @@ def test_every_key_is_read(load: Load, said: Said, tmp_path: Path) -> None:
         # In Conduit a processor may be called like a connector; here it is called as Conduit keeps it.
         ("orders:shop", "Filter", 1, TemplateCondition('{{ eq .Operation.String "delete" }}')),
     ]
-    assert dead_letters.handler.options.path == Path("dead.jsonl")  # type: ignore[union-attr]
+    assert dead_letters.policy.connector.options.path == Path("dead.jsonl")  # type: ignore[union-attr]
     assert (dead_letters.settings.window_size, dead_letters.settings.window_nack_threshold) == (5, 2)
 
 
@@ -109,9 +109,9 @@ def test_what_is_left_out_is_as_in_conduit(load: Load, said: Said, ends: str) ->
 
     assert said(loaded) == []
     assert (a.desired, a.name, a.pipeline.settings.description) == ("running", "a", "")
-    assert type(dead_letters.handler).__module__ == "conduit_connectors.log"
-    assert dead_letters.handler.options.level == "warning"  # type: ignore[union-attr]
-    assert dead_letters.handler.options.message == "record delivery failed"  # type: ignore[union-attr]
+    assert type(dead_letters.policy.connector).__module__ == "conduit_connectors.log"
+    assert dead_letters.policy.connector.options.level == "warning"  # type: ignore[union-attr]
+    assert dead_letters.policy.connector.options.message == "record delivery failed"  # type: ignore[union-attr]
     assert (dead_letters.settings.window_size, dead_letters.settings.window_nack_threshold) == (1, 0)
 
 
@@ -133,7 +133,7 @@ def test_parts_of_the_dead_letter_queue_may_be_left_out(
     dead_letters = a.pipeline.dead_letters
 
     assert (dead_letters.settings.window_size, dead_letters.settings.window_nack_threshold) == window
-    assert dead_letters.handler.options.level == level  # type: ignore[union-attr]
+    assert dead_letters.policy.connector.options.level == level  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("plugin", ["journal", "builtin:journal"])
@@ -141,7 +141,7 @@ def test_dead_letters_may_be_kept_in_the_journal(load: Load, ends: str, plugin: 
     queue = f"{{plugin: '{plugin}', window-size: 0}}"
     (a,) = load(f"version: 2.2\npipelines:\n  - id: a\n{ends}    dead-letter-queue: {queue}\n").pipelines
 
-    assert a.pipeline.dead_letters.handler == "journal"
+    assert a.pipeline.dead_letters.policy.keeps
 
 
 def test_the_journal_has_no_settings(load: Load, ends: str, said: Said) -> None:

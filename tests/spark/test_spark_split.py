@@ -163,7 +163,7 @@ async def run(pipeline: Pipeline, store: MemoryStore) -> Outcome:
         by_source = written.setdefault(destination.id, {})
         for payload in destination.connector.options.into:
             by_source.setdefault(payload["source"], []).append(payload)
-    handler = pipeline.dead_letters.handler
+    handler = pipeline.dead_letters.policy.connector
     assert isinstance(handler, Kept)
     refusals = [
         (letter["source"], letter["position"], failure["node"], failure["error"])

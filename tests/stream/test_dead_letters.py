@@ -75,7 +75,7 @@ class TestStop:
         log.check()
 
     def test_it_is_the_default(self) -> None:
-        assert DeadLetters().handler == "stop"
+        assert DeadLetters().policy.stops
 
 
 class TestDrop:

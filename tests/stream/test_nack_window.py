@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_py.stream.dead_letters import NackWindow
+from conduit_py.stream.settler import NackWindow
 
 
 class Ring:

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from conduit_py import sdk
+from conduit_py.dead_letter_policy import DestinationPolicy
 from conduit_py.graph.node import Graph, Node
 from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source, derive
-from conduit_py.sdk.plugin import Connector
 from conduit_py.spark.engine.outcome_decoder import PreparedWrites, boundary_decoder, outcome_decoders
 from conduit_py.stream.replay import ReplayEntry
 
@@ -46,7 +46,7 @@ class PipelineSplit:
         self.executors = [node.id for node in graph.nodes.values() if node.kind == "processor" and not self._here(node)]
         """The processors that executors run, in topological order."""
         self.boundaries = self._find_boundaries()
-        self._replays = graph.pipeline.dead_letters.handler == "journal"
+        self._replays = graph.pipeline.dead_letters.policy.keeps
 
     def executor_pipeline(
         self, *, source: Substitute = lambda same: same, destination: Substitute = lambda same: same
@@ -78,7 +78,7 @@ class PipelineSplit:
         whole = self.graph.pipeline
         letters = whole.dead_letters
         decoders = {each.node: self._boundary_decoder(place) for place, each in enumerate(self.boundaries)}
-        stops = letters.handler == "stop"
+        stops, taker = letters.policy.stops, letters.policy.connector
         prefix = self.unused("executors")
         sources = [
             derive(each, connector=read_outcomes(each), processors=outcome_decoders(prefix, stops=stops))
@@ -94,9 +94,7 @@ class PipelineSplit:
             sources=sources,
             processors=processors,
             destinations=[self._destination(each, decoders, substitute) for each in whole.destinations],
-            dead_letters=derive(letters, handler=substitute(letters.handler))
-            if isinstance(letters.handler, Connector)
-            else letters,
+            dead_letters=letters if taker is None else derive(letters, policy=DestinationPolicy(substitute(taker))),
         )
 
     def unused(self, prefix: str) -> str:

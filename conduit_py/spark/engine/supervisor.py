@@ -94,9 +94,8 @@ class SparkSupervisor(Supervisor):
 
 def shared_options(pipeline: Pipeline, spark: SparkOptions | None) -> SparkOptions:
     """The Spark to use: the one given, else that of the pipeline's connectors, else this machine."""
-    handler = pipeline.dead_letters.handler
     ends = [each.connector for each in (*pipeline.sources, *pipeline.destinations)]
-    theirs = [each.options for each in (*ends, handler) if isinstance(each, Connector)]
+    theirs = [each.options for each in (*ends, pipeline.dead_letters.policy.connector) if isinstance(each, Connector)]
     named = [options for options in theirs if isinstance(options, SparkOptions)]
     chosen = spark or (named[0] if named else SparkOptions(master="local[*]"))
     conf = {name: value for options in named for name, value in options.conf.items()} | chosen.conf

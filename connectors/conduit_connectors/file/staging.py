@@ -118,7 +118,8 @@ class Staging:
             return checksum == content.checksum
         self._side.check(content)
         return all(
-            self._appender.read_at(intent.offset + at, size) == self._side.read_at(at, size) for at, size in blocks(0, there)
+            self._appender.read_at(intent.offset + at, size) == self._side.read_at(at, size)
+            for at, size in blocks(0, there)
         )
 
 

@@ -70,10 +70,10 @@ class _PackedLetter(msgspec.Struct, frozen=True, array_like=True):
 
 def encode_letters(letters: Sequence[DeadLetter]) -> list[bytes]:
     """The letters as bytes. One whose record cannot be kept raises DeadLetterFailed."""
-    return [_encoded(letter) for letter in letters]
+    return [_encode_letter(letter) for letter in letters]
 
 
-def _encoded(letter: DeadLetter) -> bytes:
+def _encode_letter(letter: DeadLetter) -> bytes:
     try:
         record, elsewhere = (
             encode_record(letter.record),
@@ -92,10 +92,10 @@ def _encoded(letter: DeadLetter) -> bytes:
 
 def decode_letters(encoded: Sequence[bytes]) -> list[DeadLetter]:
     """The letters of which `encode_letters` made these bytes."""
-    return [_decoded(_LETTER_DECODER.decode(each)) for each in encoded]
+    return [_decode_letter(_LETTER_DECODER.decode(each)) for each in encoded]
 
 
-def _decoded(packed: _PackedLetter) -> DeadLetter:
+def _decode_letter(packed: _PackedLetter) -> DeadLetter:
     elsewhere = {node: decode_record(each) for node, each in packed.elsewhere.items()}
     message, position, failures = packed.message, packed.position, packed.failures
     return DeadLetter(packed.pipeline, message, position, decode_record(packed.record), failures, packed.at, elsewhere)
@@ -110,7 +110,7 @@ class _PackedSettled(msgspec.Struct, frozen=True, array_like=True):
     left: list[bytes]
 
 
-def encode_settled(outcomes: Sequence[SettledLetter]) -> list[bytes]:
+def encode_replays(outcomes: Sequence[SettledLetter]) -> list[bytes]:
     """The outcomes as bytes. One with a record that cannot be kept raises DeadLetterFailed."""
     try:
         return [
@@ -123,8 +123,8 @@ def encode_settled(outcomes: Sequence[SettledLetter]) -> list[bytes]:
         ) from error
 
 
-def decode_settled(encoded: Sequence[bytes]) -> list[SettledLetter]:
-    """The outcomes of which `encode_settled` made these bytes."""
+def decode_replays(encoded: Sequence[bytes]) -> list[SettledLetter]:
+    """The outcomes of which `encode_replays` made these bytes."""
     packed = map(_SETTLED_DECODER.decode, encoded)
     return [SettledLetter(each.id, each.turn, each.attempts, list(map(decode_letter, each.left))) for each in packed]
 

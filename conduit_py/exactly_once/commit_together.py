@@ -14,9 +14,9 @@ from conduit_py.errors import Fenced, RunError
 from conduit_py.exactly_once.checkpoint import (
     Checkpoint,
     decode_letters,
-    decode_settled,
+    decode_replays,
     encode_letters,
-    encode_settled,
+    encode_replays,
 )
 from conduit_py.exactly_once.gate import HeldRecords, Sealed, TransactionGate
 from conduit_py.exactly_once.participants import Participants
@@ -123,7 +123,7 @@ class CommitTogether(Commit):
     async def before_write(self) -> None:
         await self.gate.wait_writable()
 
-    async def settled(self, source: str, ranges: Sequence[SettledRange]) -> None:
+    async def settle(self, source: str, ranges: Sequence[SettledRange]) -> None:
         raise AssertionError("the transaction loop takes what is settled from all settlers itself")
 
     def finish(self, source: str) -> None:
@@ -142,7 +142,7 @@ class CommitTogether(Commit):
         await _keep(self._parts.dead_letters, decode_letters(checkpoint.letters))
         # Before any letter is sent: those that were delivered in it are still queued if its process died.
         if checkpoint.replayed:
-            await self._store.letters.settle(decode_settled(checkpoint.replayed))
+            await self._store.letters.settle(decode_replays(checkpoint.replayed))
         await self._load_states()
         reach("transaction.recovered")
 
@@ -290,7 +290,7 @@ class CommitTogether(Commit):
         number = self._claim.committed + 1
         # A handler that stages has its letters already; any other is given them again after a crash.
         letters = [] if self._parts.dead_letters.in_transaction else encode_letters(sealed.letters)
-        replayed = encode_settled(sealed.replayed)
+        replayed = encode_replays(sealed.replayed)
         before = {source: self._positions.get(source) for source in sealed.positions}
         checkpoint = Checkpoint(self._participants.home or "", intents, letters, replayed, before)
         return Changes(

@@ -128,33 +128,33 @@ class TapPoint:
     def look(self, batch: Batch) -> "Look":
         """Note what a batch holds before the node works on it."""
         look = Look(self)
-        with _unnoticed():
+        with _log_errors():
             for tap in self.taps:
-                look.add(tap, batch, self._chosen(tap, len(batch)))
+                look.add(tap, batch, self._choose(tap, len(batch)))
         return look
 
     def read(self, batch: Batch, refused: Mapping[int, str]) -> None:
         """A source has read a batch, some of which it could not understand."""
-        with _unnoticed():
+        with _log_errors():
             for tap in self.taps:
-                for index in range(self._chosen(tap, len(batch))):
+                for index in range(self._choose(tap, len(batch))):
                     shown = tap.show(batch.records[index])
-                    made = _Made("refused", error=refused[index]) if index in refused else _Made("read", [shown])
-                    self.give(tap, _Seen(batch, index, shown if index in refused else None), made)
+                    made = _Outcome("refused", error=refused[index]) if index in refused else _Outcome("read", [shown])
+                    self.give(tap, _Before(batch, index, shown if index in refused else None), made)
 
     def refuse(self, batch: Batch, index: int, error: str) -> None:
         """A destination refuses a message that it had accepted before."""
-        with _unnoticed():
+        with _log_errors():
             for tap in self.taps:
-                if self._chosen(tap, 1):
-                    seen = _Seen(batch, index, tap.show(batch.records[index]))
-                    self.give(tap, seen, _Made("refused", error=error))
+                if self._choose(tap, 1):
+                    seen = _Before(batch, index, tap.show(batch.records[index]))
+                    self.give(tap, seen, _Outcome("refused", error=error))
 
-    def give(self, tap: Tap, seen: "_Seen", made: "_Made") -> None:
+    def give(self, tap: Tap, seen: "_Before", made: "_Outcome") -> None:
         if not tap.give(_sample(tap, seen, made)):
             self.dropped += 1
 
-    def _chosen(self, tap: Tap, count: int) -> int:
+    def _choose(self, tap: Tap, count: int) -> int:
         chosen = tap.choose(count)
         if chosen and tap.full:
             # To write down what nobody has room for would only cost time.
@@ -174,7 +174,7 @@ class Taps:
         return self._points.setdefault(node, TapPoint())
 
     @contextmanager
-    def attached(self, node: str, tap: Tap) -> Iterator[Tap]:
+    def attach(self, node: str, tap: Tap) -> Iterator[Tap]:
         """Have a tap look at a node for as long as the block runs."""
         taps = self.point(node).taps
         taps.append(tap)
@@ -189,74 +189,76 @@ class Look:
 
     def __init__(self, point: TapPoint) -> None:
         self._point = point
-        self._seen: list[tuple[Tap, _Seen]] = []
-        self._ended: dict[MessageId, _Made] = {}
+        self._seen: list[tuple[Tap, _Before]] = []
+        self._ended: dict[MessageId, _Outcome] = {}
 
     def add(self, tap: Tap, batch: Batch, chosen: int) -> None:
-        self._seen += [(tap, _Seen(batch, index, tap.show(batch.records[index]))) for index in range(chosen)]
+        self._seen += [(tap, _Before(batch, index, tap.show(batch.records[index]))) for index in range(chosen)]
 
-    def results(self, results: Sequence[Result]) -> None:
+    def on_results(self, results: Sequence[Result]) -> None:
         """What a processor made of each record of the batch, before anybody else has changed it.
 
         Nothing yet of one that is deferred: it comes again.
         """
         self._seen = [each for each in self._seen if not isinstance(results[each[1].index], Defer)]
-        self._give(lambda tap, seen: _made(tap, seen, results[seen.index]))
+        self._give(lambda tap, seen: _outcome_of(tap, seen, results[seen.index]))
 
-    def filtered(self, batch: Batch, indices: Sequence[int]) -> None:
-        self._ended.update((batch.id(index), _Made("filtered")) for index in indices)
+    def on_filter(self, batch: Batch, indices: Sequence[int]) -> None:
+        self._ended.update((batch.id(index), _Outcome("filtered")) for index in indices)
 
-    def refused(self, batch: Batch, index: int, error: str) -> None:
-        self._ended[batch.id(index)] = _Made("refused", error=error)
+    def on_refusal(self, batch: Batch, index: int, error: str) -> None:
+        self._ended[batch.id(index)] = _Outcome("refused", error=error)
 
-    def written(self) -> None:
+    def on_write(self) -> None:
         """A destination has taken the batch, but for what was said to have ended before."""
-        self._give(lambda _, seen: self._ended.get(seen.batch.id(seen.index), _Made("written")))
+        self._give(lambda _, seen: self._ended.get(seen.batch.id(seen.index), _Outcome("written")))
 
-    def failed(self, error: Exception) -> None:
+    def on_failure(self, error: Exception) -> None:
         """The node failed, and with it the run."""
-        self._give(lambda _, seen: self._ended.get(seen.batch.id(seen.index), _Made("failed", error=describe(error))))
+        self._give(
+            lambda _, seen: self._ended.get(seen.batch.id(seen.index), _Outcome("failed", error=describe(error)))
+        )
 
-    def _give(self, made: "Callable[[Tap, _Seen], _Made]") -> None:
-        with _unnoticed():
+    def _give(self, made: "Callable[[Tap, _Before], _Outcome]") -> None:
+        with _log_errors():
             seen, self._seen = self._seen, []
             for tap, each in seen:
                 self._point.give(tap, each, made(tap, each))
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Before:
     batch: Batch
     index: int
     before: RecordView | None
 
 
-class _Made(NamedTuple):
+class _Outcome(NamedTuple):
     outcome: Outcome
     after: Sequence[RecordView] | None = None
     error: str | None = None
     pieces: int = 1
 
 
-def _made(tap: Tap, seen: _Seen, result: Result) -> _Made:
+def _outcome_of(tap: Tap, seen: _Before, result: Result) -> _Outcome:
     if isinstance(result, Record):
         after = _after(tap, seen, result)
         same = seen.before is not None and seen.before.same_as(after)
-        return _Made("passed" if same else "changed", [after])
+        return _Outcome("passed" if same else "changed", [after])
     if result is None or result == []:
-        return _Made("filtered")
+        return _Outcome("filtered")
     if isinstance(result, list):
         if len(result) == 1:
-            return _made(tap, seen, result[0])
-        return _Made("split", [_after(tap, seen, piece) for piece in result[:PIECES_MAX]], pieces=len(result))
+            return _outcome_of(tap, seen, result[0])
+        return _Outcome("split", [_after(tap, seen, piece) for piece in result[:PIECES_MAX]], pieces=len(result))
     if isinstance(result, RunError):
-        return _Made("failed", error=result.message)
+        return _Outcome("failed", error=result.message)
     if isinstance(result, Exception):
-        return _Made("refused", error=refusal_text(result))
-    return _Made("failed", error=f"returned {type(result).__name__}")
+        return _Outcome("refused", error=refusal_text(result))
+    return _Outcome("failed", error=f"returned {type(result).__name__}")
 
 
-def _after(tap: Tap, seen: _Seen, record: Record) -> RecordView:
+def _after(tap: Tap, seen: _Before, record: Record) -> RecordView:
     after = tap.show(record)
     if not record.position and seen.before is not None:
         # The runtime gives a record made anew the position of the one that it came from.
@@ -264,7 +266,7 @@ def _after(tap: Tap, seen: _Seen, record: Record) -> RecordView:
     return after
 
 
-def _sample(tap: Tap, seen: _Seen, made: _Made) -> Sample:
+def _sample(tap: Tap, seen: _Before, made: _Outcome) -> Sample:
     batch, index = seen.batch, seen.index
     cut = [f"before.{path}" for path in seen.before.cut] if seen.before is not None else []
     for number, after in enumerate(made.after or ()):
@@ -283,7 +285,7 @@ def _sample(tap: Tap, seen: _Seen, made: _Made) -> Sample:
 
 
 @contextmanager
-def _unnoticed() -> Iterator[None]:
+def _log_errors() -> Iterator[None]:
     """A border: whatever cannot be shown, for example a value whose repr fails, must not touch the pipeline."""
     try:
         yield

@@ -89,10 +89,10 @@ class TapCount:
         return self._count >= TAPS_MAX
 
     @contextmanager
-    def attached(self, member: Member, node: str, tap: Tap) -> Iterator[None]:
+    def attach(self, member: Member, node: str, tap: Tap) -> Iterator[None]:
         self._count += 1
         try:
-            with member.taps.attached(node, tap):
+            with member.taps.attach(node, tap):
                 yield
         finally:
             self._count -= 1
@@ -139,7 +139,7 @@ async def tap_node(
         raise TapsFull(f"{TAPS_MAX} taps are open already, which is the most", suggestion="close one of them first")
     log.info("pipeline %s: %s is tapped, over HTTP", id, node)
     tap = Tap(rate=rate, limit=limit, redact=service.redaction)
-    return EventStream(taps.attached(member, node, tap), _events(service, member, tap))
+    return EventStream(taps.attach(member, node, tap), _events(service, member, tap))
 
 
 async def _events(service: Service, member: Member, tap: Tap) -> AsyncIterator[bytes]:

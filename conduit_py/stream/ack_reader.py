@@ -9,7 +9,7 @@ from conduit_py.dead_letter import Failure
 from conduit_py.sdk.destination import Answer
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.node_context import NodeContext
-from conduit_py.stream.plugin_calls import PluginCaller, next_answers, not_awaited
+from conduit_py.stream.plugin_calls import PluginCaller, next_answers, unexpected_answer
 from conduit_py.stream.signal import Signal
 
 
@@ -123,12 +123,12 @@ class AckReader:
 
     def _take(self, message: MessageId) -> tuple[Batch, int]:
         if not isinstance(message, MessageId):
-            raise not_awaited(self._node, message)
+            raise unexpected_answer(self._node, message)
         if message not in self._single:
             for first in [*self._whole]:
                 self._look_into(first)
         if message not in self._single:
-            raise not_awaited(self._node, message)
+            raise unexpected_answer(self._node, message)
         return self._single.pop(message)
 
     def _take_all(self, answered: Batch) -> tuple[Span, Sequence[int]]:
@@ -142,7 +142,7 @@ class AckReader:
             self._look_into(other)
         waiting = [found for message in answered.ids if (found := self._single.pop(message, None)) is not None]
         if not waiting:
-            raise not_awaited(self._node, first or "a batch without messages")
+            raise unexpected_answer(self._node, first or "a batch without messages")
         return waiting[0][0].span, [batch.sequences[index] for batch, index in waiting]
 
     def _look_into(self, first: MessageId) -> None:

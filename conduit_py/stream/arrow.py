@@ -22,13 +22,13 @@ def with_tables(node: str, processor: Processor[Any]) -> Callable[[Batch], Any]:
     alone = isinstance(processor, FunctionProcessor) and not processor.batch
 
     def once(batch: Batch) -> list[Result]:
-        asking = Asking(node, batch, processor.table_schema, alone)
+        asking = _TableCalls(node, batch, processor.table_schema, alone)
         while (given := asking.next()) is not None:
             asking.take(outcome.capture(call, *given))
         return asking.results
 
     async def once_async(batch: Batch) -> list[Result]:
-        asking = Asking(node, batch, processor.table_schema, alone)
+        asking = _TableCalls(node, batch, processor.table_schema, alone)
         while (given := asking.next()) is not None:
             asking.take(await outcome.acapture(call, *given))
         return asking.results
@@ -36,7 +36,7 @@ def with_tables(node: str, processor: Processor[Any]) -> Callable[[Batch], Any]:
     return once_async if is_async(call) else once
 
 
-class Asking:
+class _TableCalls:
     """Asks a processor about a batch: with one table if that goes well, else with smaller ones.
 
     Where it raises, or the records have no schema in common, the halves are asked about on their own, so that what is
@@ -50,48 +50,48 @@ class Asking:
         self._schema = schema
         self._alone = alone
         self._pending: list[Sequence[int]] = [range(len(batch))]
-        self._sheet: ArrowBatch | None = None
+        self._asked: ArrowBatch | None = None
 
     def next(self) -> tuple[Any, ...] | None:
         """What to call the processor with; None when all is said. The answer must be taken before the next."""
         while self._pending:
             indices = self._pending.pop()
-            self._sheet = self._laid_out(indices)
-            if self._sheet is not None:
-                table, indices = self._sheet.table, self._sheet.indices
+            self._asked = self._make_table(indices)
+            if self._asked is not None:
+                table, indices = self._asked.table, self._asked.indices
                 return (table,) if self._alone else (table, self._batch.select(indices))
         return None
 
     def take(self, answer: "outcome.Outcome[Any]") -> None:
-        asked = self._sheet
+        asked = self._asked
         assert asked is not None
         try:
             returned = answer.unwrap()
         except RunError:
             raise
         except Exception as error:  # a border: the processor is the user's
-            self._failed(asked.indices, error)
+            self._fail(asked.indices, error)
             return
         try:
             results = asked.results(self._node, returned)
         except ARROW_ERRORS as error:
-            self._failed(asked.indices, RecordRefused(f"what came of it cannot be held by a record: {error}"))
+            self._fail(asked.indices, RecordRefused(f"what came of it cannot be held by a record: {error}"))
             return
         for index, result in zip(asked.indices, results, strict=True):
             self.results[index] = result
 
-    def _laid_out(self, indices: Sequence[int]) -> "ArrowBatch | None":
+    def _make_table(self, indices: Sequence[int]) -> "ArrowBatch | None":
         try:
-            made, refused = sheet(self._batch, indices, self._schema)
-        except Unlike as error:
+            made, refused = make_arrow_batch(self._batch, indices, self._schema)
+        except NoCommonSchema as error:
             hint = "name the columns that the processor needs, and their types: @processor(arrow=pa.schema(…))"
-            self._failed(indices, RecordRefused(str(error), suggestion=hint))
+            self._fail(indices, RecordRefused(str(error), suggestion=hint))
             return None
         for index, reason in refused.items():
             self.results[index] = reason
         return made
 
-    def _failed(self, indices: Sequence[int], error: Exception) -> None:
+    def _fail(self, indices: Sequence[int], error: Exception) -> None:
         """Ask about the halves, the earlier one first; with one record left it is that record's fault."""
         if len(indices) == 1:
             self.results[indices[0]] = error
@@ -117,16 +117,16 @@ class ArrowBatch:
         said = _read(node, answer)
         results: list[Result] = list(self._records)
         if said.keep is not None:
-            keep = self._said(node, said.keep, "keep", pa.types.is_boolean)
+            keep = self._read_column(node, said.keep, "keep", pa.types.is_boolean)
             results = [result if kept else None for result, kept in zip(results, keep, strict=True)]
         if said.refuse is not None:
-            for row, reason in enumerate(self._said(node, said.refuse, "refuse", _is_text)):
+            for row, reason in enumerate(self._read_column(node, said.refuse, "refuse", _is_text)):
                 results[row] = results[row] if reason is None else RecordRefused(reason)
         if said.table is not None:
             self._change(node, said.table, [isinstance(result, Record) for result in results])
         return results
 
-    def _said(self, node: str, column: Any, name: str, fits: Any) -> list[Any]:
+    def _read_column(self, node: str, column: Any, name: str, fits: Any) -> list[Any]:
         if not isinstance(column, pa.Array | pa.ChunkedArray) or not fits(column.type):
             given = column.type if hasattr(column, "type") else type(column).__name__
             kind = "booleans" if name == "keep" else "texts"
@@ -146,7 +146,7 @@ class ArrowBatch:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ContractBroken(node, f"returned a table with two columns named {twice!r}")
-        changed = {name: _values(table.column(name)) for name in names if not self._untouched(name, table)}
+        changed = {name: _values(table.column(name)) for name in names if not self._is_same(name, table)}
         fields: list[Any] = [record.payload.after for record in compress(self._records, stays)]
         for name in self.table.column_names:
             if name not in names:
@@ -159,23 +159,23 @@ class ArrowBatch:
                 if value is not None or not known or name in after:
                     after[name] = value
 
-    def _untouched(self, name: str, table: pa.Table | pa.RecordBatch) -> bool:
+    def _is_same(self, name: str, table: pa.Table | pa.RecordBatch) -> bool:
         if name not in self.table.column_names:
             return False
         before, after = self.table.column(name), table.column(name)
         return before.type == after.type and bool(_bits(before).equals(_bits(after)))
 
 
-class Unlike(Exception):
+class NoCommonSchema(Exception):
     """Records that have no schema in common; of a single one it says why it has none."""
 
 
-def sheet(
+def make_arrow_batch(
     batch: Batch, indices: Sequence[int], schema: pa.Schema | None
 ) -> tuple[ArrowBatch | None, dict[int, Result]]:
     """The records at these indices that fit, if any, and why the others do not. Without a schema they have their own.
 
-    Raises Unlike if there is none that all records fit that have fields.
+    Raises NoCommonSchema if there is none that all records fit that have fields.
     """
     rows: list[Any] = [batch.records[index].payload.after for index in indices]
     refused: dict[int, Result] = {}
@@ -196,7 +196,7 @@ def sheet(
 def _fitted_by_their_own(rows: list[Structured]) -> FittedRows:
     made = fit_to_schema(rows, _schema_of(rows))
     if made.refused:
-        raise Unlike(next(iter(made.refused.values())))
+        raise NoCommonSchema(next(iter(made.refused.values())))
     return made
 
 
@@ -206,9 +206,9 @@ def _schema_of(rows: list[Structured]) -> pa.Schema:
         try:
             fields.append(pa.field(name, pa.infer_type(values)))
         except ARROW_ERRORS as error:
-            raise Unlike(f"Arrow has no column for {name!r}: {error}") from error
+            raise NoCommonSchema(f"Arrow has no column for {name!r}: {error}") from error
         if pa.types.is_timestamp(fields[-1].type) and len(set(map(_has_zone, filter(None, values)))) > 1:
-            raise Unlike(f"{name} has times with a zone and times without one")
+            raise NoCommonSchema(f"{name} has times with a zone and times without one")
     return pa.schema(fields)
 
 
@@ -251,11 +251,11 @@ def _bits(column: Any) -> Any:
 
 
 def _values(column: Any) -> Sequence[Any]:
-    kind = _carried(column.type)
+    kind = _python_type(column.type)
     return values_of(column if kind == column.type else column.cast(kind))
 
 
-def _carried(kind: pa.DataType) -> pa.DataType:
+def _python_type(kind: pa.DataType) -> pa.DataType:
     """The type whose values are Python's own: those of others would be pandas' or numpy's, or lose digits."""
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return pa.timestamp("us", kind.tz)
@@ -266,7 +266,7 @@ def _carried(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_float16(kind):
         return pa.float32()
     if pa.types.is_list(kind):
-        return pa.list_(_carried(kind.value_type))
+        return pa.list_(_python_type(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _carried(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, _python_type(field.type)) for field in kind])
     return kind

@@ -21,22 +21,22 @@ def with_atomic_state(
 
     def once(subject: Record | Batch) -> Any:
         state.advance()
-        came = _copied(subject) if defers else []
+        came = _copy(subject) if defers else []
         try:
-            return _kept(state, subject, call(subject, *more), came)
+            return _keep(state, subject, call(subject, *more), came)
         except Defer:
-            return _deferred(state, subject, came)
+            return _defer(state, subject, came)
         except BaseException:
             state.undo()
             raise
 
     async def once_async(subject: Record | Batch) -> Any:
         state.advance()
-        came = _copied(subject) if defers else []
+        came = _copy(subject) if defers else []
         try:
-            return _kept(state, subject, await call(subject, *more), came)
+            return _keep(state, subject, await call(subject, *more), came)
         except Defer:
-            return _deferred(state, subject, came)
+            return _defer(state, subject, came)
         except BaseException:
             state.undo()
             raise
@@ -44,23 +44,23 @@ def with_atomic_state(
     return once_async if is_async else once
 
 
-def _copied(subject: Record | Batch) -> list[Record]:
+def _copy(subject: Record | Batch) -> list[Record]:
     return [subject.copy()] if isinstance(subject, Record) else [record.copy() for record in subject]
 
 
-def _kept(state: State, subject: Record | Batch, result: Any, came: list[Record]) -> Any:
+def _keep(state: State, subject: Record | Batch, result: Any, came: list[Record]) -> Any:
     if isinstance(result, Defer):
         raise result
     if isinstance(result, Exception):
         state.undo()
         return result
     if came and not isinstance(subject, Record) and isinstance(result, Iterable):
-        return _kept_in_part(state, list(result), came)
+        return _keep_in_part(state, list(result), came)
     state.keep()
     return result
 
 
-def _kept_in_part(state: State, results: list[Any], came: list[Record]) -> list[Any]:
+def _keep_in_part(state: State, results: list[Any], came: list[Record]) -> list[Any]:
     """The results for a batch whose end may be deferred: what was done to the state is about the records before."""
     first = next((index for index, result in enumerate(results) if isinstance(result, Defer)), len(results))
     if first == len(results) or len(results) != len(came):
@@ -78,7 +78,7 @@ def _kept_in_part(state: State, results: list[Any], came: list[Record]) -> list[
     return results[:first] + [Defer(record) for record in came[first:]]
 
 
-def _deferred(state: State, subject: Record | Batch, came: list[Record]) -> Any:
+def _defer(state: State, subject: Record | Batch, came: list[Record]) -> Any:
     state.defer()
     if not came:
         raise Defer

@@ -1,7 +1,7 @@
 """Commit: when the progress of a run becomes durable, one strategy for each delivery guarantee.
 
 Nodes call the strategy at four moments: before records set out (`admit`), before a batch is written (`before_write`),
-when the oldest records of a source are settled (`settled`) and when a source has nothing more to bring (`finish`).
+when the oldest records of a source are settled (`settle`) and when a source has nothing more to bring (`finish`).
 `CommitEach` is at-least-once and `CommitFirst` is at-most-once; `CommitTogether`, exactly-once, is in `exactly_once/`.
 """
 
@@ -102,7 +102,7 @@ class Commit(ABC):
         return
 
     @abstractmethod
-    async def settled(self, source: str, ranges: "Sequence[SettledRange]") -> None:
+    async def settle(self, source: str, ranges: "Sequence[SettledRange]") -> None:
         """The oldest records of a source are settled: make that durable and ack them."""
 
     @abstractmethod
@@ -143,7 +143,7 @@ class CommitEach(Commit):
     async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
         """Records may set out as soon as they are read."""
 
-    async def settled(self, source: str, ranges: "Sequence[SettledRange]") -> None:
+    async def settle(self, source: str, ranges: "Sequence[SettledRange]") -> None:
         settler = self._settlers[source]
         with settler.pace.step():
             await settler.commit([each.positions for each in ranges])
@@ -160,7 +160,7 @@ class CommitFirst(CommitEach):
     async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
         await self._settlers[source].commit([positions])
 
-    async def settled(self, source: str, ranges: "Sequence[SettledRange]") -> None:
+    async def settle(self, source: str, ranges: "Sequence[SettledRange]") -> None:
         """Their positions are saved already."""
 
 

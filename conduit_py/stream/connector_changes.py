@@ -21,7 +21,7 @@ from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
 log = logging.getLogger("conduit_py")
 
 
-async def notify_changed(store: Store, pipeline: str, node: str, kind: registry.Kind, calls: PluginCaller) -> None:
+async def notify_of_change(store: Store, pipeline: str, node: str, kind: registry.Kind, calls: PluginCaller) -> None:
     """Call `on_created` or `on_updated` if that is what happened, then remember the options.
 
     Another plugin under the same id is another connector: the old one is deleted with its position,
@@ -40,7 +40,7 @@ async def notify_changed(store: Store, pipeline: str, node: str, kind: registry.
     if known is None:
         with plugin_errors(node, "on_created"):
             await calls("on_created")
-    elif unchanged and not outdated(known.digest):
+    elif unchanged and not is_old_form(known.digest):
         return
     elif not unchanged:
         with plugin_errors(node, "on_updated"):
@@ -48,7 +48,7 @@ async def notify_changed(store: Store, pipeline: str, node: str, kind: registry.
     await store.save_connector(pipeline, node, entry)
 
 
-async def notify_deleted(store: Store, pipeline: str, present: Mapping[str, Any]) -> None:
+async def notify_of_removal(store: Store, pipeline: str, present: Mapping[str, Any]) -> None:
     """Call `on_deleted` of connectors that are no longer in the pipeline, then forget them."""
     for node, entry in (await store.connectors(pipeline)).items():
         if node not in present:
@@ -56,7 +56,7 @@ async def notify_deleted(store: Store, pipeline: str, present: Mapping[str, Any]
 
 
 async def _delete(store: Store, pipeline: str, node: str, entry: ConnectorEntry) -> None:
-    connector = _revived(node, entry)
+    connector = _revive(node, entry)
     if connector is not None:
         calls = PluginCaller(node, connector)
         try:
@@ -67,7 +67,7 @@ async def _delete(store: Store, pipeline: str, node: str, entry: ConnectorEntry)
     await store.forget_connector(pipeline, node)
 
 
-def _revived(node: str, entry: ConnectorEntry) -> Connector[Any] | None:
+def _revive(node: str, entry: ConnectorEntry) -> Connector[Any] | None:
     """The connector that used to be there; only registered plugins can be made from their stored name."""
     kind: registry.Kind = "source" if entry.kind == "source" else "destination"
     try:
@@ -80,7 +80,7 @@ def _revived(node: str, entry: ConnectorEntry) -> Connector[Any] | None:
 
 def _entry(connector: Connector[Any], kind: registry.Kind) -> ConnectorEntry:
     plugin = registry.name_of(kind, type(connector.declared))
-    return ConnectorEntry(kind, plugin, masked(connector.options), fingerprint(connector.options))
+    return ConnectorEntry(kind, plugin, mask_secrets(connector.options), fingerprint(connector.options))
 
 
 _FORM = "k1"
@@ -101,52 +101,52 @@ def matches(known: str, options: Options) -> bool:
     return hmac.compare_digest(digest, _digest(options, bytes.fromhex(salt)))
 
 
-def outdated(known: str) -> bool:
+def is_old_form(known: str) -> bool:
     """Whether the fingerprint, and what was stored with it, has an older form, which may hold secrets in plain text."""
     return not known.startswith(f"{_FORM}:")
 
 
-def masked(options: Options) -> dict[str, Any]:
+def mask_secrets(options: Options) -> dict[str, Any]:
     """The options as JSON can carry them; secrets come out masked, those from references too, live objects as text."""
-    return {name: _masked(getattr(options, name)) for name in type(options).model_fields}
+    return {name: _mask(getattr(options, name)) for name in type(options).model_fields}
 
 
-def _masked(value: Any) -> Any:
+def _mask(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return {name: _masked(getattr(value, name)) for name in type(value).model_fields}
+        return {name: _mask(getattr(value, name)) for name in type(value).model_fields}
     if isinstance(value, dict):
-        return {redact(str(key)): _masked(each) for key, each in value.items()}
+        return {redact(str(key)): _mask(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_masked(each) for each in value]
+        return [_mask(each) for each in value]
     plain = msgspec.to_builtins(value, enc_hook=str, builtin_types=())
     return redact(plain) if isinstance(plain, str) else plain
 
 
 def _digest(options: Options, salt: bytes) -> str:
-    return hashlib.blake2b(_revealed(options).encode(errors="surrogatepass"), digest_size=16, key=salt).hexdigest()
+    return hashlib.blake2b(_reveal(options).encode(errors="surrogatepass"), digest_size=16, key=salt).hexdigest()
 
 
-def _revealed(value: Any) -> str:
+def _reveal(value: Any) -> str:
     """Everything in a value as text, secrets in the clear. It must not leave this module."""
     if isinstance(value, SecretStr | SecretBytes):
         return repr(value.get_secret_value())
     if isinstance(value, BaseModel):
         fields = sorted(type(value).model_fields)
-        return _joined(type(value).__qualname__, (f"{name}={_revealed(getattr(value, name))}" for name in fields))
+        return _join(type(value).__qualname__, (f"{name}={_reveal(getattr(value, name))}" for name in fields))
     if isinstance(value, dict):
-        return _joined("dict", (f"{_revealed(key)}: {_revealed(each)}" for key, each in value.items()))
+        return _join("dict", (f"{_reveal(key)}: {_reveal(each)}" for key, each in value.items()))
     if isinstance(value, list | tuple):
-        return _joined("list", map(_revealed, value))
+        return _join("list", map(_reveal, value))
     if isinstance(value, set | frozenset):
-        return _joined("set", sorted(map(_revealed, value)))
-    return _written(value)
+        return _join("set", sorted(map(_reveal, value)))
+    return _value_text(value)
 
 
-def _joined(kind: str, parts: Iterable[str]) -> str:
+def _join(kind: str, parts: Iterable[str]) -> str:
     return f"{kind}({', '.join(parts)})"
 
 
-def _written(value: Any) -> str:
+def _value_text(value: Any) -> str:
     # An object that only lives in this process has no value that could be compared with a later one.
     text = repr(value)
     return type(value).__qualname__ if " at 0x" in text else text
@@ -154,13 +154,13 @@ def _written(value: Any) -> str:
 
 def _old_digest(options: Options) -> str:
     """The fingerprint of the first form: without a key, and blind to secrets within other values."""
-    revealed = {name: _old_revealed(getattr(options, name)) for name in type(options).model_fields}
+    revealed = {name: _old_reveal(getattr(options, name)) for name in type(options).model_fields}
     return hashlib.blake2b(repr(sorted(revealed.items())).encode(), digest_size=16).hexdigest()
 
 
-def _old_revealed(value: Any) -> str:
+def _old_reveal(value: Any) -> str:
     if isinstance(value, SecretStr | SecretBytes):
         return repr(value.get_secret_value())
     if isinstance(value, str | int | float | bool | bytes | list | tuple | dict | None):
         return repr(value)
-    return _written(value)
+    return _value_text(value)

@@ -36,7 +36,7 @@ class Ledger:
 
     Every destination that a message can reach has one vote on each of its pieces: it acks or nacks.
     A node that ends a message before its destinations casts their votes. A message is settled when
-    no vote is outstanding: nacked if any vote was a nack, else acked (invariants 4 and 5). `settled`
+    no vote is outstanding: nacked if any vote was a nack, else acked (invariants 4 and 5). `settled_ranges`
     gives only the run of settled messages that begins at the oldest one (invariants 2 and 3), and
     messages count against the window until they are released (invariant 6).
 
@@ -143,16 +143,16 @@ class Ledger:
         assert extra > 0
         self._entry(span).expect((sequence,), -extra * voters.bit_count())
 
-    def settled(self) -> list[SettledRange]:
+    def settled_ranges(self) -> list[SettledRange]:
         """The longest run of settled messages from the oldest unreleased one on."""
-        stretches = []
+        ranges = []
         for entry in self._entries.values():
-            stop = entry.settled_until(self._voters)
+            stop = entry.settle_stop(self._voters)
             if stop > entry.released:
-                stretches.append(entry.stretch(stop))
+                ranges.append(entry.settled_range(stop))
             if stop < len(entry.span):
                 break
-        return stretches
+        return ranges
 
     def release(self, count: int) -> None:
         """Forget the oldest `count` messages, which must be settled: their credit may be used again."""
@@ -160,7 +160,7 @@ class Ledger:
         while count:
             entry = next(iter(self._entries.values()))
             taken = min(count, len(entry.span) - entry.released)
-            assert entry.settled_until(self._voters) >= entry.released + taken
+            assert entry.settle_stop(self._voters) >= entry.released + taken
             entry.released += taken
             count -= taken
             if entry.released == len(entry.span):
@@ -168,7 +168,7 @@ class Ledger:
         self._on_released()
         # The entry that is now the oldest may have been settled while it was not, and nobody was told.
         oldest = next(iter(self._entries.values()), None)
-        if oldest is not None and oldest.may_be_settled(self._voters):
+        if oldest is not None and oldest.may_settle(self._voters):
             self.on_settled()
 
     def _vote(self, span: Span, sequences: Sequence[int], voters: int) -> None:
@@ -184,7 +184,7 @@ class Ledger:
                 self.on_quiet()
         if self.may_hold:
             self.on_quiet()
-        if entry.may_be_settled(self._voters) and entry is next(iter(self._entries.values())):
+        if entry.may_settle(self._voters) and entry is next(iter(self._entries.values())):
             self.on_settled()
 
     def _tell(self, entry: "_Entry", sequences: Sequence[int]) -> None:
@@ -237,11 +237,11 @@ class _Entry:
         assert self.outstanding >= 0, f"{self.span.source}: more votes than messages"
         self._log.append((sequences, fewer))
 
-    def may_be_settled(self, voters: int) -> bool:
+    def may_settle(self, voters: int) -> bool:
         """False while some destination has not voted on any message, so none can be settled."""
         return self.outstanding == 0 or self.voted == voters
 
-    def settled_until(self, voters: int) -> int:
+    def settle_stop(self, voters: int) -> int:
         """The index of the first message that is not settled."""
         if self.outstanding == 0:
             return len(self.span)
@@ -264,7 +264,7 @@ class _Entry:
         self._log.clear()
         return counts
 
-    def stretch(self, stop: int) -> SettledRange:
+    def settled_range(self, stop: int) -> SettledRange:
         first = self.span.first
         nacks: list[DeadLetter] = []
         if self.nacks:

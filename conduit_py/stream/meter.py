@@ -242,7 +242,7 @@ class LagWatch:
         self._complained = False
 
     async def run(self) -> None:
-        if self._calls.inherited("lag"):
+        if self._calls.inherits("lag"):
             return
         while True:
             self._meter.lag = await self._ask()

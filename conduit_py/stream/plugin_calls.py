@@ -46,7 +46,7 @@ class PluginCaller:
         method = getattr(self.plugin, name)
         if is_async(method):
             return method  # type: ignore[no-any-return]
-        if self.inherited(name):
+        if self.inherits(name):
             return _nothing
         if self.plugin.blocking is False:
             return lambda *args: self._here(method, *args)
@@ -75,7 +75,7 @@ class PluginCaller:
             self._thread = OwnedThread(self._node)
         return await self._thread.run(call, *args, final=final)
 
-    def inherited(self, name: str) -> bool:
+    def inherits(self, name: str) -> bool:
         method = getattr(type(self.plugin), name, None)
         return any(
             method is getattr(base, name, _NONE)
@@ -141,7 +141,7 @@ def check_refusals(node: str, said: Any, count: int) -> dict[int, str]:
 
 async def next_answers(node: str, calls: PluginCaller) -> Sequence[Answer | Batch]:
     """Wait for the next answers of a destination that gives them later."""
-    if calls.inherited("answers"):
+    if calls.inherits("answers"):
         raise ContractBroken(node, "says AckMode.LATER but has no answers()")
     with plugin_errors(node, "answers"):
         answers = await calls("answers")
@@ -165,11 +165,11 @@ async def answers_about(node: str, calls: PluginCaller, batch: Batch, refused: M
             messages = answer.ids if isinstance(answer, Batch) else [answer.message]
             found = [waiting.pop(each) for each in messages if isinstance(each, MessageId) and each in waiting]
             if not found:
-                raise not_awaited(node, messages[0] if messages else "a batch without messages")
+                raise unexpected_answer(node, messages[0] if messages else "a batch without messages")
             if isinstance(answer, Answer) and answer.refused is not None:
                 later[found[0]] = answer.refused
     return later
 
 
-def not_awaited(node: str, message: object) -> ContractBroken:
+def unexpected_answer(node: str, message: object) -> ContractBroken:
     return ContractBroken(node, f"answered for {message}, which is not waiting for an answer")

@@ -219,9 +219,9 @@ class _TappedPool:
         try:
             results, given_up = await self._pool.results(batch)
         except RunError as error:
-            look.failed(error)
+            look.on_failure(error)
             raise
-        look.results(results)
+        look.on_results(results)
         return results, given_up
 
 

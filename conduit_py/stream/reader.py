@@ -98,7 +98,7 @@ class Reader:
     async def _interrupt_read(self) -> None:
         """Once told to stop, make a waiting `read` return."""
         await self._stop_requested.wait()
-        if not self._calls.inherited("stop"):
+        if not self._calls.inherits("stop"):
             await self._call_stop()
         elif is_async(self._source.read):
             self._scope.cancel()
@@ -119,7 +119,7 @@ class Reader:
     async def close(self) -> None:
         """Tear the source down. A `read` that a run cut short has left in its thread is made to return before."""
         try:
-            if self._calls.busy and not self._stop_called and not self._calls.inherited("stop"):
+            if self._calls.busy and not self._stop_called and not self._calls.inherits("stop"):
                 await self._call_stop()
         finally:
             await self._calls("teardown")
@@ -127,7 +127,7 @@ class Reader:
     def _accept(self, reading: Any, n: int) -> None:
         records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
         self._check(records, n)
-        self._check_refused(refused, len(records))
+        self._check_refusals(refused, len(records))
         self._ledger.admit(len(records))
         self._meter.records += count_records(records)
         self._meter.batches += 1
@@ -143,7 +143,7 @@ class Reader:
         if len(records) > n:
             raise ContractBroken(self._node, f"read({n}) returned {len(records)} records")
 
-    def _check_refused(self, refused: Any, count: int) -> None:
+    def _check_refusals(self, refused: Any, count: int) -> None:
         """Checked for each reading: once several are put together, a wrong index would hit another's record."""
         if not isinstance(refused, Mapping):
             rule = f"read() must give refused records as a mapping of index to reason, not {type(refused).__name__}"

@@ -117,7 +117,7 @@ class Replay:
 
     def take(self) -> list[SettledLetter]:
         """Exactly-once: what is settled, for a transaction to commit."""
-        return [outcome for each in self._ledger.settled() for outcome in self._outcomes(each)]
+        return [outcome for each in self._ledger.settled_ranges() for outcome in self._outcomes(each)]
 
     async def release(self, outcomes: Sequence[SettledLetter]) -> None:
         """Exactly-once: the transaction with these is committed: save what became of the letters."""
@@ -128,7 +128,7 @@ class Replay:
     async def settle(self) -> None:
         while self._ledger.in_flight or not self._all_sent:
             await self._progress.wait()
-            ranges = self._ledger.settled()
+            ranges = self._ledger.settled_ranges()
             if ranges:
                 await self._settle(ranges)
 

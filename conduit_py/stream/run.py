@@ -16,7 +16,7 @@ from conduit_py.inspect.tap import Taps
 from conduit_py.pipeline import Processor
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import Commit, Task
-from conduit_py.stream.connector_changes import notify_changed, notify_deleted
+from conduit_py.stream.connector_changes import notify_of_change, notify_of_removal
 from conduit_py.stream.hot_swap import HotSwap
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
@@ -137,7 +137,7 @@ class Run:
         """Open destinations first and sources last, so that no record is read before it can go anywhere."""
         try:
             await self._commit.claim()
-            await notify_deleted(self._store, self._graph.pipeline.id, self._graph.nodes)
+            await notify_of_removal(self._store, self._graph.pipeline.id, self._graph.nodes)
             await self._open_destinations()
             await self._commit.recover()
             for node, processor in self._wiring.processors.items():
@@ -151,7 +151,7 @@ class Run:
     async def _open_destinations(self) -> None:
         wiring = self._wiring
         for node, calls in wiring.destinations.items():
-            await notify_changed(self._store, self._graph.pipeline.id, node, "destination", calls)
+            await notify_of_change(self._store, self._graph.pipeline.id, node, "destination", calls)
             await self._open_connector(node, calls)
         for target, calls in wiring.outbox.items():
             await self._open_connector(f"outbox:{target}", calls)
@@ -166,7 +166,7 @@ class Run:
     async def _open_sources(self) -> None:
         wiring, store, pipeline = self._wiring, self._store, self._graph.pipeline.id
         for node, calls in wiring.sources.items():
-            await notify_changed(store, pipeline, node, "source", calls)
+            await notify_of_change(store, pipeline, node, "source", calls)
             position = (await store.positions(pipeline)).get(node)
             self._closers.append((node, wiring.readers[node].close))
             with plugin_errors(node, "open"):
@@ -178,10 +178,10 @@ class Run:
                 background.start_soon(watch.run)
             async with self._hot_swap.allow(), trio.open_nursery() as nursery:
                 for task in self._wiring.tasks:
-                    (background if task.background else nursery).start_soon(self._run_guarded, task)
+                    (background if task.background else nursery).start_soon(self._run_task, task)
             background.cancel_scope.cancel()
 
-    async def _run_guarded(self, task: Task) -> None:
+    async def _run_task(self, task: Task) -> None:
         try:
             await task.run()
         except* Exception as group:

@@ -77,7 +77,7 @@ class Settler:
         while self._ledger.in_flight or not self._finishing:
             await self._progress.wait()
             await self._gather()
-            ranges = self._ledger.settled()
+            ranges = self._ledger.settled_ranges()
             if ranges:
                 await self._settle(ranges)
 
@@ -90,7 +90,7 @@ class Settler:
     async def _settle(self, ranges: Sequence[SettledRange]) -> None:
         handled, error = await self._store_letters(ranges)
         if handled:
-            await self._context.commit.settled(self._context.node, handled)
+            await self._context.commit.settle(self._context.node, handled)
             self._release(handled)
         # Invariant 3: nothing from the message on whose nack could not be handled is acked.
         if error is not None:
@@ -124,16 +124,16 @@ class Settler:
 
     async def _ack(self, positions: Sequence[Sequence[bytes]]) -> None:
         with plugin_errors(self._context.node, "ack"), self._meter.waiting(WaitReason.SOURCE_ACK):
-            if not self._calls.inherited("ack"):
+            if not self._calls.inherits("ack"):
                 await self._calls("ack", list(chain.from_iterable(positions)))
         reach("settler.after_ack")
 
     def take(self) -> tuple[list[SettledRange], list[DeadLetter]]:
         """Exactly-once: what is settled, for a transaction to commit, and its letters, if the window allows them."""
-        ranges = self._ledger.settled()
+        ranges = self._ledger.settled_ranges()
         letters, refused = self._within_nack_window(ranges)
         if refused is not None:
-            raise self._not_allowed(refused)
+            raise self._too_many_nacks(refused)
         return ranges, letters
 
     async def trails(self, ranges: Sequence[SettledRange]) -> dict[str, bytes]:
@@ -161,7 +161,7 @@ class Settler:
                 unhandled, error = letters[failure.stored], failure.error
         if unhandled is None:
             return list(ranges), None
-        return _until(ranges, unhandled), error or self._not_allowed(unhandled)
+        return _until(ranges, unhandled), error or self._too_many_nacks(unhandled)
 
     def _within_nack_window(self, ranges: Sequence[SettledRange]) -> tuple[list[DeadLetter], DeadLetter | None]:
         """The letters that the nack window allows, and the first that it does not."""
@@ -180,7 +180,7 @@ class Settler:
             self._nack_window.ack(each.records - counted)
         return letters, None
 
-    def _not_allowed(self, letter: DeadLetter) -> NackNotAllowed:
+    def _too_many_nacks(self, letter: DeadLetter) -> NackNotAllowed:
         error = NackNotAllowed(
             f"too many records were refused; {letter.node} refused one more: {letter.error}",
             suggestion="remove the cause and run again, or allow more of them with window_nack_threshold",

@@ -27,7 +27,7 @@ class ShardProgress:
         self._shards = shards
         self._pipeline = home.partition("/")[0]
         self._holders: dict[str, str] = {}
-        self.on_met: Callable[[str], Awaitable[None]] = _nothing_left
+        self.on_met: Callable[[str], Awaitable[None]] = _do_nothing
         source.join(self, home)
 
     @property
@@ -69,5 +69,5 @@ class ShardProgress:
             log.warning("%s of %s went to somebody else, who will repeat it", change.shard, change.scope)
 
 
-async def _nothing_left(owner: str) -> None:
+async def _do_nothing(owner: str) -> None:
     await trio.lowlevel.checkpoint()

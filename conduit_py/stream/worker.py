@@ -203,7 +203,7 @@ class Worker:
     def _blocks(self, processor: ProcessorPlugin[Any]) -> bool:
         if processor.blocking is not None:
             return processor.blocking
-        return not isinstance(processor, FunctionProcessor) and not self._caller.inherited("open")
+        return not isinstance(processor, FunctionProcessor) and not self._caller.inherits("open")
 
     def _way(self) -> Callable[[Batch], Awaitable[list[Result]]]:
         if self._async:
@@ -226,7 +226,7 @@ class Worker:
     async def _call_at_edge(self, name: str) -> None:
         """Call `open` or `close` where the records are processed: what was opened there may live only there."""
         method = getattr(self._processor, name)
-        if self._in_thread and not is_async(method) and not self._caller.inherited(name):
+        if self._in_thread and not is_async(method) and not self._caller.inherits(name):
             await self._caller.in_thread(method, final=name == "close")
         else:
             await self._caller(name)

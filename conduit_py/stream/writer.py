@@ -43,7 +43,7 @@ class Writer:
         self._staged = context.commit.stages(declared.connector)
         self._flush_acks = declared.connector.acks is AckMode.FLUSH and not self._staged
         # One that answers later may hold its answers back until it is flushed.
-        self._flushes = self._flush_acks or (ack_reader is not None and not calls.inherited("flush"))
+        self._flushes = self._flush_acks or (ack_reader is not None and not calls.inherits("flush"))
         self._calls = calls
         self._ack_reader = ack_reader
         self._meter = context.meter
@@ -89,10 +89,10 @@ class Writer:
         try:
             await self._write_unseen(batch)
         except RunError as error:
-            self._look.failed(error)
+            self._look.on_failure(error)
             raise
         else:
-            self._look.written()
+            self._look.on_write()
         finally:
             self._look = None
 
@@ -115,7 +115,7 @@ class Writer:
         if self._ack_reader is not None:
             self._ack_reader.end_write()
         if self._look is not None:
-            self._look.written()
+            self._look.on_write()
         if self._flushes:
             await self._remember(batch)
         elif self._ack_reader is None:
@@ -164,7 +164,7 @@ class Writer:
         if elsewhere:
             self._meter.filtered += len(elsewhere)
             if self._look is not None:
-                self._look.filtered(batch, elsewhere)
+                self._look.on_filter(batch, elsewhere)
             ledger.ack(batch.select(elsewhere), self._context.voters)
         return batch.select(here)
 
@@ -177,7 +177,7 @@ class Writer:
     def _refuse(self, batch: Batch, refused: Mapping[int, Failure]) -> None:
         for index, failure in refused.items():
             if self._look is not None:
-                self._look.refused(batch, index, failure.error)
+                self._look.on_refusal(batch, index, failure.error)
             self._context.nack(batch, index, batch.records[index], failure)
 
     async def _remember(self, batch: Batch) -> None:

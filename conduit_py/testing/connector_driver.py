@@ -88,7 +88,7 @@ class SourceDriver:
         stop: Any = self.connector.stop
         if is_async(stop):
             await stop()
-        elif not self._calls.inherited("stop"):
+        elif not self._calls.inherits("stop"):
             # Not in the connector's own thread: that one may be inside `read`.
             await trio.to_thread.run_sync(stop, abandon_on_cancel=True)
         elif is_async(self.connector.read):

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, State, TransactionLimits, processor, sdk
 from conduit_py.errors import RecordRefused
-from conduit_py.exactly_once.checkpoint import decode_settled, encode_settled
+from conduit_py.exactly_once.checkpoint import decode_replays, encode_replays
 from conduit_py.lifecycle.dead_letter_service import DeadLetterService
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -193,7 +193,7 @@ async def test_outcomes_come_out_of_a_checkpoint_as_they_went_in(autojump_clock:
     await run_to_end(made(FakeStagedDestination(storage=FakeStorage(), refuses={2})), store)
     outcomes = [SettledLetter("gone", 7, 1, []), SettledLetter("left", 8, 2, await letters_of(store))]
 
-    assert decode_settled(encode_settled(outcomes)) == outcomes
+    assert decode_replays(encode_replays(outcomes)) == outcomes
 
 
 def _steps(history: Sequence[int]) -> list[int]:

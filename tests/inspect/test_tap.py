@@ -53,7 +53,7 @@ def made(
 async def tapped(pipeline: Pipeline, node: str, **settings: Any) -> tuple[Status, list[Sample]]:
     """Run a pipeline with a tap on one node; how it ended and what the tap has kept."""
     taps, tap = Taps(), Tap(**settings)
-    with taps.attached(node, tap):
+    with taps.attach(node, tap):
         state = await Supervisor(pipeline, MemoryStore(), taps=taps).run()
     return state.status, kept(tap)
 
@@ -188,7 +188,7 @@ async def test_no_more_than_the_rate_is_taken_and_the_rest_counted(autojump_cloc
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
-        with taps.attached("slow", tap):
+        with taps.attach("slow", tap):
             await Supervisor(pipeline, MemoryStore(), taps=taps).run()
         nursery.cancel_scope.cancel()
 
@@ -208,7 +208,7 @@ async def _pause(record: Record) -> Record:
 
 async def test_a_tap_that_nobody_reads_keeps_few_and_counts_the_rest(autojump_clock: MockClock) -> None:
     taps, tap, log = Taps(), Tap(rate=1000), EventLog()
-    with taps.attached("to", tap):
+    with taps.attach("to", tap):
         state = await Supervisor(made(log, 600), MemoryStore(), taps=taps).run()
 
     assert state.status is Status.COMPLETED
@@ -229,7 +229,7 @@ async def test_a_tap_outlives_runs_and_is_attached_before_the_first(autojump_clo
     async with trio.open_nursery() as nursery:
         fleet = Fleet(MemoryStore(), nursery, recovery=Recovery(delay_seconds=1, delay_max_seconds=1))
         member = await fleet.add(made(log, 6, to={"script": script}))
-        with member.taps.attached("source", tap):
+        with member.taps.attach("source", tap):
             fleet.start("p")
             await member.ended.wait()
 
@@ -241,8 +241,8 @@ async def test_a_tap_outlives_runs_and_is_attached_before_the_first(autojump_clo
 
 async def test_one_that_left_sees_nothing_more(autojump_clock: MockClock) -> None:
     taps, left, stays = Taps(), Tap(), Tap()
-    with taps.attached("to", stays):
-        with taps.attached("to", left):
+    with taps.attach("to", stays):
+        with taps.attach("to", left):
             pass
         await Supervisor(made(EventLog(), 3), MemoryStore(), taps=taps).run()
 

@@ -13,7 +13,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import Batch
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import ConnectorEntry
-from conduit_py.stream.connector_changes import fingerprint, masked, matches, outdated
+from conduit_py.stream.connector_changes import fingerprint, is_old_form, mask_secrets, matches
 from conduit_py.testing import ScriptedSource
 
 REFERRED = "r3ferred-password-of-this-test"
@@ -92,11 +92,11 @@ def test_no_secret_is_in_what_is_stored() -> None:
         headers={"authorization": SecretStr("hunter2"), REFERRED: SecretStr("")},
         seen={"deep": (REFERRED, {REFERRED})},
     )
-    text = repr(masked(options)) + fingerprint(options)
+    text = repr(mask_secrets(options)) + fingerprint(options)
 
     assert "hunter2" not in text
     assert REFERRED not in text
-    assert masked(options)["url"] == "db://me:***@host"
+    assert mask_secrets(options)["url"] == "db://me:***@host"
 
 
 def lake(heard: list[Any], **options: Any) -> Pipeline:
@@ -131,7 +131,7 @@ async def test_an_entry_of_the_older_form_is_read_and_replaced_without_an_update
     entry = (await store.connectors("p"))["lake"]
 
     assert heard == []
-    assert not outdated(entry.digest)
+    assert not is_old_form(entry.digest)
     assert REFERRED not in repr(entry)
 
 

@@ -9,7 +9,7 @@ import trio
 
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import ConduitError, StateFailed
-from conduit_py.exactly_once.checkpoint import decode_settled, encode_settled
+from conduit_py.exactly_once.checkpoint import decode_replays, encode_replays
 from conduit_py.spark.child.link import Answer, ChildLink, Fault, StoreCall, ToChild
 from conduit_py.store.dead_letter_store import DeadLetterStore
 from conduit_py.store.letter_table import LetterTable, QueuedLetter, SettledLetter, decode_letter, encode_letter
@@ -112,7 +112,7 @@ class ChildLetters(DeadLetterStore):
         return [QueuedLetter(turn, decode_letter(letter)) for turn, letter in packed]
 
     async def settle(self, settled: Sequence[SettledLetter]) -> None:
-        await self._ask("settle", encode_settled(settled))
+        await self._ask("settle", encode_replays(settled))
 
     async def retain(self, pipeline: str, since: float | None, count_max: int | None) -> int:
         return cast(int, await self._ask("retain", pipeline, since, count_max))
@@ -209,5 +209,5 @@ async def _run_letters_call(box: DeadLetterStore, name: str, arguments: tuple[An
     if name == "queued":
         return [(turn, encode_letter(letter)) for turn, letter in await box.queued(*arguments)]
     if name == "settle":
-        return await box.settle(decode_settled(*arguments))
+        return await box.settle(decode_replays(*arguments))
     return await box.retain(*arguments)

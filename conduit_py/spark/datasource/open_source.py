@@ -84,7 +84,7 @@ class ReadAheadSource(OpenSource):
         self, source: sdk.SourceConnector[Any], opening: str, where: bytes | None, *, created: bool = False
     ) -> None:
         self._acks = PluginCaller("source-ack", source)
-        self.hears_acks = not self._acks.inherited("ack")
+        self.hears_acks = not self._acks.inherits("ack")
         """Whether the source implements `ack`."""
         super().__init__(source, opening, where, created=created)
 
@@ -106,7 +106,7 @@ class ReadAheadSource(OpenSource):
         # The source itself ends a `read` that waits, if it implements `stop`.
         if is_async(self._source.stop):
             await self._calls("stop")
-        elif not self._calls.inherited("stop"):
+        elif not self._calls.inherits("stop"):
             # Not in the thread of the source: that one may be inside `read`.
             await trio.to_thread.run_sync(self._source.stop, abandon_on_cancel=True)
         await self._read_ahead.close()

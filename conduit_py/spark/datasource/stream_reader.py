@@ -108,7 +108,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
             check_schema(self._schema)
             settings, source = _check(self._options)
             # Acks need the position of each record, and only the process that reads knows those.
-            heard = not PluginCaller("source", source).inherited("ack")
+            heard = not PluginCaller("source", source).inherits("ack")
             if isinstance(source, SplittableSource) and source.splits() and not settings.rows_per_batch and not heard:
                 self._ways = SplitStream(source)
             else:

@@ -152,7 +152,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
     async def ack(self, positions: Sequence[bytes]) -> None:
         self._given_out -= len(positions)
         self._acked.set()
-        if not self._ack_calls.inherited("ack"):
+        if not self._ack_calls.inherits("ack"):
             each = [one for position in positions for one in self._within.pop(position, (position,))]
             await self._ack_calls("ack", each)
 
@@ -181,7 +181,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         """Have the source end a `read` that waits, if it implements `stop`."""
         if is_async(self._source.stop):
             await self._calls("stop")
-        elif not self._calls.inherited("stop"):
+        elif not self._calls.inherits("stop"):
             # Not in the thread of the source: that one may be inside `read`.
             await trio.to_thread.run_sync(self._source.stop, abandon_on_cancel=True)
 
@@ -244,7 +244,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         return [self._carry(drawn[start : start + size]) for start in range(0, len(drawn), size)]
 
     def _part(self, split: bytes = b"", carried: CarriedRecords | None = None) -> TaskInput:
-        return TaskInput(self._node, split, carried, self._equipment, not self._ack_calls.inherited("ack"))
+        return TaskInput(self._node, split, carried, self._equipment, not self._ack_calls.inherits("ack"))
 
     def _carry(self, drawn: list[ReadRecord]) -> TaskInput:
         refused = {index: each.refused for index, each in enumerate(drawn) if each.refused is not None}

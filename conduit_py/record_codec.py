@@ -1,80 +1,139 @@
-"""Packing: a record as bytes, so that exactly the same record comes out again, Python values included.
+"""The one encoding of records, for the store, the journal and Spark: exactly the same record comes back.
 
-The form is MessagePack with extension codes for what it has no type for, after a byte with the version.
-Code of somebody else is never run: there is no pickle, and unpacking makes nothing but these types.
+The form is a MessagePack array that begins with a version. What MessagePack has no type for is an extension.
+There is no pickle: decoding runs nobody else's code, and makes nothing but the types named here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from types import NoneType
+from typing import Any, Literal
 from uuid import UUID
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
 from conduit_py.errors import RecordRefused
 from conduit_py.record import Operation, Payload, Record
 
-VERSION = b"\x01"
+VERSION = 2
+"""Version 1 was a byte 1 and then the array without a version; it is still read."""
 
 
-def encode_record(record: Record) -> bytes:
-    """The record as bytes. A value that they cannot carry raises RecordRefused naming it (invariant 12)."""
+def encode_record(record: Record, *, with_position: bool = True) -> bytes:
+    """The record as bytes. A value that they cannot carry raises RecordRefused naming it (invariant 12).
+
+    Without its position, which means something only to the source it came from, the record has an empty one.
+    """
+    payload, metadata, key = record.payload, record.metadata, record.key
+    before, after = payload.before, payload.after
+    position = record.position if with_position else b""
+    fields = (VERSION, position, record.operation, metadata, key, before, after)
     try:
-        return VERSION + _ENCODER.encode(_fields(record))
+        if (
+            _is_plain(after)
+            and (key is None or _is_plain(key))
+            and (before is None or _is_plain(before))
+            and (not metadata or _TEXT.issuperset(map(type, metadata.values())))
+        ):
+            return _ENCODER.encode(fields)
+    except (OverflowError, UnicodeEncodeError):
+        # An integer of more than 64 bits or a lone surrogate, which `_is_plain` does not look for.
+        pass
     except RecursionError as error:
-        raise RecordRefused("is nested too deeply to be kept") from error
+        raise _nested_too_deeply() from error
+    return _encode_extended(fields)
 
 
-def decode_record(packed: bytes) -> Record:
-    """The record of which `encode_record` made these bytes. Others raise ValueError."""
-    if packed[:1] != VERSION:
-        raise ValueError(f"a packed record of version {packed[:1].hex() or 'nothing'}; known is {VERSION.hex()}")
-    position, operation, metadata, key, before, after = _DECODER.decode(packed[1:])
-    return Record(position, Operation(operation), metadata, key, Payload(before, after))
+def decode_record(encoded: bytes, position: bytes | None = None) -> Record:
+    """The record that `encode_record` encoded; with `position` it gets that one. Other bytes raise ValueError."""
+    try:
+        _, own, operation, metadata, key, before, after = (
+            (1, *_V1_DECODER.decode(memoryview(encoded)[1:])) if encoded[:1] == _V1 else _DECODER.decode(encoded)
+        )
+    except (msgspec.DecodeError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"not an encoded record, or one of a later version: {error}") from error
+    return Record(own if position is None else position, operation, metadata, key, Payload(before, after))
 
 
-def _fields(record: Record) -> list[Any]:
-    payload = record.payload
-    return [
-        _plain(record.position, "position"),
-        str(record.operation),
-        _plain(record.metadata, "metadata"),
-        _plain(record.key, "key"),
-        _plain(payload.before, "payload.before"),
-        _plain(payload.after, "payload.after"),
-    ]
+def decode_records(encoded: Sequence[bytes], positions: Sequence[bytes]) -> list[Record]:
+    """The records, each with its position of those given. Bytes that are no record raise ValueError."""
+    try:
+        # One expression, because a source decodes every record of a journal here.
+        return [
+            Record(position, operation, metadata, key, Payload(before, after))
+            for position, (_, _, operation, metadata, key, before, after) in zip(
+                positions, map(_DECODER.decode, encoded), strict=True
+            )
+        ]
+    except msgspec.DecodeError:
+        return [decode_record(each, position) for each, position in zip(encoded, positions, strict=True)]
 
 
-def _plain(value: Any, path: str) -> Any:
-    """The value in types that MessagePack carries as they are, and extensions."""
+_PLAIN = frozenset({str, int, float, bool, NoneType, bytes})
+_NESTED = frozenset({dict, list})
+_TEXT = frozenset({str})
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether MessagePack itself carries everything in a value exactly. Most records are flat: one look does."""
+    kind = type(value)
+    if kind is dict:
+        if not _TEXT.issuperset(map(type, value)):
+            return False
+        items: Iterable[Any] = value.values()
+    elif kind is list:
+        items = value
+    else:
+        return kind in _PLAIN
+    if _PLAIN.issuperset(map(type, items)):
+        return True
+    return all(type(item) in _PLAIN or (type(item) in _NESTED and _is_plain(item)) for item in items)
+
+
+def _encode_extended(fields: tuple[Any, ...]) -> bytes:
+    version, position, operation, *rest = fields
+    names = ("metadata", "key", "payload.before", "payload.after")
+    try:
+        carried = [_carry(value, name) for name, value in zip(names, rest, strict=True)]
+        return _ENCODER.encode([version, _carry(position, "position"), operation, *carried])
+    except RecursionError as error:
+        raise _nested_too_deeply() from error
+
+
+def _nested_too_deeply() -> RecordRefused:
+    return RecordRefused("is nested too deeply to be encoded")
+
+
+def _carry(value: Any, path: str) -> Any:
+    """The value in types that MessagePack carries exactly, and extensions."""
     kind = type(value)
     if kind in _AS_THEY_ARE:
         return value
     if kind is int:
-        return value if -(2**63) <= value < 2**64 else _extended(int, hex(value))
+        return value if -(2**63) <= value < 2**64 else _extension(int, hex(value))
     if kind is str:
-        return value if _encodes(value) else _extended(str, value.encode("utf-8", "surrogatepass"))
+        return value if _encodes(value) else _extension(str, value.encode("utf-8", "surrogatepass"))
     if kind is list:
-        return [_plain(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        return [_carry(item, f"{path}[{index}]") for index, item in enumerate(value)]
     if kind is dict:
-        return _plain_dict(value, path)
+        return _carry_dict(value, path)
     if kind in (tuple, set, frozenset):
-        return _extended(kind, _ENCODER.encode([_plain(item, f"{path}[…]") for item in value]))
+        return _extension(kind, _ENCODER.encode([_carry(item, f"{path}[…]") for item in value]))
     if kind in _TEXTS:
-        return _extended(kind, _TEXTS[kind](value))
+        return _extension(kind, _TEXTS[kind](value))
     raise RecordRefused(
-        f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be kept",
+        f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be encoded",
         suggestion="keep plain values in records: numbers, text, bytes, dates, lists and dicts",
     )
 
 
-def _plain_dict(value: dict[Any, Any], path: str) -> Any:
+def _carry_dict(value: dict[Any, Any], path: str) -> Any:
     if all(type(key) is str and _encodes(key) for key in value):
-        return {key: _plain(item, f"{path}.{key}") for key, item in value.items()}
-    pairs = [[_plain(key, f"{path} key"), _plain(item, f"{path}.{key}")] for key, item in value.items()]
-    return _extended(dict, _ENCODER.encode(pairs))
+        return {key: _carry(item, f"{path}.{key}") for key, item in value.items()}
+    pairs = [[_carry(key, f"{path} key"), _carry(item, f"{path}.{key}")] for key, item in value.items()]
+    return _extension(dict, _ENCODER.encode(pairs))
 
 
 def _encodes(text: str) -> bool:
@@ -85,12 +144,19 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _extended(kind: type[Any], data: str | bytes) -> msgspec.msgpack.Ext:
+def _extension(kind: type[Any], data: str | bytes) -> msgspec.msgpack.Ext:
     return msgspec.msgpack.Ext(_KINDS.index(kind) + 1, data.encode() if isinstance(data, str) else data)
 
 
+_AS_THEY_ARE = {NoneType, bool, float, bytes}
+_KINDS: list[type[Any]] = [
+    int, str, tuple, set, frozenset, dict, Decimal, datetime, date, time, timedelta, UUID, bytearray,
+]  # fmt: skip
+"""The code of a type is its place here, from 1 on. These codes are on disks: new types go to the end."""
+
+
 def _datetime_text(value: datetime) -> str:
-    zone = value.tzinfo.key if isinstance(value.tzinfo, ZoneInfo) and value.tzinfo.key else ""
+    zone = _zone_name(value)
     # With the name of its zone the offset says nothing new, and would make another object of it.
     text = (value.replace(tzinfo=None) if zone else value).isoformat()
     return f"{text} {value.fold} {zone}"
@@ -99,48 +165,57 @@ def _datetime_text(value: datetime) -> str:
 def _datetime(text: str) -> datetime:
     said, fold, zone = text.split(" ", 2)
     value = datetime.fromisoformat(said).replace(fold=int(fold))
-    return value.replace(tzinfo=ZoneInfo(zone)) if zone else value
+    return value.replace(tzinfo=_zone(zone)) if zone else value
 
 
-def _timedelta_text(value: timedelta) -> str:
-    return f"{value.days} {value.seconds} {value.microseconds}"
+def _time_text(value: time) -> str:
+    zone = _zone_name(value)
+    text = (value.replace(tzinfo=None) if zone else value).isoformat()
+    return f"{text} {value.fold} {zone}" if zone else f"{text} {value.fold}"
 
 
-_AS_THEY_ARE = {type(None), bool, float, bytes}
+def _time(text: str) -> time:
+    # Earlier versions wrote no zone: two words.
+    said, fold, *zone = text.split(" ", 2)
+    value = time.fromisoformat(said).replace(fold=int(fold))
+    return value.replace(tzinfo=_zone(zone[0])) if zone else value
+
+
+def _zone_name(value: datetime | time) -> str:
+    return (value.tzinfo.key or "") if isinstance(value.tzinfo, ZoneInfo) else ""
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except ZoneInfoNotFoundError as error:
+        raise ValueError(f"the time zone {name!r} is not known on this machine") from error
+
+
 _TEXTS: dict[type[Any], Callable[[Any], str]] = {
     Decimal: str,
     datetime: _datetime_text,
     date: date.isoformat,
-    time: lambda value: f"{value.isoformat()} {value.fold}",
-    timedelta: _timedelta_text,
+    time: _time_text,
+    timedelta: lambda value: f"{value.days} {value.seconds} {value.microseconds}",
     UUID: str,
     bytearray: bytearray.hex,
 }
-_KINDS: list[type[Any]] = [
-    int, str, tuple, set, frozenset, dict, Decimal, datetime, date, time, timedelta, UUID, bytearray,
-]  # fmt: skip
-"""The code of a type is its place here, from 1 on: new ones go to the end."""
 
 
-def _revived(code: int, data: memoryview) -> Any:
-    raw = bytes(data)
+def _decode_extension(code: int, data: memoryview) -> Any:
     if not 0 < code <= len(_KINDS):
         raise ValueError(f"extension {code} is not known")
-    return _MADE_OF[_KINDS[code - 1]](raw)
+    return _READERS[_KINDS[code - 1]](bytes(data))
 
 
-def _time(text: str) -> time:
-    said, fold = text.split(" ")
-    return time.fromisoformat(said).replace(fold=int(fold))
-
-
-_MADE_OF: dict[type[Any], Callable[[bytes], Any]] = {
+_READERS: dict[type[Any], Callable[[bytes], Any]] = {
     int: lambda raw: int(raw, 16),
     str: lambda raw: raw.decode("utf-8", "surrogatepass"),
-    tuple: lambda raw: tuple(_DECODER.decode(raw)),
-    set: lambda raw: set(_DECODER.decode(raw)),
-    frozenset: lambda raw: frozenset(_DECODER.decode(raw)),
-    dict: lambda raw: dict(map(tuple, _DECODER.decode(raw))),
+    tuple: lambda raw: tuple(_ANY.decode(raw)),
+    set: lambda raw: set(_ANY.decode(raw)),
+    frozenset: lambda raw: frozenset(_ANY.decode(raw)),
+    dict: lambda raw: dict(map(tuple, _ANY.decode(raw))),
     Decimal: lambda raw: Decimal(raw.decode()),
     datetime: lambda raw: _datetime(raw.decode()),
     date: lambda raw: date.fromisoformat(raw.decode()),
@@ -150,4 +225,7 @@ _MADE_OF: dict[type[Any], Callable[[bytes], Any]] = {
     bytearray: lambda raw: bytearray.fromhex(raw.decode()),
 }
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_revived)
+_ANY: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_decode_extension)
+_DECODER = msgspec.msgpack.Decoder(tuple[Literal[2], Any, Operation, Any, Any, Any, Any], ext_hook=_decode_extension)
+_V1 = b"\x01"
+_V1_DECODER = msgspec.msgpack.Decoder(tuple[Any, Operation, Any, Any, Any, Any], ext_hook=_decode_extension)

@@ -10,8 +10,6 @@ from uuid import UUID
 import pytest
 from conduit_connectors import journal
 from conduit_connectors.journal.position import JournalPosition
-from hypothesis import given
-from hypothesis import strategies as st
 
 from conduit_py.journal.body import decode_body, encode_body
 from conduit_py.journal.errors import JournalDamaged
@@ -347,31 +345,9 @@ def test_every_python_value_arrives_as_it_was(value: Any) -> None:
     assert repr(again.payload["value"]) == repr(value)
 
 
-plain = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text()
-    | st.binary()
-    | st.decimals(allow_nan=False),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(st.text(max_size=3), plain, max_size=4), st.none() | st.binary())
-def test_every_record_survives_its_body(after: dict[str, Any], key: bytes | None) -> None:
-    record = Record(b"p", key=key, payload=Payload(after=after))
-
-    assert decode_body(encode_body(record), b"p") == record
-
-
 def test_a_value_that_cannot_be_carried_is_refused_by_name() -> None:
-    with pytest.raises(RecordRefused, match="holds a object, which a journal cannot carry"):
+    with pytest.raises(RecordRefused, match=r"payload.after.a.b\[0\] is a builtins.object, which cannot be encoded"):
         encode_body(Record.of({"a": {"b": [object()]}}))
-    with pytest.raises(RecordRefused, match="surrogates not allowed"):
-        encode_body(Record.of({"a": "\ud800"}))
 
 
 def test_what_stands_before_damage_is_read_before_it_is_reported(tmp_path: Path) -> None:

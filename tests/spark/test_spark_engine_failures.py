@@ -99,7 +99,7 @@ async def test_a_value_that_cannot_be_carried_is_a_dead_letter(
     [letter] = letters
     assert (letter.payload["node"], letter.payload["error"]) == (
         "out",
-        "payload.after.path is a pathlib.PosixPath, which cannot be kept "
+        "payload.after.path is a pathlib.PosixPath, which cannot be encoded "
         "(keep plain values in records: numbers, text, bytes, dates, lists and dicts)",
     )
 

@@ -4,12 +4,16 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from conduit_py.batch import MessageId
-from conduit_py.dead_letter import DeadLetter, Failure
+from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import DeadLetterFailed, EnvironmentUnfit, RecordRefused
-from conduit_py.record_codec import decode_record, encode_record
 from conduit_py.store.claim import Changes
-from conduit_py.store.letter_table import SettledLetter, decode_letter, encode_letter
+from conduit_py.store.letter_codec import (
+    decode_dead_letter,
+    decode_settled_letter,
+    encode_dead_letter,
+    encode_settled_letter,
+)
+from conduit_py.store.stored_letter import SettledLetter
 
 VERSION = 1
 
@@ -56,29 +60,14 @@ def without_set_back(pipeline: str, changes: Changes, positions: Mapping[str, by
     return msgspec.structs.replace(changes, positions=kept)
 
 
-class _PackedLetter(msgspec.Struct, frozen=True, array_like=True):
-    """A dead letter whose records come out again as they were, Python values included."""
-
-    pipeline: str
-    message: MessageId
-    position: bytes
-    record: bytes
-    failures: list[Failure]
-    at: float
-    elsewhere: dict[str, bytes]
-
-
 def encode_letters(letters: Sequence[DeadLetter]) -> list[bytes]:
-    """The letters as bytes. One whose record cannot be kept raises DeadLetterFailed."""
+    """The letters as bytes. One whose record cannot be encoded raises DeadLetterFailed."""
     return [_encode_letter(letter) for letter in letters]
 
 
 def _encode_letter(letter: DeadLetter) -> bytes:
     try:
-        record, elsewhere = (
-            encode_record(letter.record),
-            {node: encode_record(each) for node, each in letter.elsewhere.items()},
-        )
+        return encode_dead_letter(letter)
     except RecordRefused as error:
         failed = DeadLetterFailed(
             f"a dead letter could not be kept: {error.message}; {letter.node} had refused the record: {letter.error}",
@@ -86,37 +75,17 @@ def _encode_letter(letter: DeadLetter) -> bytes:
         )
         failed.node = letter.node
         raise failed from error
-    message, position, failures, at = letter.message, letter.position, letter.failures, letter.at
-    return _ENCODER.encode(_PackedLetter(letter.pipeline, message, position, record, failures, at, elsewhere))
 
 
 def decode_letters(encoded: Sequence[bytes]) -> list[DeadLetter]:
     """The letters of which `encode_letters` made these bytes."""
-    return [_decode_letter(_LETTER_DECODER.decode(each)) for each in encoded]
-
-
-def _decode_letter(packed: _PackedLetter) -> DeadLetter:
-    elsewhere = {node: decode_record(each) for node, each in packed.elsewhere.items()}
-    message, position, failures = packed.message, packed.position, packed.failures
-    return DeadLetter(packed.pipeline, message, position, decode_record(packed.record), failures, packed.at, elsewhere)
-
-
-class _PackedSettled(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a letter that was sent again."""
-
-    id: str
-    turn: int
-    attempts: int
-    left: list[bytes]
+    return list(map(decode_dead_letter, encoded))
 
 
 def encode_replays(outcomes: Sequence[SettledLetter]) -> list[bytes]:
-    """The outcomes as bytes. One with a record that cannot be kept raises DeadLetterFailed."""
+    """The outcomes as bytes. One with a record that cannot be encoded raises DeadLetterFailed."""
     try:
-        return [
-            _ENCODER.encode(_PackedSettled(each.id, each.turn, each.attempts, list(map(encode_letter, each.left))))
-            for each in outcomes
-        ]
+        return list(map(encode_settled_letter, outcomes))
     except RecordRefused as error:
         raise DeadLetterFailed(
             f"a dead letter that was refused again could not be kept: {error.message}", suggestion=error.suggestion
@@ -125,14 +94,11 @@ def encode_replays(outcomes: Sequence[SettledLetter]) -> list[bytes]:
 
 def decode_replays(encoded: Sequence[bytes]) -> list[SettledLetter]:
     """The outcomes of which `encode_replays` made these bytes."""
-    packed = map(_SETTLED_DECODER.decode, encoded)
-    return [SettledLetter(each.id, each.turn, each.attempts, list(map(decode_letter, each.left))) for each in packed]
+    return list(map(decode_settled_letter, encoded))
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Checkpoint)
-_LETTER_DECODER = msgspec.msgpack.Decoder(_PackedLetter)
-_SETTLED_DECODER = msgspec.msgpack.Decoder(_PackedSettled)
 
 
 def _unreadable(pipeline: str, why: str) -> EnvironmentUnfit:

@@ -12,7 +12,7 @@ from conduit_py.dead_letter import DeadLetter
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
 from conduit_py.store.claim import Intent
-from conduit_py.store.letter_table import SettledLetter
+from conduit_py.store.stored_letter import SettledLetter
 from conduit_py.stream.ledger import SettledRange
 from conduit_py.stream.signal import Pace, Signal
 

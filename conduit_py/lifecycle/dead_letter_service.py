@@ -13,8 +13,7 @@ from conduit_py.errors import LetterUnclear, LetterUnknown
 from conduit_py.graph.node import Graph
 from conduit_py.record import Record
 from conduit_py.store.dead_letter_store import DeadLetterStore
-from conduit_py.store.letter_table import LetterSummary
-from conduit_py.store.stored_letter import LetterFilter, LetterState, StoredLetter
+from conduit_py.store.stored_letter import LetterFilter, LetterState, LetterSummary, StoredLetter
 
 log = logging.getLogger("conduit_py.dead_letters")
 

@@ -11,8 +11,8 @@ from conduit_py.lifecycle.dead_letter_service import ReplayReport
 from conduit_py.record import Record, Structured
 from conduit_py.server.redaction import Redaction
 from conduit_py.server.views import ApiModel
-from conduit_py.store.letter_table import CauseCount, LetterSummary, size_of
-from conduit_py.store.stored_letter import StoredLetter
+from conduit_py.store.letter_codec import size_of
+from conduit_py.store.stored_letter import CauseCount, LetterSummary, StoredLetter
 
 RECORD_SIZE_MAX = 64 * 1024
 """Characters that are shown of a record: no more than a request may send back. The rest is there all the same."""

@@ -7,8 +7,16 @@ from typing import TypeVar
 
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.record import Record
-from conduit_py.store.letter_table import CauseCount, LetterCount, LetterPage, LetterTable, QueuedLetter, SettledLetter
-from conduit_py.store.stored_letter import LetterFilter, StoredLetter
+from conduit_py.store.sql_letters import SqlLetters
+from conduit_py.store.stored_letter import (
+    CauseCount,
+    LetterCount,
+    LetterFilter,
+    LetterPage,
+    QueuedLetter,
+    SettledLetter,
+    StoredLetter,
+)
 
 T = TypeVar("T")
 
@@ -44,7 +52,7 @@ class DeadLetterStore(ABC):
 
     async def count(self) -> list[LetterCount]:
         """How many letters there are, and how large, by pipeline and state."""
-        self.counts = await self._look(LetterTable.counts)
+        self.counts = await self._look(SqlLetters.counts)
         return self.counts
 
     async def queue(self, pipeline: str, wanted: Mapping[str, Collection[str]]) -> list[str]:
@@ -93,9 +101,9 @@ class DeadLetterStore(ABC):
         """Finish what is under way, then let go of everything. The store that the box belongs to calls it."""
 
     @abstractmethod
-    async def _look(self, work: Callable[[LetterTable], T]) -> T:
+    async def _look(self, work: Callable[[SqlLetters], T]) -> T:
         """The result of work that changes nothing."""
 
     @abstractmethod
-    async def _change(self, work: Callable[[LetterTable], T]) -> T:
+    async def _change(self, work: Callable[[SqlLetters], T]) -> T:
         """The result of work whose changes are durable then, or of which nothing remains."""

@@ -11,7 +11,8 @@ import trio
 from conduit_py.errors import OutOfStep, Repeated, StaleToken, StateFailed
 from conduit_py.store.claim import Changes, ClaimState, ShardChange
 from conduit_py.store.dead_letter_store import DeadLetterStore
-from conduit_py.store.letter_table import FORMAT, LetterTable
+from conduit_py.store.sql_letters import SqlLetters
+from conduit_py.store.sqlite.letters import letters_in_memory
 from conduit_py.store.store import Kind, Store, StoredEntry
 from conduit_py.store.tables import PendingIntent, ShardState, Tables, fenced_error, shard_after
 
@@ -282,9 +283,6 @@ class _Target:
     until: float = 0.0
 
 
-R = TypeVar("R")
-
-
 class MemoryDeadLetterStore(DeadLetterStore):
     """Behaves as the SQLite box does, on a database in memory: without thread or disk, at once.
 
@@ -297,32 +295,31 @@ class MemoryDeadLetterStore(DeadLetterStore):
         self._enter_write = enter_write
 
     @cached_property
-    def _connection(self) -> sqlite3.Connection:
-        # Most memory stores never see a letter. One may be used in several threads, one after the other.
-        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        connection.executescript(FORMAT.schema)
-        return connection
+    def _opened(self) -> tuple[sqlite3.Connection, SqlLetters]:
+        # Made when the first letter comes: most memory stores never see one.
+        return letters_in_memory()
 
-    @cached_property
-    def _table(self) -> LetterTable:
-        return LetterTable(self._connection)
+    @property
+    def table(self) -> SqlLetters:
+        """The letters as they are now, for tests that must not wait."""
+        return self._opened[1]
 
     async def close(self) -> None:
         """Nothing to let go of: the store refuses what comes after its end."""
         await trio.lowlevel.cancel_shielded_checkpoint()
 
-    async def _look(self, work: Callable[[LetterTable], R]) -> R:
+    async def _look(self, work: Callable[[SqlLetters], T]) -> T:
         await self._enter()
-        return work(self._table)
+        return work(self.table)
 
-    async def _change(self, work: Callable[[LetterTable], R]) -> R:
+    async def _change(self, work: Callable[[SqlLetters], T]) -> T:
         await self._enter_write()
-        table = self._table
-        self._connection.execute("BEGIN")
+        connection, letters = self._opened
+        connection.execute("BEGIN")
         try:
-            result = work(table)
+            result = work(letters)
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            connection.execute("ROLLBACK")
             raise
-        self._connection.execute("COMMIT")
+        connection.execute("COMMIT")
         return result

@@ -1,35 +1,40 @@
-"""SqlTables: the rules of the tables in SQL that SQLite and PostgreSQL both understand."""
+"""SqlTables: the tables of a store in a database, SQLite or PostgreSQL."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
 
 from conduit_py.errors import OutOfStep, Repeated, StaleToken
 from conduit_py.store.claim import Changes, ClaimState, Intent, ShardChange
+from conduit_py.store.dialect import SqlSession, upsert
 from conduit_py.store.tables import PendingIntent, ShardState, Tables, fenced_error, shard_after
 
+_ENTRY = upsert("entries", ("pipeline", "kind", "node"), ("value",))
 _SHARD = "shard, token, position, done, updated"
 
 
 class SqlTables(Tables):
-    """One transaction on a database. What the two databases do in different ways is left to subclasses.
+    """One transaction on a database. Only statements about many rows at once are left to subclasses.
 
     Where several transactions may run at once, the row of the claim is locked first and shards in the order
     of their names, so that no two wait for each other.
     """
 
-    for_update: ClassVar[str] = ""
-    """What locks the rows that a SELECT finds."""
+    def __init__(self, sql: SqlSession) -> None:
+        self.sql = sql
 
-    @abstractmethod
-    def now(self) -> float: ...
+    def pipelines(self) -> list[str]:
+        """Every pipeline of which anything is remembered, sorted."""
+        return [name for (name,) in self.sql.rows("SELECT DISTINCT pipeline FROM entries ORDER BY pipeline")]
 
-    @abstractmethod
-    def run(self, sql: str, *parameters: object) -> int:
-        """Run one statement with `?` in place of its parameters; returns how many rows it changed."""
+    def entries(self, pipeline: str, kind: str) -> list[tuple[str, bytes]]:
+        """What is remembered of this kind, by node."""
+        sql = "SELECT node, value FROM entries WHERE pipeline = ? AND kind = ? ORDER BY node"
+        return self.sql.rows(sql, pipeline, kind)
 
-    @abstractmethod
-    def rows(self, sql: str, *parameters: object) -> list[Any]: ...
+    def forget_entries(self, pipeline: str, kind: str, node: str | None) -> None:
+        """Remove the entry of this kind of one node, or of all nodes."""
+        sql = "DELETE FROM entries WHERE pipeline = ? AND kind = ? AND node = coalesce(?, node)"
+        self.sql.run(sql, pipeline, kind, node)
 
     @abstractmethod
     def record(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
@@ -49,7 +54,7 @@ class SqlTables(Tables):
     def add_intents(self, owner: str, intents: Sequence[Intent]) -> None: ...
 
     def claim(self, owner: str) -> ClaimState:
-        self.run(
+        self.sql.run(
             "INSERT INTO claims (owner, fence, committed) VALUES (?, 1, 0)"
             " ON CONFLICT (owner) DO UPDATE SET fence = claims.fence + 1",
             owner,
@@ -59,7 +64,7 @@ class SqlTables(Tables):
         return claimed
 
     def claimed(self, owner: str) -> ClaimState | None:
-        for row in self.rows("SELECT fence, committed, checkpoint FROM claims WHERE owner = ?", owner):
+        for row in self.sql.rows("SELECT fence, committed, checkpoint FROM claims WHERE owner = ?", owner):
             return ClaimState(*row)
         return None
 
@@ -67,7 +72,7 @@ class SqlTables(Tables):
         if not self._advance(owner, fence, changes):
             return
         self._record_once(changes)
-        now = self.now()
+        now = self.sql.now()
         for change in sorted(changes.shards, key=lambda change: (change.scope, change.shard)):
             self._apply(change, now)
         if puts := [(key, value) for key, value in changes.puts.items() if value is not None]:
@@ -78,19 +83,12 @@ class SqlTables(Tables):
             self.add_intents(owner, changes.intents)
         for kind, values in (("position", changes.positions), ("trail", changes.trails)):
             for source, value in values.items():
-                self.run(
-                    "INSERT INTO entries (pipeline, kind, node, value) VALUES (?, ?, ?, ?)"
-                    " ON CONFLICT (pipeline, kind, node) DO UPDATE SET value = excluded.value",
-                    owner,
-                    kind,
-                    source,
-                    value,
-                )
+                self.sql.run(_ENTRY, owner, kind, source, value)
 
     def _advance(self, owner: str, fence: int, changes: Changes) -> bool:
         """Record the checkpoint under this fence; False when it is the last one already."""
         sql = "UPDATE claims SET committed = ?, checkpoint = ? WHERE owner = ? AND fence = ? AND committed = ?"
-        if self.run(sql, changes.number, changes.checkpoint, owner, fence, changes.number - 1):
+        if self.sql.run(sql, changes.number, changes.checkpoint, owner, fence, changes.number - 1):
             return True
         claimed = self.claimed(owner)
         assert claimed is not None
@@ -112,8 +110,8 @@ class SqlTables(Tables):
                 raise Repeated(scope, next(key for key in keys if key in repeated))
 
     def _apply(self, change: ShardChange, now: float) -> None:
-        shard = shard_after(change, self._shard(change.scope, change.shard, self.for_update), now)
-        self.run(
+        shard = shard_after(change, self._shard(change.scope, change.shard, self.sql.dialect.lock_rows), now)
+        self.sql.run(
             "UPDATE shards SET position = ?, done = ?, updated = ? WHERE scope = ? AND shard = ?",
             shard.position,
             int(shard.done),
@@ -123,15 +121,15 @@ class SqlTables(Tables):
         )
 
     def reset(self, owner: str) -> None:
-        self.run("DELETE FROM entries WHERE pipeline = ? AND kind = 'position'", owner)
+        self.sql.run("DELETE FROM entries WHERE pipeline = ? AND kind = 'position'", owner)
         renewed = "UPDATE claims SET fence = fence + 1, committed = committed + 1, checkpoint = NULL WHERE owner = ?"
-        if self.run(renewed, owner):
-            self.run("DELETE FROM owned WHERE owner = ?", owner)
+        if self.sql.run(renewed, owner):
+            self.sql.run("DELETE FROM owned WHERE owner = ?", owner)
             # "0" is the character after "/".
-            self.run("DELETE FROM seen WHERE scope >= ? AND scope < ?", f"{owner}/", f"{owner}0")
+            self.sql.run("DELETE FROM seen WHERE scope >= ? AND scope < ?", f"{owner}/", f"{owner}0")
 
     def get(self, owner: str, key: bytes) -> bytes | None:
-        for (value,) in self.rows("SELECT value FROM owned WHERE owner = ? AND key = ?", owner, key):
+        for (value,) in self.sql.rows("SELECT value FROM owned WHERE owner = ? AND key = ?", owner, key):
             return bytes(value)
         return None
 
@@ -139,24 +137,24 @@ class SqlTables(Tables):
         sql = "SELECT key, value FROM owned WHERE owner = ? AND key >= ?"
         beyond = _beyond(prefix)
         if beyond is None:
-            return self.rows(f"{sql} ORDER BY key", owner, prefix)
-        return self.rows(f"{sql} AND key < ? ORDER BY key", owner, prefix, beyond)
+            return self.sql.rows(f"{sql} ORDER BY key", owner, prefix)
+        return self.sql.rows(f"{sql} AND key < ? ORDER BY key", owner, prefix, beyond)
 
     def forget(self, scope: str, age_seconds: float, limit: int) -> int:
-        return self.run(
+        return self.sql.run(
             "DELETE FROM seen WHERE number IN"
             " (SELECT number FROM seen WHERE scope = ? AND at < ? ORDER BY number LIMIT ?)",
             scope,
-            self.now() - age_seconds,
+            self.sql.now() - age_seconds,
             limit,
         )
 
     def targets(self) -> list[str]:
-        return [target for (target,) in self.rows("SELECT DISTINCT target FROM intents ORDER BY target")]
+        return [target for (target,) in self.sql.rows("SELECT DISTINCT target FROM intents ORDER BY target")]
 
     def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[PendingIntent] | None:
-        now = self.now()
-        taken = self.run(
+        now = self.sql.now()
+        taken = self.sql.run(
             "INSERT INTO leases (target, holder, expires) VALUES (?, ?, ?) ON CONFLICT (target) DO UPDATE"
             " SET holder = excluded.holder, expires = excluded.expires"
             " WHERE leases.holder = excluded.holder OR leases.expires <= ?",
@@ -168,46 +166,48 @@ class SqlTables(Tables):
         if not taken:
             return None
         sql = "SELECT number, owner, target, key, body FROM intents WHERE target = ? ORDER BY number LIMIT ?"
-        return [PendingIntent(*row) for row in self.rows(sql, target, limit)]
+        return [PendingIntent(*row) for row in self.sql.rows(sql, target, limit)]
 
     def extend(self, target: str, holder: str, seconds: float) -> bool:
         sql = "UPDATE leases SET expires = ? WHERE target = ? AND holder = ?"
-        return self.run(sql, self.now() + seconds, target, holder) == 1
+        return self.sql.run(sql, self.sql.now() + seconds, target, holder) == 1
 
     def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
-        held = f"SELECT 1 FROM leases WHERE target = ? AND holder = ?{self.for_update}"
-        if not self.rows(held, target, holder):
+        held = f"SELECT 1 FROM leases WHERE target = ? AND holder = ?{self.sql.dialect.lock_rows}"
+        if not self.sql.rows(held, target, holder):
             return False
         for number in numbers:
-            self.run("DELETE FROM intents WHERE target = ? AND number = ?", target, number)
+            self.sql.run("DELETE FROM intents WHERE target = ? AND number = ?", target, number)
         return True
 
     def release(self, target: str, holder: str) -> None:
-        self.run("DELETE FROM leases WHERE target = ? AND holder = ?", target, holder)
+        self.sql.run("DELETE FROM leases WHERE target = ? AND holder = ?", target, holder)
 
     def shards(self, scope: str) -> list[ShardState]:
-        return [_made(row) for row in self.rows(f"SELECT {_SHARD} FROM shards WHERE scope = ? ORDER BY shard", scope)]
+        return [
+            _made(row) for row in self.sql.rows(f"SELECT {_SHARD} FROM shards WHERE scope = ? ORDER BY shard", scope)
+        ]
 
     def open_shards(self, scope: str, names: Sequence[str], token: str) -> list[ShardState]:
         sql = (
             "INSERT INTO shards (scope, shard, token, position, done, updated) VALUES (?, ?, ?, ?, 0, ?)"
             " ON CONFLICT (scope, shard) DO NOTHING"
         )
-        now = self.now()
+        now = self.sql.now()
         for name in sorted(names):
-            self.run(sql, scope, name, token, b"", now)
+            self.sql.run(sql, scope, name, token, b"", now)
         opened = [self._shard(scope, name) for name in names]
         return [shard for shard in opened if shard is not None]
 
     def acquire_shards(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> list[ShardState]:
         sql = "UPDATE shards SET token = ?, updated = ? WHERE scope = ? AND shard = ? AND done = 0 AND updated <= ?"
-        now = self.now()
-        acquired = {name for name in sorted(names) if self.run(sql, token, now, scope, name, now - idle_seconds)}
+        now = self.sql.now()
+        acquired = {name for name in sorted(names) if self.sql.run(sql, token, now, scope, name, now - idle_seconds)}
         shards = [self._shard(scope, name) for name in names if name in acquired]
         return [shard for shard in shards if shard is not None]
 
     def advance_shards(self, changes: Sequence[ShardChange]) -> list[ShardChange]:
-        refused, now = [], self.now()
+        refused, now = [], self.sql.now()
         for change in sorted(changes, key=lambda change: (change.scope, change.shard)):
             try:
                 self._apply(change, now)
@@ -216,8 +216,8 @@ class SqlTables(Tables):
         return refused
 
     def prune_shards(self, scope: str, age_seconds: float, count_max: int, grace_seconds: float) -> int:
-        now = self.now()
-        return self.run(
+        now = self.sql.now()
+        return self.sql.run(
             "DELETE FROM shards WHERE scope = ? AND (done = 1 OR updated < ?) AND shard NOT IN"
             " (SELECT shard FROM shards WHERE scope = ? AND updated >= ? ORDER BY updated DESC, shard DESC LIMIT ?)",
             scope,
@@ -228,7 +228,7 @@ class SqlTables(Tables):
         )
 
     def _shard(self, scope: str, name: str, lock: str = "") -> ShardState | None:
-        for row in self.rows(f"SELECT {_SHARD} FROM shards WHERE scope = ? AND shard = ?{lock}", scope, name):
+        for row in self.sql.rows(f"SELECT {_SHARD} FROM shards WHERE scope = ? AND shard = ?{lock}", scope, name):
             return _made(row)
         return None
 

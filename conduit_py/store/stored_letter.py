@@ -1,10 +1,10 @@
 """StoredLetter: a dead letter as a store keeps it: its identity, its refusals, whether it waits to be replayed."""
 
-import json
 import re
 from base64 import b32encode
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -214,18 +214,72 @@ class LetterFilter(msgspec.Struct, frozen=True):
     """Last refused before then."""
 
 
-def conditions(filter: LetterFilter) -> tuple[str, list[object]]:
-    """The filter as a condition in SQL, and its values."""
-    parts: list[tuple[str, object]] = [
-        ("id IN (SELECT value FROM json_each(?))", None if filter.ids is None else json.dumps(filter.ids)),
-        ("pipeline = ?", filter.pipeline),
-        ("EXISTS (SELECT 1 FROM json_each(nodes) WHERE value = ?)", filter.node),
-        ("cause = ?", filter.cause),
-        ("instr(lower(error), lower(?)) > 0", filter.text),
-        ("source = ?", filter.source),
-        ("state = ?", filter.state and filter.state.value),
-        ("last_at >= ?", filter.since),
-        ("last_at < ?", filter.until),
-    ]
-    said = [(sql, value) for sql, value in parts if value is not None]
-    return " AND ".join(["1", *(sql for sql, _ in said)]), [value for _, value in said]
+class LetterSummary(msgspec.Struct, frozen=True):
+    """A letter without its records: what a list shows."""
+
+    id: str
+    pipeline: str
+    source: str
+    nodes: list[str]
+    """Every node that refuses it still; `node` is the first."""
+    node: str
+    error: str
+    cause: str
+    state: LetterState
+    queued_for: list[str]
+    attempts: int
+    edited: bool
+    first_at: float
+    last_at: float
+    bytes: int
+
+
+class LetterPage(NamedTuple):
+    """Some letters, newest first, and where the next ones begin; `total` counts all that match."""
+
+    letters: list[LetterSummary]
+    next: int | None
+    total: int
+
+
+class CauseCount(msgspec.Struct, frozen=True):
+    """How many letters were refused by one node in one way."""
+
+    pipeline: str
+    node: str
+    cause: str
+    count: int
+    first_at: float
+    last_at: float
+
+
+class LetterCount(NamedTuple):
+    """The letters of a pipeline in one state."""
+
+    pipeline: str
+    state: LetterState
+    letters: int
+    bytes: int
+
+
+class QueuedLetter(NamedTuple):
+    """A letter that waits for its turn to be sent again."""
+
+    turn: int
+    letter: StoredLetter
+
+
+class SettledLetter(NamedTuple):
+    """A letter that was sent again, and what is left of it: nothing, if it was delivered.
+
+    `turn` and `attempts` tell this sending from a later one of the same letter.
+    """
+
+    id: str
+    turn: int
+    attempts: int
+    left: list[StoredLetter]
+
+    @classmethod
+    def of(cls, queued: QueuedLetter, left: list[StoredLetter]) -> "SettledLetter":
+        return cls(queued.letter.id, queued.turn, queued.letter.attempts, left)

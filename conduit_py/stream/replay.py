@@ -19,8 +19,7 @@ from conduit_py.record import Record
 from conduit_py.sdk.options import Options
 from conduit_py.sdk.source import SourceConnector
 from conduit_py.store.dead_letter_store import DeadLetterStore
-from conduit_py.store.letter_table import QueuedLetter, SettledLetter
-from conduit_py.store.stored_letter import StoredLetter, remaining_letters
+from conduit_py.store.stored_letter import QueuedLetter, SettledLetter, StoredLetter, remaining_letters
 from conduit_py.stream.commit import Commit
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger, SettledRange

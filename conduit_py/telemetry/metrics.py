@@ -17,8 +17,7 @@ from conduit_py.inspect.tap import TapPoint
 from conduit_py.lifecycle.fleet import Fleet, Member
 from conduit_py.sdk import Lag, QueueCounts
 from conduit_py.status import Status
-from conduit_py.store.letter_table import LetterCount
-from conduit_py.store.stored_letter import LetterState
+from conduit_py.store.stored_letter import LetterCount, LetterState
 from conduit_py.stream.meter import WAIT_REASONS, Histogram, Meter, Progress
 from conduit_py.telemetry.metric import Metric, MetricGroup
 

@@ -7,8 +7,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_lates
 
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.fleet import Fleet, Member
-from conduit_py.store.letter_table import LetterCount
-from conduit_py.store.stored_letter import LetterState
+from conduit_py.store.stored_letter import LetterCount, LetterState
 from conduit_py.stream.meter import Histogram, Meter, NodeKind
 from conduit_py.telemetry import metrics
 from conduit_py.telemetry.metric import Metric, Reading

@@ -17,7 +17,7 @@ from conduit_py import Batch, Destination, Pipeline, Record, Source, State, Tran
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.sqlite.store import SqliteStore
-from conduit_py.store.sqlite.tables import SqliteTables
+from conduit_py.store.sqlite.tables import SqliteSession, SqliteTables
 from conduit_py.store.store import Kind, Store
 from conduit_py.store.tables import Tables
 from conduit_py.testing import run_to_end
@@ -130,4 +130,5 @@ async def counted(store: SqliteStore, declared: Pipeline) -> int:
 
 def connection(tables: Tables) -> sqlite3.Connection:
     assert isinstance(tables, SqliteTables)
-    return tables._connection
+    assert isinstance(tables.sql, SqliteSession)
+    return tables.sql.connection

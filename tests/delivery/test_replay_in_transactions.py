@@ -14,9 +14,8 @@ from conduit_py.lifecycle.dead_letter_service import DeadLetterService
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
-from conduit_py.store.letter_table import SettledLetter
 from conduit_py.store.memory import MemoryStore
-from conduit_py.store.stored_letter import LetterFilter, LetterState, StoredLetter
+from conduit_py.store.stored_letter import LetterFilter, LetterState, SettledLetter, StoredLetter
 from conduit_py.testing import run_to_end
 from conduit_py.testing.fake_destinations import (
     FakeKeyedDestination,

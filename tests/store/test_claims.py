@@ -41,7 +41,7 @@ async def test_gz_f2_a_fence_that_was_never_given_out_cannot_be_written(store: S
         pytest.skip("nobody else can write to it")
     claim = await store.claim("orders")
     with pytest.raises(Exception, match=r"CHECK constraint failed|violates check constraint"):
-        await store.transact(lambda tables: tables.run("UPDATE claims SET fence = -1"))  # type: ignore[attr-defined]
+        await store.transact(lambda tables: tables.sql.run("UPDATE claims SET fence = -1"))  # type: ignore[attr-defined]
     await claim.commit(Changes(1, b"one"))
 
     assert await store.claimed("orders") == ClaimState(1, 1, b"one")

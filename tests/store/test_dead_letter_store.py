@@ -12,11 +12,18 @@ from conduit_py.errors import EnvironmentUnfit, LetterBusy, LetterUnknown, State
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.spark.child.store import ChildStore
 from conduit_py.store.dead_letter_store import DeadLetterStore
-from conduit_py.store.letter_table import CauseCount, SettledLetter
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import Store
-from conduit_py.store.stored_letter import LetterFilter, LetterState, StoredLetter, letter_id, remaining_letters
+from conduit_py.store.stored_letter import (
+    CauseCount,
+    LetterFilter,
+    LetterState,
+    SettledLetter,
+    StoredLetter,
+    letter_id,
+    remaining_letters,
+)
 
 EVERYTHING = LetterFilter()
 

@@ -72,7 +72,7 @@ async def test_a_group_of_different_writes_is_one_transaction_in_order(tmp_path:
             gate.open()
 
         assert store.commits == 2
-        assert gate.statements == ["INSERT", "BEGIN", "INSERT", "DELETE", "INSERT", "COMMIT"]
+        assert gate.statements == ["INSERT", "BEGIN", "INSERT", "SAVEPOINT", "DELETE", "RELEASE", "INSERT", "COMMIT"]
         assert await store.positions("orders") == {"source-b'3'": b"3"}
 
 
@@ -174,7 +174,7 @@ async def test_a_full_disk_that_fails_a_transaction_of_several_statements_rolls_
             await trio.testing.wait_all_tasks_blocked()
             gate.open()
 
-        assert gate.statements[1:4] == ["BEGIN", "DELETE", "INSERT"]
+        assert gate.statements[1:6] == ["BEGIN", "SAVEPOINT", "DELETE", "RELEASE", "INSERT"]
         assert await store.positions("orders") == {"web": b"before"}
 
 

@@ -77,7 +77,7 @@ async def wait_for_lock(store: PostgresStore) -> None:
     """Until some transaction waits for the row of another."""
 
     def waiting(tables: Tables) -> int:
-        rows: list[Any] = tables.rows(  # type: ignore[attr-defined]
+        rows: list[Any] = tables.sql.rows(  # type: ignore[attr-defined]
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
         return int(rows[0][0])
@@ -295,7 +295,7 @@ async def test_commits_wait_for_the_disk_even_where_the_database_does_not_ask_fo
         connection.execute(f"ALTER DATABASE {postgres.rpartition('/')[2]} SET synchronous_commit = off")
 
     def setting(tables: Tables) -> str:
-        return str(tables.rows("SHOW synchronous_commit")[0][0])  # type: ignore[attr-defined]
+        return str(tables.sql.rows("SHOW synchronous_commit")[0][0])  # type: ignore[attr-defined]
 
     async with await PostgresStore.open(postgres) as store:
         assert await store.look(setting) == "on"

@@ -11,7 +11,7 @@ from conduit_py.dead_letter import Failure
 from conduit_py.errors import StateFailed
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
-from conduit_py.store.letter_table import LetterTable
+from conduit_py.store.sql_letters import SqlLetters
 from conduit_py.store.sqlite.database import StateDatabase
 from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.stored_letter import LetterFilter
@@ -94,8 +94,8 @@ async def test_dead_letters_go_on_in_a_renewed_file_too(tmp_path: Path) -> None:
         failure = Failure("lake", "no such customer")
         return DeadLetter("p", MessageId("web", number), b"%d" % number, Record.of({"n": number}), [failure])
 
-    def refuse(table: LetterTable) -> None:
-        table._connection.execute("PRAGMA query_only = ON")
+    def refuse(table: SqlLetters) -> None:
+        table.sql.run("PRAGMA query_only = ON")
 
     async with await SqliteStore.open(tmp_path) as store:
         await store.letters.store([letter(1)])

@@ -22,7 +22,7 @@ class ReplayScenario(ExactlyOnceScenario):
 
     def __init__(self, *, with_home: bool) -> None:
         super().__init__(with_home=with_home, count=2)
-        table = self.store.letters._table
+        table = self.store.letters.table
         letters = {number: _letter(number, nodes) for number, nodes in LETTERS.items()}
         table.store(letters.values())
         table.queue({letter.id: LETTERS[number] for number, letter in letters.items()})
@@ -37,7 +37,7 @@ class ReplayScenario(ExactlyOnceScenario):
 
     def look(self) -> None:
         super().look()
-        open = {self._ids[each.letter.id] for each in self.store.letters._table.queued("scenario", 0, 100)}
+        open = {self._ids[each.letter.id] for each in self.store.letters.table.queued("scenario", 0, 100)}
         for name in ("home", "staged"):
             for number in open.intersection(self.storages[name].visible) - self._delivered():
                 self.violations.append(f"{name} shows letter {number}, whose delivery is not committed (I4)")

@@ -12,9 +12,10 @@ from conduit_py.errors import ConduitError, StateFailed
 from conduit_py.exactly_once.checkpoint import decode_replays, encode_replays
 from conduit_py.spark.child.link import Answer, ChildLink, Fault, StoreCall, ToChild
 from conduit_py.store.dead_letter_store import DeadLetterStore
-from conduit_py.store.letter_table import LetterTable, QueuedLetter, SettledLetter, decode_letter, encode_letter
+from conduit_py.store.letter_codec import decode_stored_letter, encode_stored_letter
+from conduit_py.store.sql_letters import SqlLetters
 from conduit_py.store.store import Kind, Store, StoredEntry
-from conduit_py.store.stored_letter import StoredLetter
+from conduit_py.store.stored_letter import QueuedLetter, SettledLetter, StoredLetter
 from conduit_py.store.tables import Tables
 
 T = TypeVar("T")
@@ -105,11 +106,11 @@ class ChildLetters(DeadLetterStore):
             notice()
 
     async def store(self, letters: Sequence[DeadLetter]) -> None:
-        await self._ask("keep", [encode_letter(StoredLetter.of(letter)) for letter in letters])
+        await self._ask("keep", [encode_stored_letter(StoredLetter.of(letter)) for letter in letters])
 
     async def queued(self, pipeline: str, after: int, limit: int) -> list[QueuedLetter]:
         packed = await self._ask("queued", pipeline, after, limit)
-        return [QueuedLetter(turn, decode_letter(letter)) for turn, letter in packed]
+        return [QueuedLetter(turn, decode_stored_letter(letter)) for turn, letter in packed]
 
     async def settle(self, settled: Sequence[SettledLetter]) -> None:
         await self._ask("settle", encode_replays(settled))
@@ -120,10 +121,10 @@ class ChildLetters(DeadLetterStore):
     async def close(self) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def _look(self, work: Callable[[LetterTable], T]) -> T:
+    async def _look(self, work: Callable[[SqlLetters], T]) -> T:
         raise StateFailed("only a server looks through dead letters, not the process of a pipeline on Spark")
 
-    async def _change(self, work: Callable[[LetterTable], T]) -> T:
+    async def _change(self, work: Callable[[SqlLetters], T]) -> T:
         raise StateFailed("only a server changes dead letters, not the process of a pipeline on Spark")
 
 
@@ -204,10 +205,10 @@ async def _run_call(store: Store, name: str, arguments: tuple[Any, ...]) -> Any:
 
 async def _run_letters_call(box: DeadLetterStore, name: str, arguments: tuple[Any, ...]) -> Any:
     if name == "keep":
-        letters = list(map(decode_letter, *arguments))
+        letters = list(map(decode_stored_letter, *arguments))
         return await box._change(lambda table: table.store(letters))
     if name == "queued":
-        return [(turn, encode_letter(letter)) for turn, letter in await box.queued(*arguments)]
+        return [(turn, encode_stored_letter(letter)) for turn, letter in await box.queued(*arguments)]
     if name == "settle":
         return await box.settle(decode_replays(*arguments))
     return await box.retain(*arguments)

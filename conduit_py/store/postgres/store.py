@@ -1,25 +1,22 @@
 """PostgresStore: a store in PostgreSQL, which several servers may share."""
 
 import os
-import re
 import socket
-import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import psycopg
 import trio
 
 from conduit_py.errors import EnvironmentUnfit, RunElsewhere
 from conduit_py.store.dead_letter_store import DeadLetterStore
-from conduit_py.store.letter_table import LetterTable
 from conduit_py.store.postgres.pool import Connection, PostgresPool
 from conduit_py.store.postgres.schema import LOCK
-from conduit_py.store.postgres.tables import PostgresTables
+from conduit_py.store.postgres.tables import PostgresSession, PostgresTables
+from conduit_py.store.sql_letters import SqlLetters
 from conduit_py.store.store import Kind, Store, StoredEntry
-from conduit_py.store.tables import Tables
 
 T = TypeVar("T")
 
@@ -56,49 +53,30 @@ class PostgresStore(Store):
         async with RunLock(self._pool, pipeline):
             yield
 
-    async def transact(self, work: Callable[[Tables], T]) -> T:
-        return await self._pool.transact(lambda connection: work(PostgresTables(connection)))
+    async def transact(self, work: Callable[[PostgresTables], T]) -> T:
+        return await self._pool.transact(lambda connection: work(_tables(connection)))
 
-    async def look(self, work: Callable[[Tables], T]) -> T:
-        return await self._pool.transact(lambda connection: work(PostgresTables(connection)), durably=False)
+    async def look(self, work: Callable[[PostgresTables], T]) -> T:
+        return await self._pool.transact(lambda connection: work(_tables(connection)), durably=False)
 
     async def pipelines(self) -> list[str]:
-        rows = await self._rows("SELECT DISTINCT pipeline FROM entries ORDER BY pipeline")
-        return [pipeline for (pipeline,) in rows]
+        return await self.look(PostgresTables.pipelines)
 
     async def close(self) -> None:
         await self._pool.close()
 
     async def _load(self, pipeline: str, kind: Kind) -> list[tuple[str, bytes]]:
-        sql = "SELECT node, value FROM entries WHERE pipeline = %s AND kind = %s ORDER BY node"
-        return await self._rows(sql, pipeline, kind)
+        return await self.look(lambda tables: tables.entries(pipeline, kind))
 
     async def _save(self, rows: list[StoredEntry]) -> None:
-        def save(connection: Connection) -> None:
-            # In their order, so that two servers that save the same ones do not wait for each other.
-            columns = zip(*sorted(rows), strict=True)
-            connection.execute(_UPSERT, [list(column) for column in columns])
-
-        await self._pool.transact(save)
+        await self.transact(lambda tables: tables.save_entries(rows))
 
     async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
-        sql = "DELETE FROM entries WHERE pipeline = %s AND kind = %s AND node = coalesce(%s, node)"
-        await self._pool.transact(lambda connection: connection.execute(sql, [pipeline, kind, node]) and None)
-
-    async def _rows(self, sql: str, *parameters: str) -> list[Any]:
-        return await self._pool.transact(
-            lambda connection: connection.execute(sql, parameters).fetchall(), durably=False
-        )
+        await self.transact(lambda tables: tables.forget_entries(pipeline, kind, node))
 
 
-_UPSERT = (
-    "INSERT INTO entries (pipeline, kind, node, value)"
-    " SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::bytea[])"
-    " ON CONFLICT (pipeline, kind, node) DO UPDATE SET value = excluded.value"
-)
-
-
-R = TypeVar("R")
+def _tables(connection: Connection) -> PostgresTables:
+    return PostgresTables(PostgresSession(connection))
 
 
 class PostgresDeadLetterStore(DeadLetterStore):
@@ -115,53 +93,17 @@ class PostgresDeadLetterStore(DeadLetterStore):
         """Nothing to let go of: the connections are the store's."""
         await trio.lowlevel.cancel_shielded_checkpoint()
 
-    async def _look(self, work: Callable[[LetterTable], R]) -> R:
-        return await self._pool.transact(lambda connection: work(_Table(connection)), durably=False)
+    async def _look(self, work: Callable[[SqlLetters], T]) -> T:
+        return await self._pool.transact(lambda connection: work(_letters(connection)), durably=False)
 
-    async def _change(self, work: Callable[[LetterTable], R]) -> R:
-        return await self._pool.transact(lambda connection: work(_Table(connection)))
-
-
-class _Table(LetterTable):
-    """The table for one transaction. Turns are counted in the database, for all servers."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = cast(sqlite3.Connection, _Translator(connection))
-
-    @property
-    def _turn(self) -> int:
-        turn: int = self._one("SELECT turn FROM turns FOR UPDATE")
-        return turn
-
-    @_turn.setter
-    def _turn(self, turn: int) -> None:
-        self._connection.execute("UPDATE turns SET turn = ?", (turn,))
+    async def _change(self, work: Callable[[SqlLetters], T]) -> T:
+        return await self._pool.transact(lambda connection: work(_letters(connection)))
 
 
-class _Translator:
-    """A connection that takes the statements of LetterTable, which are written for SQLite."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def execute(self, sql: str, values: Sequence[object] | Mapping[str, object] = ()) -> Any:
-        for theirs, ours in _WORDS:
-            sql = sql.replace(theirs, ours)
-        sql = re.sub(r"(?<!:):(\w+)", r"%(\1)s", sql).replace("?", "%s")
-        if isinstance(values, Mapping):
-            # Text in PostgreSQL has no zero byte; what is shown in its place is in the letter as it was.
-            values = {name: v.replace("\0", "␀") if isinstance(v, str) else v for name, v in values.items()}
-        return self._connection.execute(sql, values)
-
-
-_WORDS = (
-    ("(SELECT value FROM json_each(?))", "(SELECT json_array_elements_text(?::json))"),
-    ("FROM json_each(nodes)", "FROM json_array_elements_text(nodes::json) AS each (value)"),
-    ("instr(", "strpos("),
-    ("sum(bytes)", "sum(bytes)::bigint"),
-    ("WHERE 1", "WHERE TRUE"),
-    ("LIMIT -1 OFFSET", "OFFSET"),
-)
+def _letters(connection: Connection) -> SqlLetters:
+    session = PostgresSession(connection)
+    # Turns are counted in the database, for all servers.
+    return SqlLetters(session, lambda: int(session.value("UPDATE turns SET turn = turn + 1 RETURNING turn")))
 
 
 class RunLock:

@@ -63,10 +63,6 @@ class GroupCommitter:
     async def save(self, rows: list[StoredEntry]) -> None:
         await self._ask(_Request("save", rows=rows))
 
-    async def change(self, sql: str, *parameters: object) -> None:
-        """Run one statement that writes, in its turn among the saves."""
-        await self._ask(_Request("change", statement=(sql, parameters)))
-
     async def transact(self, work: Work) -> Any:
         """Run `work` in its turn among the writes; returns what it did, once that is durable."""
         return await self._ask(_Request("work", work=work))
@@ -74,10 +70,6 @@ class GroupCommitter:
     async def look(self, work: Work) -> Any:
         """Run `work`, which only reads, on what is committed."""
         return await self._ask(_Request("look", work=work))
-
-    async def read(self, sql: str, *parameters: object) -> list[Any]:
-        rows: list[Any] = await self._ask(_Request("read", statement=(sql, parameters)))
-        return rows
 
     async def close(self) -> None:
         """Finish what was asked for, then close the database, cancelled or not."""
@@ -124,13 +116,14 @@ class GroupCommitter:
         return [first, *(self._requests.get_nowait() for _ in range(self._requests.qsize()))]
 
     def _carry_out(self, group: "list[_Request]") -> None:
-        writes = [request for request in group if request.what in ("save", "change", "work")]
+        writes = [request for request in group if request.what in ("save", "work")]
         if writes:
             self._commit(writes)
         # After the commit, whatever the order of asking: a read must not see what may yet be rolled back.
         for request in group:
-            if request.what in ("read", "look"):
-                request.answer = self._read(request)
+            if request.what == "look":
+                assert request.work is not None
+                request.answer = self._read(request.work)
             elif request.what == "close":
                 request.answer = outcome.capture(self._database.close)
 
@@ -211,13 +204,9 @@ class GroupCommitter:
         except sqlite3.Error as failed:
             self._broken = failed
 
-    def _read(self, request: "_Request") -> outcome.Outcome[Any]:
-        connection = self._database.connection
+    def _read(self, work: Work) -> outcome.Outcome[Any]:
         try:
-            if request.work is not None:
-                return outcome.Value(request.work(connection))
-            assert request.statement is not None
-            return outcome.Value(connection.execute(*request.statement).fetchall())
+            return outcome.Value(work(self._database.connection))
         except Exception as error:
             failure = StateFailed(f"{self._database.file} could not be read: {describe(error)}")
             failure.__cause__ = error
@@ -244,19 +233,17 @@ class GroupCommitter:
 class _Request:
     """What a task waits for. `task` is None once it has left."""
 
-    __slots__ = ("answer", "rows", "statement", "task", "what", "work")
+    __slots__ = ("answer", "rows", "task", "what", "work")
 
     def __init__(
         self,
-        what: Literal["save", "change", "work", "read", "look", "close"],
+        what: Literal["save", "work", "look", "close"],
         *,
         rows: Sequence[StoredEntry] = (),
-        statement: Statement | None = None,
         work: Work | None = None,
     ) -> None:
         self.what = what
         self.rows = rows
-        self.statement = statement
         self.work = work
         self.task: trio.lowlevel.Task | None = None
         self.answer: outcome.Outcome[Any]
@@ -283,7 +270,7 @@ def _steps(writes: list[_Request]) -> Iterator[Statement | _Request]:
         if request.what != "save":
             yield from _upserts(rows)
             rows = []
-            yield request if request.statement is None else request.statement
+            yield request
     yield from _upserts(rows)
 
 

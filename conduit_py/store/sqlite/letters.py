@@ -1,5 +1,6 @@
 """SqliteDeadLetterStore: dead letters in the file `letters.db` of a state directory, beside the state database."""
 
+import itertools
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -11,10 +12,41 @@ import trio
 from conduit_py.crash_point import reach
 from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
 from conduit_py.store.dead_letter_store import DeadLetterStore
-from conduit_py.store.letter_table import FORMAT, LetterTable
-from conduit_py.store.sqlite.database import open_file, reopen_from_copy, survive_forks
+from conduit_py.store.sql_letters import SqlLetters
+from conduit_py.store.sqlite.database import APPLICATION_ID, FileFormat, open_file, reopen_from_copy, survive_forks
+from conduit_py.store.sqlite.tables import SqliteSession
 
 T = TypeVar("T")
+
+
+FORMAT = FileFormat(
+    """
+CREATE TABLE letters (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    pipeline TEXT NOT NULL,
+    source TEXT NOT NULL,
+    nodes TEXT NOT NULL,
+    node TEXT NOT NULL,
+    error TEXT NOT NULL,
+    cause TEXT NOT NULL,
+    state TEXT NOT NULL,
+    queued_for TEXT NOT NULL,
+    turn INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    edited INTEGER NOT NULL,
+    first_at REAL NOT NULL,
+    last_at REAL NOT NULL,
+    bytes INTEGER NOT NULL,
+    letter BLOB NOT NULL
+);
+CREATE INDEX letters_by_pipeline ON letters (pipeline, state, turn, bytes);
+CREATE INDEX letters_by_cause ON letters (pipeline, node, cause, last_at)
+""",
+    APPLICATION_ID,
+    1,
+    "the dead letters are lost then",
+)
 
 
 class SqliteDeadLetterStore(DeadLetterStore):
@@ -32,10 +64,10 @@ class SqliteDeadLetterStore(DeadLetterStore):
         with trio.CancelScope(shield=True):
             await self._in_thread(self._drawer.close)
 
-    async def _look(self, work: Callable[[LetterTable], T]) -> T:
+    async def _look(self, work: Callable[[SqlLetters], T]) -> T:
         return await self._in_thread(self._drawer.look, work)
 
-    async def _change(self, work: Callable[[LetterTable], T]) -> T:
+    async def _change(self, work: Callable[[SqlLetters], T]) -> T:
         return await self._in_thread(self._drawer.change, work)
 
     async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
@@ -53,15 +85,15 @@ class _Drawer:
         self._broken: BaseException | None = None
         self._closed = False
 
-    def look(self, work: Callable[[LetterTable], T]) -> T:
+    def look(self, work: Callable[[SqlLetters], T]) -> T:
         with self._lock:
             opened = self._open(create=False)
             try:
-                return work(opened.table if opened is not None else _empty())
+                return work(opened.letters if opened is not None else letters_in_memory()[1])
             except (sqlite3.Error, ValueError) as error:
                 raise StateFailed(f"{self._file} could not be read: {describe(error)}") from error
 
-    def change(self, work: Callable[[LetterTable], T]) -> T:
+    def change(self, work: Callable[[SqlLetters], T]) -> T:
         with self._lock:
             if self._broken is not None:
                 self._renew(self._broken)
@@ -95,11 +127,11 @@ class _Drawer:
             self._opened = _Opened(open_file(self._file, FORMAT))
         return self._opened
 
-    def _transact(self, opened: "_Opened", work: Callable[[LetterTable], T]) -> T:
+    def _transact(self, opened: "_Opened", work: Callable[[SqlLetters], T]) -> T:
         connection = opened.connection
         try:
             connection.execute("BEGIN IMMEDIATE")
-            result = work(opened.table)
+            result = work(opened.letters)
             reach("letters.before_commit")
             connection.execute("COMMIT")
             reach("letters.after_commit")
@@ -126,11 +158,20 @@ _NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
 class _Opened:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
-        self.table = LetterTable(connection)
+        self.letters = letters_on(connection)
         survive_forks(self)
 
 
-def _empty() -> LetterTable:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
+def letters_on(connection: sqlite3.Connection) -> SqlLetters:
+    """The letters on a connection that is used for all changes: turns are counted here."""
+    session = SqliteSession(connection)
+    last = session.value("SELECT coalesce(max(turn), 0) FROM letters")
+    return SqlLetters(session, itertools.count(last + 1).__next__)
+
+
+def letters_in_memory() -> tuple[sqlite3.Connection, SqlLetters]:
+    """No letters, in a database of their own that lasts as long as the connection."""
+    # It may be used in several threads, one after the other.
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     connection.executescript(FORMAT.schema)
-    return LetterTable(connection)
+    return connection, letters_on(connection)

@@ -1,5 +1,6 @@
 """SqliteStore: the default store, one SQLite file in a directory that one process owns."""
 
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,8 @@ import trio
 from conduit_py.store.sqlite.database import StateDatabase
 from conduit_py.store.sqlite.group_commit import GroupCommitter
 from conduit_py.store.sqlite.letters import SqliteDeadLetterStore
-from conduit_py.store.sqlite.tables import SqliteTables
+from conduit_py.store.sqlite.tables import SqliteSession, SqliteTables
 from conduit_py.store.store import Kind, Store, StoredEntry
-from conduit_py.store.tables import Tables
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class SqliteStore(Store):
     """
 
     def __init__(self, database: StateDatabase, clock: Callable[[], float] = time.time) -> None:
-        self._writer = GroupCommitter(database)
+        self._committer = GroupCommitter(database)
         self._clock = clock
         self.letters = SqliteDeadLetterStore(database.file.parent)
 
@@ -42,32 +42,32 @@ class SqliteStore(Store):
     @property
     def commits(self) -> int:
         """How many transactions became durable since the store was opened."""
-        return self._writer.commits
+        return self._committer.commits
 
-    async def transact(self, work: Callable[[Tables], T]) -> T:
-        result: T = await self._writer.transact(lambda connection: work(SqliteTables(connection, self._clock)))
+    async def transact(self, work: Callable[[SqliteTables], T]) -> T:
+        result: T = await self._committer.transact(lambda connection: work(self._tables(connection)))
         return result
 
-    async def look(self, work: Callable[[Tables], T]) -> T:
-        result: T = await self._writer.look(lambda connection: work(SqliteTables(connection, self._clock)))
+    async def look(self, work: Callable[[SqliteTables], T]) -> T:
+        result: T = await self._committer.look(lambda connection: work(self._tables(connection)))
         return result
 
     async def pipelines(self) -> list[str]:
-        rows = await self._writer.read("SELECT DISTINCT pipeline FROM entries ORDER BY pipeline")
-        return [pipeline for (pipeline,) in rows]
+        return await self.look(SqliteTables.pipelines)
 
     async def close(self) -> None:
         await self.letters.close()
         # Last, for it holds the lock of the directory.
-        await self._writer.close()
+        await self._committer.close()
 
     async def _load(self, pipeline: str, kind: Kind) -> list[tuple[str, bytes]]:
-        sql = "SELECT node, value FROM entries WHERE pipeline = ? AND kind = ? ORDER BY node"
-        return await self._writer.read(sql, pipeline, kind)
+        return await self.look(lambda tables: tables.entries(pipeline, kind))
 
     async def _save(self, rows: list[StoredEntry]) -> None:
-        await self._writer.save(rows)
+        await self._committer.save(rows)
 
     async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
-        sql = "DELETE FROM entries WHERE pipeline = ? AND kind = ? AND node = coalesce(?, node)"
-        await self._writer.change(sql, pipeline, kind, node)
+        await self.transact(lambda tables: tables.forget_entries(pipeline, kind, node))
+
+    def _tables(self, connection: sqlite3.Connection) -> SqliteTables:
+        return SqliteTables(SqliteSession(connection, self._clock))

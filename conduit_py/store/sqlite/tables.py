@@ -1,11 +1,13 @@
-"""SqliteTables: the tables of a store in the state database."""
+"""SqliteSession and SqliteTables: the dialect of SQLite, and its statements about many rows at once."""
 
 import sqlite3
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from conduit_py.store.claim import Intent
+from conduit_py.store.dialect import Dialect, SqlSession
 from conduit_py.store.sql_tables import SqlTables
 
 _VARIABLES_MAX = 960
@@ -13,33 +15,49 @@ _VARIABLES_MAX = 960
 T = TypeVar("T")
 
 
-class SqliteTables(SqlTables):
-    """Many rows go into one statement: each call gives the interpreter away, and a busy thread gives it back late."""
+SQLITE = Dialect(
+    placeholder="?",
+    lock_rows="",  # One transaction runs at a time.
+    text_position="instr",
+    json_array="json_each({})",
+    no_limit="-1",
+    allows_nul=True,
+)
 
-    def __init__(self, connection: sqlite3.Connection, clock: Callable[[], float]) -> None:
-        self._connection = connection
+
+class SqliteSession(SqlSession):
+    """A transaction on a SQLite file, which one process has to itself: its clock is the time."""
+
+    dialect = SQLITE
+
+    def __init__(self, connection: sqlite3.Connection, clock: Callable[[], float] = time.time) -> None:
+        self.connection = connection
         self._clock = clock
 
     def now(self) -> float:
         return self._clock()
 
     def run(self, sql: str, *parameters: object) -> int:
-        return self._connection.execute(sql, parameters).rowcount
+        return self.connection.execute(sql, parameters).rowcount
 
     def rows(self, sql: str, *parameters: object) -> list[Any]:
-        return self._connection.execute(sql, parameters).fetchall()
+        return self.connection.execute(sql, parameters).fetchall()
+
+
+class SqliteTables(SqlTables):
+    """Many rows go into one statement: each call gives the interpreter away, and a busy thread gives it back late."""
 
     def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
         known: set[bytes] = set()
         for chunk in _chunks(keys, _VARIABLES_MAX):
-            known.update(key for (key,) in self.rows(_known(len(chunk)), scope, *chunk))
+            known.update(key for (key,) in self.sql.rows(_known(len(chunk)), scope, *chunk))
         return known
 
     def record(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
         # In their order, so that neighbours in the index are written together.
         for chunk in _chunks(sorted(keys), _VARIABLES_MAX):
             try:
-                self.run(_record(len(chunk)), scope, self.now(), *chunk)
+                self.sql.run(_record(len(chunk)), scope, self.sql.now(), *chunk)
             except sqlite3.IntegrityError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_CONSTRAINT_UNIQUE:
                     raise
@@ -53,33 +71,35 @@ class SqliteTables(SqlTables):
         return repeated
 
     def forget(self, scope: str, age_seconds: float, limit: int) -> int:
-        before = self.now() - age_seconds
+        before = self.sql.now() - age_seconds
         # Rows lie in the order of their times, but for a clock that was put back: the end is found without
         # an index, and every row is looked at all the same.
         old = "SELECT number FROM seen WHERE number <= ? AND scope = ? AND at < ? ORDER BY number LIMIT ?"
-        return self.run(f"DELETE FROM seen WHERE number IN ({old})", self._last(before), scope, before, limit)
+        return self.sql.run(f"DELETE FROM seen WHERE number IN ({old})", self._last(before), scope, before, limit)
 
     def _last(self, before: float) -> int:
         """A number up to which rows are older than that, and after which they are not."""
-        [(low, high)] = self.rows("SELECT coalesce(min(number), 0), coalesce(max(number), 0) FROM seen")
+        [(low, high)] = self.sql.rows("SELECT coalesce(min(number), 0), coalesce(max(number), 0) FROM seen")
         while low < high:
             middle = (low + high) // 2
-            [(number, at)] = self.rows("SELECT number, at FROM seen WHERE number > ? ORDER BY number LIMIT 1", middle)
+            [(number, at)] = self.sql.rows(
+                "SELECT number, at FROM seen WHERE number > ? ORDER BY number LIMIT 1", middle
+            )
             low, high = (number, high) if at < before else (low, middle)
         return int(high)
 
     def put(self, owner: str, values: Sequence[tuple[bytes, bytes]]) -> None:
         for chunk in _chunks(values, _VARIABLES_MAX // 2):
-            self.run(_put(len(chunk)), owner, *(part for row in chunk for part in row))
+            self.sql.run(_put(len(chunk)), owner, *(part for row in chunk for part in row))
 
     def delete(self, owner: str, keys: Sequence[bytes]) -> None:
         for chunk in _chunks(keys, _VARIABLES_MAX):
-            self.run(f"DELETE FROM owned WHERE owner = ? AND key IN ({_marks(len(chunk))})", owner, *chunk)
+            self.sql.run(f"DELETE FROM owned WHERE owner = ? AND key IN ({_marks(len(chunk))})", owner, *chunk)
 
     def add_intents(self, owner: str, intents: Sequence[Intent]) -> None:
         for chunk in _chunks(intents, _VARIABLES_MAX // 3):
             parts = (part for intent in chunk for part in (intent.target, intent.key, intent.body))
-            self.run(_add(len(chunk)), owner, *parts)
+            self.sql.run(_add(len(chunk)), owner, *parts)
 
 
 def _chunks(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -1,89 +1,151 @@
-"""OwnedThread: the one thread in which a node's blocking calls run."""
+"""OwnedThread and GroupThread: the one bridge between tasks of trio and a thread that does blocking work for them."""
 
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import outcome
 import trio
 
 T = TypeVar("T")
+R = TypeVar("R", bound="Request")
+
+
+class Request:
+    """What a task asks of a thread. The thread sets `answer`; `task` is None once the task was cancelled."""
+
+    __slots__ = ("answer", "task", "token")
+
+    def __init__(self) -> None:
+        self.task: trio.lowlevel.Task | None = None
+        self.token: trio.lowlevel.TrioToken
+        self.answer: outcome.Outcome[Any]
+
+
+class GroupThread(Generic[R]):
+    """Carries out requests in one thread, in the order in which they were made, all that wait as one group.
+
+    `carry_out` runs in the thread and sets the answer of each request of a group; one whose task is None may go
+    without. A caller that is cancelled leaves at once; its request is carried out all the same.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        carry_out: Callable[[list[R]], None],
+        *,
+        one_by_one: bool = False,
+        delivering: Callable[[], None] | None = None,
+        run_ended: Callable[[], None] | None = None,
+    ) -> None:
+        """`delivering` is called by trio before the answers of a group are given out.
+
+        `run_ended` is called in the thread when the run of trio ended before answers could be given out.
+        """
+        self._carry_out = carry_out
+        self._one_by_one = one_by_one
+        self._delivering = delivering
+        self._run_ended = run_ended
+        self._requests: queue.SimpleQueue[R | None] = queue.SimpleQueue()
+        # A daemon, so that a call that never returns cannot keep the process from ending.
+        self._thread = threading.Thread(target=self._work, name=f"conduit-{name}", daemon=True)
+        self._thread.start()
+
+    async def ask(self, request: R) -> Any:
+        """Give a request its place in the queue at once, then wait for its answer."""
+        request.task = trio.lowlevel.current_task()
+        request.token = trio.lowlevel.current_trio_token()
+        self._requests.put(request)
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            request.task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        return await trio.lowlevel.wait_task_rescheduled(leave)
+
+    def close(self) -> None:
+        """End the thread after the requests already made."""
+        self._requests.put(None)
+
+    async def join(self) -> None:
+        """Wait until the closed thread has ended, and with it the last request."""
+        if self._thread.is_alive():
+            # A limiter of its own: those who wait for stuck calls must not be in each other's way.
+            await trio.to_thread.run_sync(self._thread.join, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
+
+    # Everything below runs in the thread, or is called by it.
+
+    def _work(self) -> None:
+        closed = False
+        while not closed:
+            requests = [self._requests.get()]
+            if not self._one_by_one:
+                # Counted after the first has come: those that were made with it are of its group.
+                requests += [self._requests.get() for _ in range(self._requests.qsize())]
+            closed = None in requests
+            if group := [request for request in requests if request is not None]:
+                self._carry_out(group)
+                self._answer(group)
+
+    def _answer(self, group: list[R]) -> None:
+        try:
+            group[0].token.run_sync_soon(self._deliver, group)
+        except trio.RunFinishedError:
+            if self._run_ended is not None:
+                self._run_ended()
+
+    def _deliver(self, group: list[R]) -> None:
+        if self._delivering is not None:
+            self._delivering()
+        for request in group:
+            if request.task is not None:
+                trio.lowlevel.reschedule(request.task, request.answer)
 
 
 class OwnedThread:
     """Runs calls one after another in a thread of its own, so that what a connector opens there stays there.
 
-    A caller that is cancelled leaves at once; the call itself cannot be interrupted, so its result is
-    dropped when it comes, and later calls wait behind it. One that has not begun by then never does,
-    unless it is `final`: what was opened is released, be it late. The thread is a daemon: a call that
-    never returns does not keep the process alive.
+    A caller that is cancelled leaves at once. The call itself cannot be interrupted: its result is dropped when
+    it comes, and later calls wait behind it. A call that has not begun when its caller is cancelled never begins,
+    unless it is `final`: what was opened is released, however late.
     """
 
     def __init__(self, name: str) -> None:
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._working = False
-        self._thread = threading.Thread(target=self._work, name=f"conduit-{name}", daemon=True)
-        self._thread.start()
+        self._thread: GroupThread[_Call] = GroupThread(name, self._run, one_by_one=True)
 
     async def run(self, call: Callable[..., T], *args: Any, final: bool = False) -> T:
         await trio.lowlevel.checkpoint_if_cancelled()
-        job = _Job(call, args, trio.lowlevel.current_task(), trio.lowlevel.current_trio_token(), final)
-        self._jobs.put(job)
-
-        def leave(_: object) -> trio.lowlevel.Abort:
-            job.abandoned = True
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        result: T = await trio.lowlevel.wait_task_rescheduled(leave)
+        result: T = await self._thread.ask(_Call(call, args, final))
         return result
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way, be it that nobody waits for it any more."""
+        """True while a call is running in the thread, even if its caller was cancelled."""
         return self._working
 
     def close(self) -> None:
         """End the thread after the calls already given to it."""
-        self._jobs.put(None)
+        self._thread.close()
 
     async def join(self) -> None:
         """Wait until the closed thread has ended, and with it the last call."""
-        if self._thread.is_alive():
-            # A limiter of its own: those who wait for stuck calls must not be in each other's way.
-            await trio.to_thread.run_sync(self._thread.join, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
+        await self._thread.join()
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            if job.abandoned and not job.final:
-                continue
+    def _run(self, calls: "list[_Call]") -> None:
+        (call,) = calls
+        if call.task is not None or call.final:
             self._working = True
-            result = outcome.capture(job.call, *job.args)
+            call.answer = outcome.capture(call.call, *call.args)
             self._working = False
-            # Nobody waits any more when the event loop has ended, but what comes behind may be final.
-            with suppress(trio.RunFinishedError):
-                job.token.run_sync_soon(job.deliver, result)
 
 
-class _Job:
-    __slots__ = ("abandoned", "args", "call", "final", "task", "token")
+class _Call(Request):
+    __slots__ = ("args", "call", "final")
 
-    def __init__(
-        self,
-        call: Callable[..., Any],
-        args: tuple[Any, ...],
-        task: trio.lowlevel.Task,
-        token: trio.lowlevel.TrioToken,
-        final: bool,
-    ) -> None:
+    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], final: bool) -> None:
+        super().__init__()
         self.call = call
         self.args = args
-        self.task = task
-        self.token = token
         self.final = final
-        self.abandoned = False
-
-    def deliver(self, result: outcome.Outcome[Any]) -> None:
-        if not self.abandoned:
-            trio.lowlevel.reschedule(self.task, result)

@@ -8,6 +8,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
+from conduit_py.spark.part import Part, carry
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,6 @@ from conduit_py.journal.body import decode_bodies, decode_body, encode_body
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.record_codec import decode_record, decode_records, encode_record
 from conduit_py.spark import outcome
-from conduit_py.spark.part import Part, carry
 
 ZONES = st.sampled_from([ZoneInfo(name) for name in ("Europe/Berlin", "America/St_Johns", "Asia/Kathmandu", "UTC")])
 OFFSETS = st.timedeltas(timedelta(hours=-23, minutes=-59), timedelta(hours=23, minutes=59)).map(timezone)

@@ -1,10 +1,7 @@
 """Journal: a log for trio: appends of concurrent tasks share a write and an fsync, tailers wait for more."""
 
 import math
-import queue
-import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
 from copy import copy
 from functools import partial
 from itertools import islice
@@ -22,6 +19,7 @@ from conduit_py.journal.log import Append, BatchReader, Commit, Log
 from conduit_py.journal.memory_log import MemoryLog
 from conduit_py.journal.message_id import NO_ID, MessageUuid
 from conduit_py.journal.registers import Labels, Selector
+from conduit_py.owned_thread import GroupThread, Request
 
 Stamp: TypeAlias = Callable[[int], MessageUuid]
 """Called with the number of bodies when the append has its place: the id of the first. See Publisher."""
@@ -44,7 +42,7 @@ class Journal:
         self.name = log.name
         self.groups = 0
         """How many writes the appends took."""
-        self._thread: _Thread | None = None
+        self._thread: GroupThread[_Request] | None = None
         self._closed = False
         self._appended = trio.Event()
 
@@ -79,7 +77,7 @@ class Journal:
             self._wake()
             await trio.lowlevel.cancel_shielded_checkpoint()
         else:
-            answer = await self._writer().append(append)
+            answer = await self._append_thread().ask(_Request(append))
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -130,7 +128,8 @@ class Journal:
             self._closed = True
             with trio.CancelScope(shield=True):
                 if self._thread is not None:
-                    await self._thread.end()
+                    self._thread.close()
+                    await self._thread.join()
                 self.log.close()
         await trio.lowlevel.checkpoint()
 
@@ -149,65 +148,22 @@ class Journal:
             return call(*args)
         return await trio.to_thread.run_sync(call, *args)
 
-    def _writer(self) -> "_Thread":
+    def _append_thread(self) -> "GroupThread[_Request]":
         if self._thread is None:
-            self._thread = _Thread(self)
+            self._thread = GroupThread(f"journal-{self.name}", self._append_group, delivering=self._wake)
         return self._thread
+
+    def _append_group(self, requests: "list[_Request]") -> None:
+        """Group commit, in the thread: the appends that wait when it comes round share one write and one fsync."""
+        answers = outcome.capture(self.log.append_all, [request.append for request in requests])
+        for index, request in enumerate(requests):
+            request.answer = _share(answers, index)
 
     def _wake(self) -> None:
         """Have tailers in this process look at once."""
         self.groups += 1
         self._appended.set()
         self._appended = trio.Event()
-
-
-class _Thread:
-    """Group commit: the appends that wait when the thread comes round share one write and one fsync."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._token = trio.lowlevel.current_trio_token()
-        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        self._ended = trio.Event()
-        # A daemon, so that a disk that never answers cannot keep the process from ending.
-        threading.Thread(target=self._work, name=f"conduit-journal-{journal.name}", daemon=True).start()
-
-    async def append(self, append: Append) -> Any:
-        request = _Request(append, trio.lowlevel.current_task())
-        self._requests.put(request)
-
-        def leave(_: object) -> trio.lowlevel.Abort:
-            request.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        return await trio.lowlevel.wait_task_rescheduled(leave)
-
-    async def end(self) -> None:
-        self._requests.put(None)
-        await self._ended.wait()
-
-    # Everything below runs in the thread, or is called by it.
-
-    def _work(self) -> None:
-        ending = False
-        while not ending:
-            group = [self._requests.get(), *(self._requests.get_nowait() for _ in range(self._requests.qsize()))]
-            ending = None in group
-            requests = [request for request in group if request is not None]
-            if requests:
-                answers = outcome.capture(self._journal.log.append_all, [request.append for request in requests])
-                self._soon(partial(self._deliver, requests, answers))
-        self._soon(self._ended.set)
-
-    def _soon(self, call: Callable[[], object]) -> None:
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(call)
-
-    def _deliver(self, requests: "list[_Request]", answers: "outcome.Outcome[list[Any]]") -> None:
-        self._journal._wake()
-        for index, request in enumerate(requests):
-            if request.task is not None:
-                trio.lowlevel.reschedule(request.task, _share(answers, index))
 
 
 def _share(answers: "outcome.Outcome[list[Any]]", index: int) -> "outcome.Outcome[Any]":
@@ -220,9 +176,9 @@ def _share(answers: "outcome.Outcome[list[Any]]", index: int) -> "outcome.Outcom
     return outcome.Error(error)
 
 
-class _Request:
-    __slots__ = ("append", "task")
+class _Request(Request):
+    __slots__ = ("append",)
 
-    def __init__(self, append: Append, task: trio.lowlevel.Task) -> None:
+    def __init__(self, append: Append) -> None:
+        super().__init__()
         self.append = append
-        self.task: trio.lowlevel.Task | None = task

@@ -1,9 +1,7 @@
 """GroupCommitter: the one thread that owns the state database, and commits for everyone who waits at once."""
 
 import logging
-import queue
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -14,6 +12,7 @@ import trio
 
 from conduit_py import crash_point
 from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
+from conduit_py.owned_thread import GroupThread, Request
 from conduit_py.store.sqlite.database import StateDatabase
 from conduit_py.store.store import StoredEntry
 
@@ -50,15 +49,11 @@ class GroupCommitter:
     def __init__(self, database: StateDatabase) -> None:
         self.commits = 0
         self._database = database
-        self._token = trio.lowlevel.current_trio_token()
-        self._requests: queue.SimpleQueue[_Request] = queue.SimpleQueue()
         self._broken: BaseException | None = None
         self._renew_at = 0.0
         self._closing = False
         self._closed = trio.Event()
-        # A daemon, so that a disk that never answers cannot keep the process from ending.
-        self._thread = threading.Thread(target=self._work, name="conduit-store", daemon=True)
-        self._thread.start()
+        self._thread = GroupThread("store", self._carry_out, run_ended=self._abandon)
 
     async def save(self, rows: list[StoredEntry]) -> None:
         await self._ask(_Request("save", rows=rows))
@@ -76,7 +71,8 @@ class GroupCommitter:
         with trio.CancelScope(shield=True):
             if not self._closing:
                 self._closing = True
-                await self._wait_for(_Request("close"))
+                await self._thread.ask(_Request("close"))
+                self._thread.close()
                 self._closed.set()
             await self._closed.wait()
 
@@ -84,36 +80,14 @@ class GroupCommitter:
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing:
             raise StateFailed(f"{self._database.file} is closed")
-        return await self._wait_for(request)
-
-    async def _wait_for(self, request: "_Request") -> Any:
-        request.task = trio.lowlevel.current_task()
-        self._requests.put(request)
-
-        def leave(_: object) -> trio.lowlevel.Abort:
-            request.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        return await trio.lowlevel.wait_task_rescheduled(leave)
+        return await self._thread.ask(request)
 
     # Everything below runs in the thread.
 
-    def _work(self) -> None:
-        closing = False
-        while not closing:
-            group = self._next_group()
-            closing = group[-1].what == "close"
-            self._carry_out(group)
-            try:
-                self._token.run_sync_soon(_deliver, group)
-            except trio.RunFinishedError:
-                break
-        if not closing:
-            self._database.close()
-
-    def _next_group(self) -> "list[_Request]":
-        first = self._requests.get()
-        return [first, *(self._requests.get_nowait() for _ in range(self._requests.qsize()))]
+    def _abandon(self) -> None:
+        """The run that used the store ended without closing it."""
+        self._database.close()
+        self._thread.close()
 
     def _carry_out(self, group: "list[_Request]") -> None:
         writes = [request for request in group if request.what in ("save", "work")]
@@ -230,10 +204,8 @@ class GroupCommitter:
         return failure
 
 
-class _Request:
-    """What a task waits for. `task` is None once it has left."""
-
-    __slots__ = ("answer", "rows", "task", "what", "work")
+class _Request(Request):
+    __slots__ = ("rows", "what", "work")
 
     def __init__(
         self,
@@ -242,24 +214,16 @@ class _Request:
         rows: Sequence[StoredEntry] = (),
         work: Work | None = None,
     ) -> None:
+        super().__init__()
         self.what = what
         self.rows = rows
         self.work = work
-        self.task: trio.lowlevel.Task | None = None
-        self.answer: outcome.Outcome[Any]
 
 
 _CHECK_DISK = "check the disk; once it takes writes again, so does conduit-py"
 _OWN_FAULT = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError, sqlite3.ProgrammingError)
 """What a piece of work brings upon itself; the database and the disk are sound."""
 _NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
-
-
-def _deliver(group: list[_Request]) -> None:
-    """Wake those who still wait; runs in the trio thread, once per group."""
-    for request in group:
-        if request.task is not None:
-            trio.lowlevel.reschedule(request.task, request.answer)
 
 
 def _steps(writes: list[_Request]) -> Iterator[Statement | _Request]:

@@ -8,7 +8,6 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from conduit_py.spark.part import Part, carry
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +15,9 @@ from conduit_py.errors import RecordRefused
 from conduit_py.journal.body import decode_bodies, decode_body, encode_body
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.record_codec import decode_record, decode_records, encode_record
-from conduit_py.spark import outcome
+from conduit_py.spark.datasource.task_output import pack_output
+from conduit_py.spark.engine import outcome
+from conduit_py.spark.engine.task import TaskInput, carry_records
 
 ZONES = st.sampled_from([ZoneInfo(name) for name in ("Europe/Berlin", "America/St_Johns", "Asia/Kathmandu", "UTC")])
 OFFSETS = st.timedeltas(timedelta(hours=-23, minutes=-59), timedelta(hours=23, minutes=59)).map(timezone)
@@ -75,17 +76,22 @@ def through_journal(record: Record) -> Record:
 
 
 def through_spark_outcome(record: Record) -> Record:
-    (delivery,) = outcome.deliveries_of(outcome.outcome([outcome.Delivery([0], encode_record(record))], []))
+    (delivery,) = outcome.deliveries_of(outcome.outcome([outcome.DeliveredRecord([0], encode_record(record))], []))
     return decode_record(delivery.record)
 
 
-def through_spark_part(record: Record) -> Record:
-    carried = Part.decode(Part("s", carried=carry([record], {})).encode()).carried
+def through_spark_task_input(record: Record) -> Record:
+    carried = TaskInput.decode(TaskInput("s", carried=carry_records([record], {})).encode()).carried
     assert carried is not None
     return decode_record(carried.records[0])
 
 
-WAYS = [through_store, through_journal, through_spark_outcome, through_spark_part]
+def through_spark_task_output(record: Record) -> Record:
+    [[decoded]] = pack_output([record], 0, "", None).records()
+    return decoded
+
+
+WAYS = [through_store, through_journal, through_spark_outcome, through_spark_task_input, through_spark_task_output]
 
 
 def spelled(value: Any) -> Any:

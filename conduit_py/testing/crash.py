@@ -31,7 +31,7 @@ class CrashReport:
     """What a command went through before it was done, and what its last run printed."""
 
     kills: Counter[str]
-    """How often it was killed: by killpoint, and AT_RANDOM."""
+    """How often it was killed: by crash point, and AT_RANDOM."""
     runs: int
     seconds: float
     output: str
@@ -74,7 +74,7 @@ def run_with_kills(
 
 @dataclass(frozen=True)
 class _Moment:
-    """When a run is killed: the nth time it reaches a killpoint, after a delay (AT_RANDOM), or never (None)."""
+    """When a run is killed: the nth time it reaches a crash point, after a delay (AT_RANDOM), or never (None)."""
 
     point: str | None
     nth: int

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 SCRIPT = """
-from conduit_py import killpoint
+from conduit_py import crash_point
 for step in range(4):
-    killpoint.reach("one")
+    crash_point.reach("one")
     print(f"one {step}", flush=True)
-    killpoint.reach("two")
+    crash_point.reach("two")
 """
 
 

@@ -70,9 +70,10 @@ def through_store(record: Record) -> Record:
 
 
 def through_journal(record: Record) -> Record:
-    (decoded,) = decode_bodies([encode_body(record)], [record.position]) or ()
-    assert spelled(decode_body(encode_body(record), record.position)) == spelled(decoded)
-    return decoded
+    decoded = decode_bodies([encode_body(record)], [record.position])
+    assert decoded is not None
+    assert spelled(decode_body(encode_body(record), record.position)) == spelled(decoded[0])
+    return decoded[0]
 
 
 def through_spark_outcome(record: Record) -> Record:

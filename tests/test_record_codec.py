@@ -16,7 +16,7 @@ from conduit_py.journal.body import decode_bodies, decode_body, encode_body
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.record_codec import decode_record, decode_records, encode_record
 from conduit_py.spark.datasource.task_output import pack_output
-from conduit_py.spark.engine import outcome
+from conduit_py.spark.engine.outcome import DeliveredRecord, decode_deliveries, encode_outcome
 from conduit_py.spark.engine.task import TaskInput, carry_records
 
 ZONES = st.sampled_from([ZoneInfo(name) for name in ("Europe/Berlin", "America/St_Johns", "Asia/Kathmandu", "UTC")])
@@ -77,7 +77,7 @@ def through_journal(record: Record) -> Record:
 
 
 def through_spark_outcome(record: Record) -> Record:
-    (delivery,) = outcome.deliveries_of(outcome.outcome([outcome.DeliveredRecord([0], encode_record(record))], []))
+    (delivery,) = decode_deliveries(encode_outcome([DeliveredRecord([0], encode_record(record))], []))
     return decode_record(delivery.record)
 
 

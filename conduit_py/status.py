@@ -5,8 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from conduit_py.errors import ConduitError, RunError, describe
-from conduit_py.safe_text import safe_text
+from conduit_py.wire_error import WireError
 
 
 class Status(StrEnum):
@@ -39,10 +38,8 @@ class LastError(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: BaseException) -> "LastError":
-        if isinstance(error, ConduitError):
-            node = error.node if isinstance(error, RunError) else None
-            return cls(error.code, safe_text(error.message), node, error.suggestion and safe_text(error.suggestion))
-        return cls("internal", safe_text(describe(error)))
+        wire_error = WireError.of(error)
+        return cls(wire_error.code, wire_error.message, wire_error.node, wire_error.suggestion)
 
 
 class PipelineState(msgspec.Struct, frozen=True):

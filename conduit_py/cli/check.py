@@ -19,6 +19,7 @@ from conduit_py.graph.guarantees import guarantees
 from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
 from conduit_py.sdk.options import at
+from conduit_py.wire_error import WireError
 
 
 def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
@@ -104,14 +105,10 @@ def _choose_pipelines(file: Path, pipeline: str | None, warnings: list[LoadWarni
 
 def error_fields(error: ConduitError) -> dict[str, Any]:
     """The error and its problems as plain values for `--json`."""
-    problems = problems_of(error)
+    problems, wire_error = problems_of(error), WireError.of(error)
+    message = count_of(problems) if problems else short_text(wire_error.message)
     return {
-        "error": {
-            "code": error.code,
-            "message": count_of(problems) if problems else short_text(error.message),
-            "node": getattr(error, "node", None),
-            "suggestion": error.suggestion,
-        },
+        "error": {**wire_error.to_fields(), "message": message, "node": wire_error.node},
         "problems": [
             {
                 "file": problem.file and place_of(problem).removesuffix(f":{problem.line}"),

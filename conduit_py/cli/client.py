@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from conduit_py.cli.fault import ServerRefused, print_error_as_json
+from conduit_py.cli.errors import ServerRefused, print_error_as_json
 from conduit_py.cli.server_commands import ServerCall
 from conduit_py.errors import EnvironmentUnfit
+from conduit_py.wire_error import WireError
 
 try:
     import httpx
@@ -102,10 +103,10 @@ class ApiClient:
             raise self._foreign(response) from None
         if response.is_success and isinstance(answer, dict):
             return answer
-        fault = answer.get("error") if isinstance(answer, dict) else None
-        if isinstance(fault, dict) and {"code", "message"} <= fault.keys():
-            raise ServerRefused(fault, _advice(fault))
-        raise self._foreign(response)
+        error = WireError.from_fields(answer.get("error")) if isinstance(answer, dict) else None
+        if error is None:
+            raise self._foreign(response)
+        raise ServerRefused(error, _advice(error))
 
     def _foreign(self, response: httpx.Response) -> ServerUnreachable:
         return ServerUnreachable(
@@ -169,15 +170,12 @@ def _plain(token: str, place: str) -> str:
     return token
 
 
-def _advice(fault: dict[str, Any]) -> str | None:
-    if fault["code"] == "access.token_missing":
-        return (
-            f"give the token with --token-file or {TOKEN_VARIABLE}; the one that was sent, if any, is not known there"
-        )
-    if fault["code"] == "access.refused":
-        return "give a token that may do it with --token-file or CONDUIT_API_TOKEN"
-    suggestion = fault.get("suggestion")
-    return str(suggestion) if suggestion else None
+def _advice(error: WireError) -> str | None:
+    if error.code == "access.token_missing":
+        return f"give a token that the server knows, with --token-file or {TOKEN_VARIABLE}"
+    if error.code == "access.refused":
+        return f"give a token that allows it, with --token-file or {TOKEN_VARIABLE}"
+    return error.suggestion
 
 
 def _way_to(error: httpx.HTTPError) -> str:

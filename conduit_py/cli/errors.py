@@ -1,17 +1,29 @@
 """Errors on stderr: every problem of a definition at once, in colour on a terminal, and the exit code."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from conduit_py.cli.output import ExitCode
+from conduit_py.cli.output import ExitCode, printable, put_json
 from conduit_py.config.loaded import LoadWarning
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.config.secrets import redact
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
+from conduit_py.wire_error import WireError
+
+
+class ServerRefused(ConduitError):
+    """The server answered with an error, which is `wire_error`."""
+
+    code = "server.refused"
+
+    def __init__(self, wire_error: WireError, suggestion: str | None) -> None:
+        self.wire_error = wire_error
+        super().__init__(printable(f"{wire_error.message} [{wire_error.code}]"), suggestion=suggestion)
 
 
 def print_error(error: BaseException) -> ExitCode:
@@ -37,6 +49,18 @@ def print_warnings(warnings: Iterable[LoadWarning]) -> None:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     for warning in warnings:
         console.print(Text.assemble(("warning: ", "bold yellow"), short_text(str(warning))))
+
+
+@contextmanager
+def print_error_as_json(*, as_json: bool) -> Iterator[None]:
+    """With `as_json`, an error is also printed on stdout, as the API would answer it, and then raised again."""
+    try:
+        yield
+    except ConduitError as error:
+        if as_json:
+            wire_error = error.wire_error if isinstance(error, ServerRefused) else WireError.of(error)
+            put_json({"error": wire_error.to_fields()})
+        raise
 
 
 def exit_code_of(error: BaseException) -> ExitCode:

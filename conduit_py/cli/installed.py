@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from conduit_py import __version__
-from conduit_py.cli.fault import print_error_as_json
+from conduit_py.cli.errors import print_error_as_json
 from conduit_py.cli.output import ExitCode, put, put_json, put_table
 from conduit_py.sdk import catalog, registry
 

@@ -12,7 +12,6 @@ from cyclopts import App, Parameter, validators
 
 from conduit_py import __version__
 from conduit_py.cli import server_commands
-from conduit_py.cli.dashboards import dashboards
 from conduit_py.cli.dlq_commands import dlq
 from conduit_py.cli.journal_commands import journal
 from conduit_py.cli.output import forget_reader, prepare_streams
@@ -208,6 +207,22 @@ def version(*, json: Json = False) -> int:
     from conduit_py.cli.installed import show_version
 
     return show_version(as_json=json)
+
+
+dashboards = App(name="dashboards", help="Get dashboards for Grafana and alerts for Prometheus.", sort_key=14)
+
+
+@dashboards.command
+def export(
+    *,
+    out: Annotated[Path, Parameter(help="folder to write them to", show_default=True)] = Path("dashboards"),
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Write five dashboards and a file of alerts. Files of the same names are replaced."""
+    from conduit_py.cli.templates import write_dashboards
+
+    return write_dashboards(out, as_json=json)
 
 
 for commands in (server_commands.pipelines, server_commands.positions, dlq, server_commands.plugins):

@@ -1,9 +1,9 @@
-"""The commands `init` and `quickstart`: a first pipeline that runs, and a small project with a test that passes."""
+"""The commands that write files to go on from: `init`, `quickstart` and `dashboards export`."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from conduit_py.cli.fault import print_error_as_json
+from conduit_py.cli.errors import print_error_as_json
 from conduit_py.cli.output import ExitCode, put, put_json
 from conduit_py.cli.run import run_file
 from conduit_py.config.python_file import FileInvalid
@@ -243,3 +243,22 @@ def _write(file: Path, text: str) -> None:
         raise FileInvalid(file, [problem]) from None
     except OSError as error:
         raise EnvironmentUnfit(f"{file} cannot be written: {error.strerror}") from error
+
+
+def write_dashboards(folder: Path, *, as_json: bool) -> ExitCode:
+    """Write the dashboards and alerts that fit this version, and say how to use them."""
+    # Imported here: a first pipeline needs no server, and should not wait for one to be imported.
+    from conduit_py.telemetry.export import export
+
+    with print_error_as_json(as_json=as_json):
+        try:
+            paths = export(folder)
+        except OSError as error:
+            raise EnvironmentUnfit(f"the dashboards cannot be written to {folder}: {error.strerror}") from error
+    if as_json:
+        put_json({"files": [str(path) for path in paths]})
+        return ExitCode.OK
+    for path in paths:
+        put(str(path))
+    put("Import the JSON files in Grafana; name alerts.yml under rule_files in prometheus.yml.")
+    return ExitCode.OK

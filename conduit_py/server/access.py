@@ -14,8 +14,9 @@ from pathlib import Path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.server.errors import ErrorBody, error_response
+from conduit_py.server.errors import error_response
 from conduit_py.server.web import PATHS
+from conduit_py.wire_error import WireError
 
 VARIABLE = "CONDUIT_API_TOKEN"
 LENGTH_MIN = 20
@@ -191,18 +192,16 @@ class AccessCheck:
         else:
             await send({"type": "websocket.close", "code": 1008, "reason": refusal[1].code})
 
-    def _refusal(self, scope: Scope) -> tuple[int, ErrorBody] | None:
+    def _refusal(self, scope: Scope) -> tuple[int, WireError] | None:
         host = _only(scope, b"host")
         if host is None or not self._policy.knows(host):
             hint = "call it by its address, or allow the name with --allow-host"
-            return 400, ErrorBody(
-                code="host.refused", message="this server does not go by that host name", suggestion=hint
-            )
+            return 400, WireError("host.refused", "this server does not go by that host name", suggestion=hint)
         if not _same_origin(scope, host):
-            return 403, ErrorBody(code="origin.refused", message="pages of other sites may not change anything here")
+            return 403, WireError("origin.refused", "pages of other sites may not change anything here")
         return self._token_refusal(scope) or _path_refusal(scope)
 
-    def _token_refusal(self, scope: Scope) -> tuple[int, ErrorBody] | None:
+    def _token_refusal(self, scope: Scope) -> tuple[int, WireError] | None:
         required_role = self._policy.required_role(scope)
         if required_role is None or not len(self._policy.tokens):
             return None
@@ -210,18 +209,18 @@ class AccessCheck:
         role = self._policy.tokens.role_of(token) if token is not None else None
         if role is None:
             hint = "send the header `Authorization: Bearer TOKEN`"
-            return 401, ErrorBody(code="access.token_missing", message="a valid token is needed", suggestion=hint)
+            return 401, WireError("access.token_missing", "a valid token is needed", suggestion=hint)
         if role < required_role:
             message = f"this needs a token with the role {required_role.name.lower()}"
-            return 403, ErrorBody(code="access.refused", message=message)
+            return 403, WireError("access.refused", message)
         return None
 
 
-def _path_refusal(scope: Scope) -> tuple[int, ErrorBody] | None:
+def _path_refusal(scope: Scope) -> tuple[int, WireError] | None:
     """Routes overlook a line break at the end of a path, which could then mean one thing to them and another here."""
     if scope["path"].isprintable():
         return None
-    return 404, ErrorBody(code="path.unknown", message="Not Found")
+    return 404, WireError("path.unknown", "Not Found")
 
 
 def host_name(host: str) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -18,6 +19,7 @@ from conduit_py.errors import ConduitError
 from conduit_py.sdk.catalog import PluginUnknown
 from conduit_py.server.redaction import Redaction
 from conduit_py.server.views import ApiModel
+from conduit_py.wire_error import INTERNAL, WireError
 
 log = logging.getLogger("conduit_py.server")
 
@@ -48,7 +50,7 @@ CODES = {
 
 
 class ErrorBody(ApiModel):
-    """What is wrong, where in the request, and what to do about it."""
+    """What is wrong, where in the request, and what to do about it: WireError, for the OpenAPI document."""
 
     code: str
     message: str
@@ -68,20 +70,24 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorAnswer} for status in sorted({*everywhere, *statuses})}
 
 
-def error_response(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    answer = ErrorAnswer(error=body).model_dump(mode="json", exclude_none=True)
-    return JSONResponse(answer, status, headers=headers)
+def error_response(status: int, error: WireError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    fields = {name: value for name, value in error.to_fields().items() if value is not None}
+    return JSONResponse({"error": fields}, status, headers=headers)
 
 
 def handle_errors(app: FastAPI, redaction: Redaction, routes: Sequence[APIRoute]) -> None:
     """Have the routes of an app answer every error that they may raise on purpose in this shape."""
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
-        status, body, headers = status_and_body(error)
+        status, wire_error, headers = status_and_error(error)
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             headers = {"allow": _allowed_methods(routes, request.scope["path"])}
-        redacted = {"message": redaction(body.message), "suggestion": body.suggestion and redaction(body.suggestion)}
-        return error_response(status, body.model_copy(update=redacted), headers)
+        redacted = msgspec.structs.replace(
+            wire_error,
+            message=redaction(wire_error.message),
+            suggestion=wire_error.suggestion and redaction(wire_error.suggestion),
+        )
+        return error_response(status, redacted, headers)
 
     for kind in (ConduitError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer)
@@ -94,23 +100,23 @@ def _allowed_methods(routes: Sequence[APIRoute], path: str) -> str:
     )
 
 
-def status_and_body(error: Exception) -> tuple[int, ErrorBody, Mapping[str, str] | None]:
-    """The status, the fault and further headers with which an error is answered."""
+def status_and_error(error: Exception) -> tuple[int, WireError, Mapping[str, str] | None]:
+    """The status, the error and further headers with which an error is answered."""
     if isinstance(error, RequestValidationError):
         return 422, _invalid_request(error), None
     if isinstance(error, HTTPException):
         code = CODES.get(HTTPStatus(error.status_code), "request.refused")
-        return error.status_code, ErrorBody(code=code, message=str(error.detail)), error.headers
+        return error.status_code, WireError(code, str(error.detail)), error.headers
     assert isinstance(error, ConduitError)
-    body = ErrorBody(code=error.code, message=error.message, suggestion=error.suggestion)
-    return next((status for kind, status in STATUSES if isinstance(error, kind)), 500), body, None
+    status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+    return status, WireError.of(error), None
 
 
-def _invalid_request(error: RequestValidationError) -> ErrorBody:
+def _invalid_request(error: RequestValidationError) -> WireError:
     # The first only, and never the value: it may be a secret that was put in the wrong place.
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"])
-    return ErrorBody(code="request.invalid", message=f"{path}: {first['msg']}", path=path)
+    return WireError("request.invalid", f"{path}: {first['msg']}", path=path)
 
 
 class UnexpectedErrors:
@@ -133,9 +139,9 @@ class UnexpectedErrors:
             id = secrets.token_hex(8)
             log.exception("error %s in %s %r", id, scope.get("method", scope["type"]), scope.get("path"))
             if scope["type"] == "http" and not started:
-                body = ErrorBody(
-                    code="internal",
-                    message=f"an error of conduit-py itself, {id}",
+                error = WireError(
+                    INTERNAL,
+                    f"an error of conduit-py itself, {id}",
                     suggestion="look for this id in the log of the server",
                 )
-                await error_response(500, body)(scope, receive, send)
+                await error_response(500, error)(scope, receive, send)

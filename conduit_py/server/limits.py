@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from conduit_py.server.errors import ErrorBody, error_response
+from conduit_py.server.errors import error_response
+from conduit_py.wire_error import WireError
 
 log = logging.getLogger("conduit_py.server")
 
@@ -108,7 +109,7 @@ class BodyLimit:
                 with trio.fail_after(SECONDS_MAX):
                     body = await _read(receive)
             except trio.TooSlowError:
-                error = 408, ErrorBody(code="request.timed_out", message="the body did not arrive in time")
+                error = 408, WireError("request.timed_out", "the body did not arrive in time")
             except _TooLong:
                 error = _too_long()
             except _Gone:
@@ -165,12 +166,12 @@ async def _drain(receive: Receive) -> None:
                 return
 
 
-def _declared_too_long(scope: Scope) -> tuple[int, ErrorBody] | None:
+def _declared_too_long(scope: Scope) -> tuple[int, WireError] | None:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value[:20]) > BYTES_MAX:
             return _too_long()
     return None
 
 
-def _too_long() -> tuple[int, ErrorBody]:
-    return 413, ErrorBody(code="request.too_large", message=f"the body is longer than {BYTES_MAX} bytes")
+def _too_long() -> tuple[int, WireError]:
+    return 413, WireError("request.too_large", f"the body is longer than {BYTES_MAX} bytes")

@@ -183,7 +183,7 @@ async def run_in_halves(whole: Pipeline, records: dict[str, list[Any]], part_siz
         for start in range(0, len(read), part_size):
             part = TaskInput(id, carried=carry_records(read[start : start + part_size], {}))
             done = await run_task(executed, part)
-            assert done.broken is None
+            assert done.error is None
             mine += [Record.of(each) for each in done.outcomes]
     return await run(made.driver_pipeline(lambda source: memory.Source(records=outcomes[source.id])), store)
 

@@ -124,7 +124,7 @@ async def in_halves(whole: Pipeline, records: dict[str, list[Any]], part_size: i
             now = read[start : start + part_size]
             refused = {at: "unreadable" for at, each in enumerate(now) if world.unreadable(each)}
             done = await run_task(executed, TaskInput(id, carried=carry_records(now, refused)))
-            assert done.broken is None
+            assert done.error is None
             mine += [Record.of(each) for each in done.outcomes]
     return made.driver_pipeline(lambda source: memory.Source(records=outcomes[source.id]))
 

@@ -1,57 +1,20 @@
 """The messages between a server and the process of one of its pipelines, and the connection that carries them."""
 
 import struct
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 import trio
 
-from conduit_py import errors
 from conduit_py.backoff import Recovery
-from conduit_py.errors import ConduitError, EnvironmentUnfit, describe
-from conduit_py.safe_text import safe_text
 from conduit_py.status import PipelineState, Stopper
 from conduit_py.stream.meter import Progress
+from conduit_py.wire_error import WireError
 
 Inbound = TypeVar("Inbound")
 
 FRAME_MAX = 1024 * 1024 * 1024
 """The size limit of a message. A larger length means that the peer is not ours."""
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """One of our errors, so that the other side can raise it as the same."""
-
-    code: str
-    message: str
-    suggestion: str | None = None
-    facts: dict[str, Any] = {}
-    """What else it knows, by attribute: plain values."""
-
-    @classmethod
-    def of(cls, error: ConduitError) -> "Fault":
-        facts = {name: value for name, value in vars(error).items() if name != "suggestion"}
-        plain = {name: value for name, value in facts.items() if isinstance(value, str | int | bytes | None)}
-        return cls(error.code, safe_text(error.message), error.suggestion and safe_text(error.suggestion), plain)
-
-    def error(self) -> ConduitError:
-        """The error of the same class; of one that is not known here, a class that is handled alike."""
-        kind = _KINDS.get(self.code, EnvironmentUnfit)
-        # Not by its constructor, which makes the message of other things.
-        error = kind.__new__(kind)
-        error.args = (self.message,)
-        error.suggestion = self.suggestion
-        for name, value in self.facts.items():
-            setattr(error, name, value)
-        return error
-
-
-def _kinds(root: type[ConduitError]) -> dict[str, type[ConduitError]]:
-    known = {root.code: root} if root.__module__ == errors.__name__ else {}
-    return known | {code: kind for each in root.__subclasses__() for code, kind in _kinds(each).items()}
-
-
-_KINDS = _kinds(ConduitError)
 
 
 class StartPipeline(msgspec.Struct, frozen=True, tag=True):
@@ -80,7 +43,7 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
     number: int
     result: bytes = b""
-    fault: Fault | None = None
+    error: WireError | None = None
 
 
 class StoreCall(msgspec.Struct, frozen=True, tag=True):
@@ -103,7 +66,7 @@ class PipelineEnded(msgspec.Struct, frozen=True, tag=True):
 
     state: PipelineState | None = None
     progress: Progress | None = None
-    fault: Fault | None = None
+    error: WireError | None = None
 
 
 ToChild: TypeAlias = StartPipeline | StopPipeline | LettersQueued | Answer
@@ -162,8 +125,3 @@ class ChildLink(Generic[Inbound]):
 
 
 _LENGTH = struct.Struct(">I")
-
-
-def fault_of(error: Exception) -> Fault:
-    """Any exception in its wire form."""
-    return Fault.of(error) if isinstance(error, ConduitError) else Fault("internal", safe_text(describe(error)))

@@ -28,11 +28,11 @@ from conduit_py.spark.child.link import (
     StartPipeline,
     StopPipeline,
     ToChild,
-    fault_of,
     recovery_in,
 )
 from conduit_py.spark.child.process import LogLine
 from conduit_py.spark.child.store import ChildStore
+from conduit_py.wire_error import WireError
 
 REPORT_SECONDS = 0.25
 _PR_SET_PDEATHSIG = 1
@@ -73,7 +73,7 @@ async def _ran(link: ChildLink[ToChild], begin: StartPipeline) -> PipelineEnded:
     try:
         supervisor = _supervisor(begin, store)
     except Exception as error:  # a border: what the user's code does when it is loaded, or what is not installed here
-        return PipelineEnded(fault=fault_of(error))
+        return PipelineEnded(error=WireError.of(error))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_listen, link, store, supervisor)
         nursery.start_soon(_report, link, supervisor)

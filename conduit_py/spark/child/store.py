@@ -10,13 +10,14 @@ import trio
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import ConduitError, StateFailed
 from conduit_py.exactly_once.checkpoint import decode_replays, encode_replays
-from conduit_py.spark.child.link import Answer, ChildLink, Fault, StoreCall, ToChild
+from conduit_py.spark.child.link import Answer, ChildLink, StoreCall, ToChild
 from conduit_py.store.dead_letter_store import DeadLetterStore
 from conduit_py.store.letter_codec import decode_stored_letter, encode_stored_letter
 from conduit_py.store.sql_letters import SqlLetters
 from conduit_py.store.store import Kind, Store, StoredEntry
 from conduit_py.store.stored_letter import QueuedLetter, SettledLetter, StoredLetter
 from conduit_py.store.tables import Tables
+from conduit_py.wire_error import WireError
 
 T = TypeVar("T")
 
@@ -88,8 +89,8 @@ class ChildStore(Store):
             del self._waiting[number]
         if not answers:
             raise StateFailed("the server that keeps the state is gone")
-        if answers[0].fault is not None:
-            raise answers[0].fault.error()
+        if answers[0].error is not None:
+            raise answers[0].error.to_error()
         return signature.result.decode(answers[0].result)
 
 
@@ -184,7 +185,7 @@ async def answer_call(store: Store, call: StoreCall) -> Answer:
     try:
         result = await _run_call(store, call.name, arguments)
     except ConduitError as error:
-        return Answer(call.number, fault=Fault.of(error))
+        return Answer(call.number, error=WireError.of(error))
     return Answer(call.number, _ENCODER.encode(result))
 
 

@@ -240,8 +240,8 @@ class ChildSupervisor(Supervisor):
             self.state = msgspec.structs.replace(state, error=error)
 
     def _conclude(self, ended: PipelineEnded) -> Ending:
-        if ended.fault is not None:
-            error = FatalError(ended.fault.message, suggestion=ended.fault.suggestion)
+        if ended.error is not None:
+            error = FatalError(ended.error.message, suggestion=ended.error.suggestion)
             return Ending(How.FAILED, error)
         assert ended.state is not None
         self._heard, self._concluded = ended.progress, ended.state

@@ -6,9 +6,10 @@ import msgspec
 
 from conduit_py import metadata
 from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.errors import RecordRefused, RunError
+from conduit_py.errors import RecordRefused
 from conduit_py.record import Record
 from conduit_py.record_codec import decode_record, encode_record
+from conduit_py.wire_error import WireError
 
 FILTERED = b"f"
 DELIVERED = b"d"
@@ -51,27 +52,6 @@ class PreparedBatch(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
 
 
-class TaskError(msgspec.Struct, frozen=True, array_like=True):
-    """The error that ended a task."""
-
-    code: str
-    message: str
-    suggestion: str | None
-    node: str | None
-
-    @classmethod
-    def of(cls, error: RunError) -> "TaskError":
-        return cls(error.code, error.message, error.suggestion, error.node)
-
-    def error(self) -> RunError:
-        """The same error on the driver, of the same class, so that recovery treats it alike."""
-        kind = _kinds().get(self.code, RunError)
-        error = kind.__new__(kind)
-        RunError.__init__(error, self.message, suggestion=self.suggestion)
-        error.node = self.node
-        return error
-
-
 class TaskResult(msgspec.Struct, frozen=True, array_like=True):
     """What a task did: an outcome for each record it read, in order, and what its nodes counted.
 
@@ -84,7 +64,8 @@ class TaskResult(msgspec.Struct, frozen=True, array_like=True):
     """By node, the counters of its meter, in the order of COUNTERS."""
     size: int = 0
     """How many records the one outcome is about; 0 if each has its own."""
-    broken: TaskError | None = None
+    error: WireError | None = None
+    """The error that ended the task, if one did."""
 
 
 def encode_outcome(deliveries: Sequence[DeliveredRecord], letters: Sequence[DeadLetter]) -> bytes:
@@ -151,16 +132,6 @@ def _pack_or_show(record: Record) -> bytes:
         shown = Record.of(repr(record.payload).encode(errors="replace"), position=record.position)
         shown.metadata[metadata.KEPT_AS_TEXT] = "true"
         return encode_record(shown)
-
-
-def _kinds() -> dict[str, type[RunError]]:
-    kinds: dict[str, type[RunError]] = {}
-    pending = [RunError]
-    while pending:
-        kind = pending.pop()
-        kinds[kind.code] = kind
-        pending += kind.__subclasses__()
-    return kinds
 
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -201,8 +201,8 @@ class RemoteSource(sdk.SourceConnector[Options]):
             self._jobs.append(job)
 
     def _take(self, done: TaskResult) -> None:
-        if done.broken is not None:
-            raise done.broken.error()
+        if done.error is not None:
+            raise done.error.to_error()
         self._counts.add(done.counts)
         if done.size:
             [encoded], position = done.outcomes, done.positions[-1]

@@ -30,7 +30,6 @@ from conduit_py.sdk.source import EndOfSource, Reading, SplittableSource
 from conduit_py.spark.engine.outcome import (
     DeliveredRecord,
     PreparedBatch,
-    TaskError,
     TaskResult,
     encode_outcome,
     encode_prepared,
@@ -41,6 +40,7 @@ from conduit_py.stream.commit import CommitEach
 from conduit_py.stream.meter import COUNTERS
 from conduit_py.stream.plugin_calls import PluginCaller
 from conduit_py.stream.run import Run
+from conduit_py.wire_error import WireError
 
 
 class CarriedRecords(msgspec.Struct, frozen=True, array_like=True):
@@ -123,7 +123,7 @@ def perform(plan: bytes, part: bytes) -> bytes:
     try:
         pipeline = _load_plan(plan)
     except Exception as error:  # a border: what is pickled is the user's, and may need what is not installed here
-        return msgspec.msgpack.encode(TaskResult([], [], {}, broken=TaskError.of(_plan_error(error))))
+        return msgspec.msgpack.encode(TaskResult([], [], {}, error=WireError.of(_plan_error(error))))
     return msgspec.msgpack.encode(trio.run(run_task, pipeline, TaskInput.decode(part)))
 
 
@@ -135,7 +135,7 @@ async def run_task(pipeline: Pipeline, part: TaskInput) -> TaskResult:
     run = Run(compile_pipeline(_task_pipeline(pipeline, source, part, results)), MemoryStore(), CommitEach())
     ending = await run.execute()
     if ending.error is not None:
-        return TaskResult([], [], {}, broken=TaskError.of(ending.error))
+        return TaskResult([], [], {}, error=WireError.of(ending.error))
     counts = {meter.node: [getattr(meter, name) for name in COUNTERS] for meter in run.meters}
     count = len(source.positions)
     if part.equipment is None:

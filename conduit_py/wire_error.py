@@ -1,0 +1,87 @@
+"""The wire form of an error: how an error leaves a process, and how it becomes an error again in another.
+
+The HTTP API and its client, `--json` of the commands, the saved status of a pipeline, Spark's executors and the link
+to a child process all use it. No text in it can fail to be encoded.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from conduit_py import errors
+from conduit_py.errors import ConduitError, describe
+from conduit_py.safe_text import safe_text
+
+INTERNAL = "internal"
+"""The code of errors that are not ours: a bug, in conduit-py or in a plugin."""
+
+
+class WireError(msgspec.Struct, frozen=True):
+    """An error as plain values."""
+
+    code: str
+    message: str
+    suggestion: str | None = None
+    node: str | None = None
+    path: str | None = None
+    """Where in a request it is, for errors of a request."""
+    family: str = errors.RunError.code
+    """The code of the nearest class in `errors.py`: what to raise where the class itself is not known."""
+    facts: dict[str, Any] = {}
+    """The other attributes of the error that are plain values."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> "WireError":
+        if not isinstance(error, ConduitError):
+            return cls(INTERNAL, safe_text(describe(error)))
+        facts = {name: value for name, value in vars(error).items() if name not in ("suggestion", "node")}
+        return cls(
+            error.code,
+            safe_text(error.message),
+            error.suggestion and safe_text(error.suggestion),
+            getattr(error, "node", None),
+            family=_family(type(error)),
+            facts={name: value for name, value in facts.items() if isinstance(value, str | int | bytes | None)},
+        )
+
+    @classmethod
+    def from_fields(cls, fields: object) -> "WireError | None":
+        """The error in what a server answered; None if it is no such thing."""
+        if not isinstance(fields, Mapping) or not {"code", "message"} <= fields.keys():
+            return None
+        suggestion, node, path = (
+            str(fields[name]) if fields.get(name) else None for name in ("suggestion", "node", "path")
+        )
+        return cls(str(fields["code"]), str(fields["message"]), suggestion, node, path)
+
+    def to_fields(self) -> dict[str, Any]:
+        """What the API and `--json` show: `code`, `message`, `suggestion`, and `path` if there is one."""
+        fields = {"code": self.code, "message": self.message, "suggestion": self.suggestion}
+        return fields | ({"path": self.path} if self.path else {})
+
+    def to_error(self) -> ConduitError:
+        """The same error again: of the same class where it is known, else of its family, with the same code."""
+        kinds = dict(_classes(ConduitError))
+        kind = kinds.get(self.code) or kinds.get(self.family, errors.RunError)
+        # Not by its constructor: those of subclasses take other arguments, from which they make the message.
+        error = kind.__new__(kind)
+        error.args = (self.message,)
+        given = {"suggestion": self.suggestion, "node": self.node, "code": self.code}
+        for name, value in (self.facts | given).items():
+            if getattr(error, name, None) != value:
+                setattr(error, name, value)
+        return error
+
+
+def _family(kind: type[ConduitError]) -> str:
+    ancestors = (each for each in kind.__mro__ if issubclass(each, ConduitError))
+    return next(each.code for each in ancestors if each.__module__ == errors.__name__)
+
+
+def _classes(root: type[ConduitError]) -> Iterator[tuple[str, type[ConduitError]]]:
+    """Our error classes that are loaded, by code. A user's subclass often has the code of the class above it."""
+    for kind in root.__subclasses__():
+        yield from _classes(kind)
+    if root.__module__.startswith("conduit_py.") and "code" in vars(root):
+        yield root.code, root

@@ -17,13 +17,14 @@ from conduit_py.cli.signals import stop_on_signal
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.engine import EngineName
 from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
+from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import Stopper
 from conduit_py.store.opening import open_store
 from conduit_py.store.store import Store
 
-SupervisorFactory: TypeAlias = Callable[[Pipeline, Store], Supervisor]
+SupervisorFactory: TypeAlias = Callable[[Graph, Store], Supervisor]
 
 STATE = Path(".conduit")
 """Below the working directory, like the relative paths in a pipeline: another folder is other data."""
@@ -43,14 +44,15 @@ def run_file(
 ) -> ExitCode:
     """Run the pipelines of a file. What keeps them from starting is raised; what ends them is in the exit code."""
     try:
-        pipelines = _load_pipelines(file, pipeline, engine, master)
+        graphs = _load_graphs(file, pipeline, engine, master)
+        pipelines = [graph.pipeline for graph in graphs]
         if stop_timeout is not None:
             for each in pipelines:
                 each.settings = each.settings.model_copy(update={"stop_seconds": stop_timeout})
         log_to_stderr(debug=debug)
         display = choose_display(as_json=as_json, stdout_taken=any(map(writes_to_stdout, pipelines)))
         require_engines(pipelines)
-        return trio.run(_run, pipelines, state or state_of(file), fresh, display)
+        return trio.run(_run, graphs, state or state_of(file), fresh, display)
     except ConduitError as error:
         if as_json:
             code = int(exit_code_of(error))
@@ -58,7 +60,7 @@ def run_file(
         raise
 
 
-def _load_pipelines(file: Path, pipeline: str | None, engine: EngineName | None, master: str | None) -> list[Pipeline]:
+def _load_graphs(file: Path, pipeline: str | None, engine: EngineName | None, master: str | None) -> list[Graph]:
     """The pipelines that the file wants running, or the one asked for whatever the file wants of it."""
     checked = load_with_graphs(file, pipeline, engine=engine, master=master)
     loaded = [each for each in checked if pipeline or each.desired == "running"]
@@ -67,7 +69,7 @@ def _load_pipelines(file: Path, pipeline: str | None, engine: EngineName | None,
         raise FileInvalid(file, [Problem("", "all its pipelines have status: stopped", hint, str(file))])
     if master is not None and all(each.pipeline.spark is None for each in loaded):
         raise EnvironmentUnfit("--master names a Spark, which only --engine spark uses", suggestion="add that")
-    return [each.pipeline for each in loaded]
+    return [each.graph for each in loaded]
 
 
 def state_of(file: Path) -> Path:
@@ -86,17 +88,17 @@ def writes_to_stdout(pipeline: Pipeline) -> bool:
     return any(type(each).__module__.startswith("conduit_connectors.stdio") for each in connectors)
 
 
-def local_supervisor(pipeline: Pipeline, store: Store) -> Supervisor:
+def local_supervisor(graph: Graph, store: Store) -> Supervisor:
     """What runs a pipeline on the engine that it names, from this process. Spark is imported only for its own."""
-    if pipeline.spark is None:
-        return Supervisor(pipeline, store)
+    if graph.pipeline.spark is None:
+        return Supervisor(graph, store)
     from conduit_py.spark.engine.supervisor import spark_supervisor
 
-    return spark_supervisor(pipeline, store)
+    return spark_supervisor(graph.pipeline, store)
 
 
 async def _run(
-    pipelines: Sequence[Pipeline],
+    graphs: Sequence[Graph],
     state: str | Path,
     fresh: bool,
     display: Display,
@@ -104,9 +106,9 @@ async def _run(
 ) -> ExitCode:
     async with await open_store(state) as store:
         if fresh:
-            for pipeline in pipelines:
-                await store.reset_claim(pipeline.id)
-        results = await RunSession(pipelines, store, display, supervised).run()
+            for graph in graphs:
+                await store.reset_claim(graph.pipeline.id)
+        results = await RunSession(graphs, store, display, supervised).run()
     display.end(results)
     return max(result.exit_code for result in results)
 
@@ -116,15 +118,15 @@ class RunSession:
 
     def __init__(
         self,
-        pipelines: Sequence[Pipeline],
+        graphs: Sequence[Graph],
         store: Store,
         display: Display,
         supervised: SupervisorFactory = local_supervisor,
     ) -> None:
-        self._supervisors = [supervised(pipeline, store) for pipeline in pipelines]
+        self._supervisors = [supervised(graph, store) for graph in graphs]
         self._store = store
         self._display = display
-        self._rates = [RecordRate() for _ in pipelines]
+        self._rates = [RecordRate() for _ in graphs]
         self._results: dict[Supervisor, RunResult] = {}
         self._forced = False
 

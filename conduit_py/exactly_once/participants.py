@@ -9,7 +9,7 @@ import trio
 from conduit_py.crash_point import reach
 from conduit_py.errors import FatalError, RunError
 from conduit_py.exactly_once.checkpoint import without_set_back
-from conduit_py.graph.committing_destination import choose_committing_destination
+from conduit_py.graph.guarantees import choose_committing_destination
 from conduit_py.sdk.destination import DestinationConnector, StagedDestination, TransactionalDestination
 from conduit_py.store.claim import Changes, Claim
 from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors

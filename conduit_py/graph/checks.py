@@ -1,22 +1,96 @@
-"""What a pipeline cannot do: defer records where that is unsound, or run on Spark with what Spark cannot run."""
+"""Checks of a pipeline beyond its shape: its delivery guarantee, processors that defer, the Spark engine."""
 
 from collections.abc import Iterator
 
 import networkx as nx
 
 from conduit_py.errors import Problem
-from conduit_py.graph.node import Graph, Node
-from conduit_py.pipeline import Pipeline, Processor
+from conduit_py.graph.node import Graph, Node, deferring_processors
+from conduit_py.pipeline import Destination, Pipeline, Processor, Source
+from conduit_py.sdk.destination import WriteGuarantee
+from conduit_py.sdk.plugin import connector_label
 from conduit_py.sdk.source import SharedSource
 
+_OR_AT_LEAST_ONCE = 'or use delivery="at_least_once"'
+_OR_EXACTLY_ONCE = 'or use delivery="exactly_once"'
+_ALLOWED = (
+    "use one that stages (file, journal), one that keeps the checkpoint with its data (sqlite, postgres) or one that "
+    f"is idempotent by delivery key, {_OR_AT_LEAST_ONCE}"
+)
 
-def deferring_processors(graph: Graph) -> list[str]:
-    """The processors that may defer."""
-    return [node.id for node in graph.nodes.values() if _defers(node)]
+
+def delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    """Everything in a pipeline that the delivery it asks for does not allow, each by name."""
+    if pipeline.delivery == "exactly_once":
+        yield from _exactly_once_problems(pipeline)
+    else:
+        for name, value in (("transaction", pipeline.settings.transaction), ("outbox", pipeline.outbox or None)):
+            if value is not None:
+                yield _problem(
+                    pipeline, name, "applies only to an exactly-once pipeline", f"remove it, {_OR_EXACTLY_ONCE}"
+                )
+    if pipeline.delivery == "at_most_once" and not pipeline.dead_letters.policy.discards:
+        yield _problem(pipeline, "dead_letters", "at_most_once drops refused records", 'use DeadLetters("drop")')
+    yield from _state_problems(pipeline)
+
+
+def _exactly_once_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    for source in pipeline.sources:
+        if source.connector is not None and not source.connector.resumable:
+            what = f"{connector_label(source.connector)} cannot resume from a position, which exactly_once requires"
+            hint = f"write its records to a journal first and read that, {_OR_AT_LEAST_ONCE}"
+            yield _problem(source, f"sources.{source.id}", what, hint)
+    for destination in pipeline.destinations:
+        if destination.connector is not None:
+            yield from _destination_problems(destination)
+    yield from _dead_letter_problems(pipeline)
+
+
+def _destination_problems(destination: Destination) -> Iterator[Problem]:
+    path, connector = f"destinations.{destination.id}", destination.connector
+    if connector.guarantee is WriteGuarantee.AT_LEAST_ONCE:
+        what = (
+            f"{connector_label(connector)} would write records again after a crash, which exactly_once does not allow"
+        )
+        yield _problem(destination, path, what, _ALLOWED)
+    elif connector.guarantee is not WriteGuarantee.IDEMPOTENT and destination.retry.attempts > 1:
+        what = "a write that fails ends the transaction, which is retried as a whole"
+        yield _problem(destination, f"{path}.retry", what, "remove it; recovery=Recovery(…) of the pipeline retries")
+
+
+def _dead_letter_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    policy = pipeline.dead_letters.policy
+    if policy.repeats_after_crash is not None:
+        instead = _ALLOWED if policy.connector is not None else f'use "drop" or a destination: {_ALLOWED}'
+        what = f"{policy.repeats_after_crash}, which exactly_once does not allow"
+        yield _problem(pipeline, "dead_letters.handler", what, instead)
+
+
+def _state_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    lists: list[tuple[str, list[Processor]]] = [("processors", pipeline.processors)]
+    lists += [(f"sources.{each.id}.processors", each.processors) for each in pipeline.sources]
+    lists += [(f"destinations.{each.id}.processors", each.processors) for each in pipeline.destinations]
+    for prefix, processors in lists:
+        for processor in processors:
+            if processor.processor is None or not processor.processor.stateful:
+                continue
+            path = f"{prefix}.{processor.id}"
+            if pipeline.delivery != "exactly_once":
+                what = "keeps state, which is correct after a crash only if it commits with the records"
+                yield _problem(processor, path, what, 'use delivery="exactly_once"')
+            if processor.workers > 1:
+                what = f"keeps state, which {processor.workers} workers would change in an arbitrary order"
+                yield _problem(processor, f"{path}.workers", what, "use one worker")
+
+
+def _problem(
+    declared: Pipeline | Source | Destination | Processor, path: str, message: str, suggestion: str
+) -> Problem:
+    return Problem(path, message, suggestion, *(declared.place or (None, None)))
 
 
 def defer_problems(graph: Graph) -> Iterator[Problem]:
-    """What is in the way of processors that defer, each by name.
+    """What makes it unsound that a processor defers records, each by name.
 
     A commit has the positions of everything before the deferred record and of nothing behind it. So nothing that
     commits may have seen a record that can still be deferred: no processor with state, and no other branch.
@@ -31,11 +105,16 @@ def _form_problems(node: Node) -> Iterator[Problem]:
     declared = _processor(node)
     assert declared.processor is not None
     if not declared.processor.stateful:
-        what = "defers, for which it must be able to ask its state whether a record is the first of its transaction"
-        yield _problem(node, what, "write state=True too")
+        what = "defers, so it needs state, to ask whether a record is the first of its transaction"
+        yield _problem(node.declared, f"processors.{node.id}", what, "write state=True too")
     if declared.retry.attempts > 1:
-        what = "defers, so it cannot have retries: a record that is tried again has others behind it already"
-        yield _problem(node, what, "remove the retry; a transaction that fails is tried again as a whole")
+        what = "defers, so it cannot have retries: other records would overtake the one that is retried"
+        yield _problem(
+            node.declared,
+            f"processors.{node.id}",
+            what,
+            "remove the retry; a transaction that fails is retried as a whole",
+        )
 
 
 def _place_problems(graph: Graph, node: Node) -> Iterator[Problem]:
@@ -43,16 +122,18 @@ def _place_problems(graph: Graph, node: Node) -> Iterator[Problem]:
     votes = graph.votes(node.id)
     for each in before:
         if each.kind == "processor" and (plugin := _processor(each).processor) is not None and plugin.stateful:
-            what = f"defers, but {each.id}, which comes before it, would have counted the deferred record in its state"
-            yield _problem(node, what, f"let {node.id} come before {each.id}, or do the work of both in one processor")
+            what = f"defers, but {each.id}, which is before it, would have counted the deferred record in its state"
+            yield _problem(
+                node.declared,
+                f"processors.{node.id}",
+                what,
+                f"put {node.id} before {each.id}, or do the work of both in one processor",
+            )
         if each.kind == "source" and graph.votes(each.id) != votes:
-            what = f"defers, but records of {each.id} also go another way, where they would be written all the same"
-            yield _problem(node, what, "let it come before the branches part")
-
-
-def _defers(node: Node) -> bool:
-    plugin = node.declared.processor if isinstance(node.declared, Processor) else None
-    return plugin is not None and plugin.defers
+            what = (
+                f"defers, but records of {each.id} also take another branch, where they would be written all the same"
+            )
+            yield _problem(node.declared, f"processors.{node.id}", what, "put it before the branches split")
 
 
 def _processor(node: Node) -> Processor:
@@ -60,13 +141,9 @@ def _processor(node: Node) -> Processor:
     return node.declared
 
 
-def _problem(node: Node, message: str, suggestion: str) -> Problem:
-    return Problem(f"processors.{node.id}", message, suggestion, *(node.declared.place or (None, None)))
-
-
 def spark_problems(pipeline: Pipeline) -> Iterator[Problem]:
     """Everything in a pipeline that cannot run on Spark, each with its reason."""
     for source in pipeline.sources:
         if isinstance(source.connector, SharedSource):
-            what = "shares its work with other processes by leases, which the tasks of Spark do not keep"
+            what = "shares its work with other processes by leases, which tasks of Spark do not hold"
             yield Problem(f"sources.{source.id}", what, 'run it on the engine "trio"', *(source.place or (None, None)))

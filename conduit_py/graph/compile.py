@@ -1,4 +1,4 @@
-"""From a pipeline as written down to a checked graph, or to the list of everything wrong with it."""
+"""compile_pipeline: from a pipeline definition to a checked graph, or to all of its problems."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -6,23 +6,22 @@ from collections.abc import Iterator, Sequence
 import networkx as nx
 
 from conduit_py.errors import PipelineInvalid, Problem
-from conduit_py.graph.checks import defer_problems, spark_problems
-from conduit_py.graph.guarantees import delivery_problems
+from conduit_py.graph.checks import defer_problems, delivery_problems, spark_problems
 from conduit_py.graph.node import Graph, Kind, Node
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
 from conduit_py.sdk.options import Place, at, did_you_mean
 
 DEAD_LETTERS = "dead-letters"
-"""The node that is in every pipeline without being written down."""
+"""The id of the dead-letter handler, which every pipeline has."""
 
 
 def compile_pipeline(pipeline: Pipeline) -> Graph:
-    """The pipeline's graph. Every mistake in it, of the definition and of the graph, is in one PipelineInvalid."""
+    """The graph of a pipeline. All problems, of the definition and of the graph, are in one PipelineInvalid."""
     draft = _Draft(pipeline)
     problems = [*_declared_problems(pipeline), *draft.problems, *delivery_problems(pipeline)]
     if pipeline.spark is not None:
         problems += spark_problems(pipeline)
-    # The shape of a graph with missing or doubled nodes would only produce errors about errors.
+    # The shape of a graph with missing or duplicate nodes would only produce problems about problems.
     if not draft.problems:
         problems += _shape_problems(draft)
     if problems:
@@ -45,7 +44,7 @@ def taken_id(id: str, by: str) -> tuple[str, str]:
 
 
 class _Draft:
-    """The graph while it is being put together: nodes, edges, and what did not fit."""
+    """The graph under construction: nodes, edges and problems."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -98,7 +97,7 @@ class _Draft:
         return ids
 
     def _connect(self) -> None:
-        """Draw the edges that the order of the lists implies, unless `after` says otherwise."""
+        """Add the edges that the order of the lists implies, unless `after` names others."""
         sources = [source.id for source in self.pipeline.sources]
         previous = sources
         for id, processor in zip(self._line, self.pipeline.processors, strict=True):
@@ -109,9 +108,9 @@ class _Draft:
             self._link(after, self._heads[destination.id], destination.id, destination.place)
 
     def _link(self, after: Sequence[str], id: str, said_by: str, place: Place | None) -> None:
-        # A pipeline without sources has been reported as that.
+        # A pipeline without sources is reported already.
         if not after and self.pipeline.sources:
-            self._problem(f"{said_by}.after", "names no node, so nothing would ever arrive", place)
+            self._problem(f"{said_by}.after", "names no node, so no record would ever arrive", place)
         for name in after:
             if name in self._ends:
                 self._edge(self._ends[name], id)
@@ -169,33 +168,33 @@ def _processor_problems(prefix: str, processors: Sequence[Processor]) -> Iterato
 
 def _shape_problems(draft: _Draft) -> list[Problem]:
     cycles = list(_cycles(draft))
-    # Where paths run in circles they cannot be counted.
+    # Paths cannot be counted in a graph with cycles.
     return [*cycles, *_loose_ends(draft), *([] if cycles else _double_paths(draft))]
 
 
 def _cycles(draft: _Draft) -> Iterator[Problem]:
-    """One cycle for each knot of nodes that reach each other."""
-    knotted = {id: knot for knot in nx.strongly_connected_components(draft.digraph) for id in knot}
+    """One cycle for each group of nodes that reach each other."""
+    group_of = {id: group for group in nx.strongly_connected_components(draft.digraph) for id in group}
     seen: set[str] = set()
     for id in draft.nodes:
-        knot = knotted[id]
-        if id not in seen and (len(knot) > 1 or draft.digraph.has_edge(id, id)):
-            path = [upper for upper, _ in nx.find_cycle(draft.digraph.subgraph(knot), id)]
+        group = group_of[id]
+        if id not in seen and (len(group) > 1 or draft.digraph.has_edge(id, id)):
+            path = [upper for upper, _ in nx.find_cycle(draft.digraph.subgraph(group), id)]
             message = f"the graph has a cycle: {' → '.join([*path, path[0]])}"
-            yield _at_node(draft.nodes[path[0]], message, "take one of these `after` away")
-        seen |= knot
+            yield _at_node(draft.nodes[path[0]], message, "remove one of these `after`")
+        seen |= group
 
 
 def _loose_ends(draft: _Draft) -> Iterator[Problem]:
     for node in draft.nodes.values():
         if node.kind != "source" and not node.inputs:
-            yield _at_node(node, "nothing leads to this node")
+            yield _at_node(node, "no node sends records to this node")
         if node.kind != "destination" and not node.outputs:
-            yield _at_node(node, "its records go nowhere", f"let a destination come after={node.id!r}")
+            yield _at_node(node, "its records go nowhere", f"add a destination with after={node.id!r}")
 
 
 def _double_paths(draft: _Draft) -> Iterator[Problem]:
-    """A message that reached a node twice would be written twice, and its votes counted twice."""
+    """A message that reached a node on two paths would be written twice, and its votes counted twice."""
     order = list(nx.topological_sort(draft.digraph))
     for source in draft.pipeline.sources:
         paths = {source.id: 1}

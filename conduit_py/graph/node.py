@@ -22,6 +22,18 @@ class Node:
     outputs: list[str] = field(default_factory=list)
 
     @property
+    def stateful(self) -> bool:
+        """Whether it is a processor that keeps state."""
+        plugin = self.declared.processor if isinstance(self.declared, Processor) else None
+        return plugin is not None and plugin.stateful
+
+    @property
+    def defers(self) -> bool:
+        """Whether it is a processor that may defer records to the next transaction."""
+        plugin = self.declared.processor if isinstance(self.declared, Processor) else None
+        return plugin is not None and plugin.defers
+
+    @property
     def label(self) -> str:
         """What does the work: the connector's or the processor's own name."""
         if isinstance(self.declared, Processor):
@@ -55,3 +67,13 @@ class Graph:
         """
         reachable = nx.descendants(self.digraph, node) | {node}
         return sum(1 << bit for bit, each in enumerate(self.destinations) if each.id in reachable)
+
+
+def stateful_processors(graph: Graph) -> list[str]:
+    """The processors that keep state."""
+    return [node.id for node in graph.nodes.values() if node.stateful]
+
+
+def deferring_processors(graph: Graph) -> list[str]:
+    """The processors that may defer records to the next transaction."""
+    return [node.id for node in graph.nodes.values() if node.defers]

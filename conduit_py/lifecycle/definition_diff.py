@@ -1,11 +1,11 @@
 """diff_definitions: what a new definition of a pipeline changes, and whether it needs a restart for that."""
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from conduit_py.graph.node import Graph, Node
 from conduit_py.lifecycle.definition_equality import definitions_equal
-from conduit_py.pipeline import Processor
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,7 @@ def _node(node: Node) -> dict[str, Any]:
     return _declared(node.declared, "after", "named")
 
 
-def _stateful(node: Node) -> bool:
-    plugin = node.declared.processor if isinstance(node.declared, Processor) else None
-    return plugin is not None and plugin.stateful
-
-
-def _defers(node: Node) -> bool:
-    plugin = node.declared.processor if isinstance(node.declared, Processor) else None
-    return plugin is not None and plugin.defers
-
-
-_FIXED_AT_START = {"has a state": _stateful, "defers": _defers}
+_FIXED_AT_START = {"has a state": attrgetter("stateful"), "defers": attrgetter("defers")}
 """What a run sets up when it starts, so a swap cannot change it."""
 
 

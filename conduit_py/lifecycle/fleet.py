@@ -17,8 +17,7 @@ from conduit_py.errors import (
     ShuttingDown,
 )
 from conduit_py.graph.compile import as_graph
-from conduit_py.graph.guarantees import stateful_processors
-from conduit_py.graph.node import Graph
+from conduit_py.graph.node import Graph, stateful_processors
 from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.dead_letter_service import DeadLetterService
 from conduit_py.lifecycle.supervisor import Supervisor

@@ -5,9 +5,8 @@ from typing import Any
 
 import trio
 
-from conduit_py.graph.checks import deferring_processors
 from conduit_py.graph.compile import DEAD_LETTERS
-from conduit_py.graph.node import Graph, Node
+from conduit_py.graph.node import Graph, Node, deferring_processors
 from conduit_py.inspect.tap import Taps
 from conduit_py.pipeline import Destination, Processor, Source
 from conduit_py.sdk.destination import AckMode

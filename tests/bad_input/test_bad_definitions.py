@@ -74,17 +74,17 @@ MISTAKES = {
     "a_cycle": (
         f'sources=[{A}], processors=[Processor("x", step, after=["a", "y"]), Processor("y", step, after="x")], '
         f'destinations=[{OUT}, after="y")]',
-        "processors.x: the graph has a cycle: x → y → x (take one of these `after` away)",
+        "processors.x: the graph has a cycle: x → y → x (remove one of these `after`)",
     ),
     "no_source": (f"sources=[], destinations=[{OUT})]", "sources: a pipeline needs at least one source"),
     "no_destination": (f"sources=[{A}], destinations=[]", "destinations: a pipeline needs at least one destination"),
     "a_loose_source": (
         f'sources=[{A}, {B}], destinations=[{OUT}, after="a")]',
-        "sources.b: its records go nowhere (let a destination come after='b')",
+        "sources.b: its records go nowhere (add a destination with after='b')",
     ),
     "a_loose_processor": (
         f'sources=[{A}], processors=[Processor("x", step)], destinations=[{OUT}, after="a")]',
-        "processors.x: its records go nowhere (let a destination come after='x')",
+        "processors.x: its records go nowhere (add a destination with after='x')",
     ),
     "after_nobody": (
         f'sources=[{A}], destinations=[{OUT}, after="aa")]',

@@ -136,12 +136,12 @@ class TestWhereItIsRefused:
 
         assert _problems(processors=[stateless]) == {"processors.stateless": "write state=True too"}
         assert _problems(processors=[Processor("late", by_tens, retry=Retry(attempts=2))]) == {
-            "processors.late": "remove the retry; a transaction that fails is tried again as a whole"
+            "processors.late": "remove the retry; a transaction that fails is retried as a whole"
         }
         assert _problems(processors=[summed, by_tens]) == {
-            "processors.by_tens": "let by_tens come before summed, or do the work of both in one processor"
+            "processors.by_tens": "put by_tens before summed, or do the work of both in one processor"
         }
-        assert _problems(delivery="at_least_once") == {"processors.by_tens": 'take delivery="exactly_once"'}
+        assert _problems(delivery="at_least_once") == {"processors.by_tens": 'use delivery="exactly_once"'}
 
     def test_one_that_begins_to_defer_needs_a_new_run(self) -> None:
         def graph(defers: bool) -> Graph:
@@ -170,7 +170,7 @@ class TestWhereItIsRefused:
             compile_pipeline(declared)
 
         [problem] = invalid.value.problems
-        assert (problem.path, problem.suggestion) == ("processors.d:by_tens", "let it come before the branches part")
+        assert (problem.path, problem.suggestion) == ("processors.d:by_tens", "put it before the branches split")
 
 
 def _problems(**changed: Any) -> dict[str, str | None]:

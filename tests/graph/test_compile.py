@@ -186,7 +186,7 @@ class TestMistakes:
 
     def test_after_nothing(self) -> None:
         assert mistakes(pipeline(destinations=[sink("x", after=[])])) == [
-            ("x.after", "names no node, so nothing would ever arrive")
+            ("x.after", "names no node, so no record would ever arrive")
         ]
 
     def test_after_a_destination(self) -> None:
@@ -271,7 +271,7 @@ class TestMistakes:
         assert mistakes(pipeline(delivery="exactly_once")) == [
             (
                 "destinations.x",
-                "ScriptedDestination would write records again after a crash, which exactly_once rules out",
+                "ScriptedDestination would write records again after a crash, which exactly_once does not allow",
             )
         ]
 

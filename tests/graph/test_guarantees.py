@@ -65,7 +65,7 @@ class TestPromises:
             "in", "rows", "exactly once", "rows commits records and progress in one transaction of its own"
         )
         assert {each.promise for each in guarantees(graph)} == {"exactly once"}
-        assert [each.why.split()[1] for each in guarantees(graph)] == ["knows", "commits", "stages", "stages"]
+        assert [each.why.split()[1] for each in guarantees(graph)] == ["recognises", "commits", "stages", "stages"]
 
     def test_other_deliveries_promise_less(self) -> None:
         keyed = [
@@ -109,11 +109,11 @@ class TestRefusals:
         )
 
         assert mistakes(declared) == {
-            "sources.in": "stdio cannot go on from a position, which exactly_once needs",
-            "destinations.list": "memory would write records again after a crash, which exactly_once rules out",
-            "destinations.out.retry": "a write that fails ends the transaction, which is tried again as a whole",
+            "sources.in": "stdio cannot resume from a position, which exactly_once requires",
+            "destinations.list": "memory would write records again after a crash, which exactly_once does not allow",
+            "destinations.out.retry": "a write that fails ends the transaction, which is retried as a whole",
             "dead_letters.handler": "a function may be given a letter again after a crash, "
-            "which exactly_once rules out",
+            "which exactly_once does not allow",
         }
 
     def test_letters_to_a_plain_destination(self) -> None:
@@ -130,16 +130,18 @@ class TestRefusals:
 
         [(path, message)] = mistakes(pipeline(sources=sources)).items()
         assert path == "sources.in.processors.remembering"
-        assert message == "keeps state, which is right after a crash only if it commits with the records"
+        assert message == "keeps state, which is correct after a crash only if it commits with the records"
 
     def test_state_that_several_workers_would_change(self) -> None:
         declared = pipeline(processors=[Processor("sum", remembering, workers=4)], delivery="exactly_once")
 
-        assert mistakes(declared) == {"processors.sum.workers": "keeps state, which 4 workers would change in no order"}
+        assert mistakes(declared) == {
+            "processors.sum.workers": "keeps state, which 4 workers would change in an arbitrary order"
+        }
 
     def test_the_size_of_transactions_that_there_are_not(self) -> None:
         assert mistakes(pipeline(transaction=TransactionLimits(max_records=5))) == {
-            "transaction": "has a meaning only in an exactly-once pipeline"
+            "transaction": "applies only to an exactly-once pipeline"
         }
 
     def test_a_minimum_above_the_maximum(self) -> None:

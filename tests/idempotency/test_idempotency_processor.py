@@ -258,7 +258,7 @@ async def test_a_message_without_a_name_is_refused_and_the_others_go_through(aut
 
 
 async def test_within_the_transaction_it_needs_a_pipeline_that_has_transactions() -> None:
-    with pytest.raises(PipelineInvalid, match='take delivery="exactly_once"'):
+    with pytest.raises(PipelineInvalid, match='use delivery="exactly_once"'):
         await Bench().run([message("1")], Idempotency())
 
 

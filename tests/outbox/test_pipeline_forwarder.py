@@ -277,7 +277,7 @@ class TestMistakes:
 
     def test_an_outbox_without_transactions(self) -> None:
         declared = pipeline(1, {"mail": counted()}, delivery="at_least_once", processors=[])
-        with pytest.raises(PipelineInvalid, match="outbox: has a meaning only in an exactly-once pipeline"):
+        with pytest.raises(PipelineInvalid, match="outbox: applies only to an exactly-once pipeline"):
             compile_pipeline(declared)
 
     async def test_a_connector_that_cannot_be_opened_is_named(self, autojump_clock: MockClock) -> None:

@@ -63,7 +63,7 @@ def test_what_cannot_run_on_spark_is_refused_with_its_node_and_the_reason(tmp_pa
     )
 
     assert problems(pipeline) == [
-        ("sources.work", "shares its work with other processes by leases, which the tasks of Spark do not keep"),
+        ("sources.work", "shares its work with other processes by leases, which tasks of Spark do not hold"),
     ]
 
 

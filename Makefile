@@ -79,8 +79,8 @@ bench-spark: install java
 
 # Every pair of moments to be killed at, and real processes on a real disk: about half an hour.
 exactly-once: install
-	CONDUIT_ENUMERATE=all $(BIN)/pytest --timeout=7200 tests/delivery/test_crash_enumeration.py
-	CONDUIT_XO_RECORDS=300000 CONDUIT_XO_KILLS=110 $(BIN)/pytest -s tests/delivery/test_exactly_once_processes.py
+	CONDUIT_ENUMERATE=all $(BIN)/pytest --timeout=7200 tests/exactly_once/test_crash_enumeration.py
+	CONDUIT_XO_RECORDS=300000 CONDUIT_XO_KILLS=110 $(BIN)/pytest -s tests/exactly_once/test_exactly_once_processes.py
 
 # On a master and two workers of its own; less with ARGS="CONDUIT_SOAK_RECORDS=200000 CONDUIT_SOAK_LIVES=2".
 spark-soak: install java

@@ -1,4 +1,4 @@
-"""Checkpoint: what a committed transaction still has to do, kept in the commit itself."""
+"""TransactionCheckpoint: what a committed transaction still has to do, kept in the commit itself."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ from conduit_py.store.stored_letter import SettledLetter
 VERSION = 1
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class TransactionCheckpoint(msgspec.Struct, frozen=True):
     """The intents of one transaction: few, and replaced by those of the next, when all of them are carried out.
 
     `home` is the destination that carried the commit, "" if the store did; `intents` are what staged
@@ -37,7 +37,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return _ENCODER.encode(self)
 
     @classmethod
-    def decode(cls, pipeline: str, encoded: bytes | None) -> "Checkpoint":
+    def decode(cls, pipeline: str, encoded: bytes | None) -> "TransactionCheckpoint":
         if encoded is None:
             return cls()
         try:
@@ -54,7 +54,7 @@ def without_set_back(pipeline: str, changes: Changes, positions: Mapping[str, by
 
     A source that is not where the transaction found it was set there by hand since, and stays there.
     """
-    before = Checkpoint.decode(pipeline, changes.checkpoint).before
+    before = TransactionCheckpoint.decode(pipeline, changes.checkpoint).before
     stays = {source for source, position in before.items() if positions.get(source) != position}
     kept = {source: position for source, position in changes.positions.items() if source not in stays}
     return msgspec.structs.replace(changes, positions=kept)
@@ -98,7 +98,7 @@ def decode_replays(encoded: Sequence[bytes]) -> list[SettledLetter]:
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Checkpoint)
+_DECODER = msgspec.msgpack.Decoder(TransactionCheckpoint)
 
 
 def _unreadable(pipeline: str, why: str) -> EnvironmentUnfit:

@@ -12,7 +12,7 @@ from conduit_py.crash_point import reach
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import Fenced, RunError
 from conduit_py.exactly_once.checkpoint import (
-    Checkpoint,
+    TransactionCheckpoint,
     decode_letters,
     decode_replays,
     encode_letters,
@@ -29,7 +29,7 @@ from conduit_py.sdk.destination import DestinationConnector, StagedDestination
 from conduit_py.sdk.state import State
 from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
 from conduit_py.store.store import Store
-from conduit_py.stream.commit import Commit, RunParts, Task
+from conduit_py.stream.commit import CommitStrategy, RunParts, Task
 from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored, printable
 from conduit_py.stream.ledger import SettledRange
 
@@ -39,7 +39,7 @@ FORGET_SECONDS = 60.0
 """How long to wait between two looks for keys that are too old."""
 
 
-class CommitTogether(Commit):
+class CommitTogether(CommitStrategy):
     """Makes the progress of all sources of a run durable together, transaction by transaction.
 
     The order is what the promise rests on. Everything written is durable before the commit starts, and nothing
@@ -80,7 +80,7 @@ class CommitTogether(Commit):
         self._parts = parts
         letters = parts.dead_letters.staged_calls
         parts.dead_letters.in_transaction = letters is not None
-        shared = [settler.shard_progress for settler in parts.settlers.values() if settler.shard_progress is not None]
+        shared = [settler.shard_tracker for settler in parts.settlers.values() if settler.shard_tracker is not None]
         # Only the store can check the tokens of shared work within its commit, so then no other may carry it.
         self._participants = Participants(
             parts.destinations, {DEAD_LETTERS: letters} if letters else {}, may_have_home=not shared
@@ -135,9 +135,9 @@ class CommitTogether(Commit):
     async def recover(self) -> None:
         """Carry out what the last committed transaction left to do, and go on from its state (I8)."""
         claim = self._claim
-        last_home = Checkpoint.decode(self._pipeline, claim.checkpoint).home
+        last_home = TransactionCheckpoint.decode(self._pipeline, claim.checkpoint).home
         await self._participants.adopt(claim, last_home, await self._store.positions(self._pipeline))
-        checkpoint = Checkpoint.decode(self._pipeline, claim.checkpoint)
+        checkpoint = TransactionCheckpoint.decode(self._pipeline, claim.checkpoint)
         await self._participants.begin(claim, checkpoint.intents)
         await _keep(self._parts.dead_letters, decode_letters(checkpoint.letters))
         # Before any letter is sent: those that were delivered in it are still queued if its process died.
@@ -150,7 +150,7 @@ class CommitTogether(Commit):
         """Show what another pipeline committed last, before its work goes on here: in order, also if it is dead."""
         claimed = await self._store.claimed(owner)
         if claimed is not None and self._finished_for.get(owner) != claimed.committed:
-            await self._participants.apply_for(owner, Checkpoint.decode(owner, claimed.checkpoint).intents)
+            await self._participants.apply_for(owner, TransactionCheckpoint.decode(owner, claimed.checkpoint).intents)
             self._finished_for[owner] = claimed.committed
 
     async def _load_states(self) -> None:
@@ -268,7 +268,7 @@ class CommitTogether(Commit):
         reach("transaction.before_commit")
         changes = self._changes(sealed, intents)
         for source, ranges in sealed.ranges.items():
-            changes.trails |= await self._parts.settlers[source].trails(ranges)
+            changes.trails |= self._parts.settlers[source].history(ranges)
         await participants.commit(self._claim, changes)
         self._positions |= sealed.positions
         if self._courier is not None and sealed.outbox:
@@ -292,7 +292,7 @@ class CommitTogether(Commit):
         letters = [] if self._parts.dead_letters.in_transaction else encode_letters(sealed.letters)
         replayed = encode_replays(sealed.replayed)
         before = {source: self._positions.get(source) for source in sealed.positions}
-        checkpoint = Checkpoint(self._participants.home or "", intents, letters, replayed, before)
+        checkpoint = TransactionCheckpoint(self._participants.home or "", intents, letters, replayed, before)
         return Changes(
             number,
             checkpoint.encode(),
@@ -308,8 +308,8 @@ class CommitTogether(Commit):
         return [
             change
             for source, settler in self._parts.settlers.items()
-            if settler.shard_progress is not None
-            for change in settler.shard_progress.changes(each.positions for each in sealed.ranges[source])
+            if settler.shard_tracker is not None
+            for change in settler.shard_tracker.changes(each.positions for each in sealed.ranges[source])
         ]
 
     def _past(self, count: int) -> None:

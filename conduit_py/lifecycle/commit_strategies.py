@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from conduit_py.exactly_once.commit_together import CommitTogether
 from conduit_py.exactly_once.isolation import Isolation
 from conduit_py.pipeline import Delivery
-from conduit_py.stream.commit import Commit, CommitEach, CommitFirst, CommitSeries, IndependentRuns
+from conduit_py.stream.commit import CommitEach, CommitFirst, CommitSeries, CommitStrategy, IndependentRuns
 
-STRATEGIES: Mapping[Delivery, tuple[type[Commit], Callable[[], CommitSeries]]] = {
+STRATEGIES: Mapping[Delivery, tuple[type[CommitStrategy], Callable[[], CommitSeries]]] = {
     "at_least_once": (CommitEach, lambda: IndependentRuns(CommitEach)),
     "at_most_once": (CommitFirst, lambda: IndependentRuns(CommitFirst)),
     "exactly_once": (CommitTogether, Isolation),

@@ -1,4 +1,4 @@
-"""Commit: when the progress of a run becomes durable, one strategy for each delivery guarantee.
+"""CommitStrategy: when the progress of a run becomes durable, one strategy for each delivery guarantee.
 
 Nodes call the strategy at four moments: before records set out (`admit`), before a batch is written (`before_write`),
 when the oldest records of a source are settled (`settle`) and when a source has nothing more to bring (`finish`).
@@ -69,7 +69,7 @@ class Deferral(Protocol):
         ...
 
 
-class Commit(ABC):
+class CommitStrategy(ABC):
     """One delivery guarantee, for one run.
 
     The run calls `enlist` when its nodes are made, `claim` before anything is opened, and `recover` when
@@ -126,7 +126,7 @@ class Commit(ABC):
         return
 
 
-class CommitEach(Commit):
+class CommitEach(CommitStrategy):
     """At-least-once: the settler of each source saves its position, then acks.
 
     Invariant 2: nothing is saved before it is settled, so a crash repeats records and never skips one.
@@ -167,7 +167,7 @@ class CommitFirst(CommitEach):
 class CommitSeries(Protocol):
     """Makes the commit strategy of every run of one pipeline."""
 
-    def next(self, graph: Graph, store: Store) -> Commit:
+    def next(self, graph: Graph, store: Store) -> CommitStrategy:
         """The strategy of the next run."""
         ...
 
@@ -179,10 +179,10 @@ class CommitSeries(Protocol):
 class IndependentRuns:
     """The series of a guarantee to which a run that failed says nothing about the next one."""
 
-    def __init__(self, make: Callable[[], Commit]) -> None:
+    def __init__(self, make: Callable[[], CommitStrategy]) -> None:
         self._make = make
 
-    def next(self, graph: Graph, store: Store) -> Commit:
+    def next(self, graph: Graph, store: Store) -> CommitStrategy:
         return self._make()
 
     def retries_at_once(self, error: RunError | None) -> bool:

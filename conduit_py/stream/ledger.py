@@ -23,7 +23,8 @@ class SettledRange(NamedTuple):
     @property
     def records(self) -> int:
         """How many records the messages stand for."""
-        return self.records_before(self.span.first + self.stop)
+        sizes = self.span.sizes
+        return self.stop - self.start if sizes is None else sum(sizes[self.start : self.stop])
 
     def records_before(self, sequence: int) -> int:
         """How many records the messages before this one stand for."""

@@ -8,7 +8,7 @@ from conduit_py.batch import Batch
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.inspect.tap import TapPoint
 from conduit_py.record import Record
-from conduit_py.stream.commit import Commit
+from conduit_py.stream.commit import CommitStrategy
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter
 
@@ -26,7 +26,7 @@ class NodeContext:
     meter: Meter
     rng: random.Random
     tap_point: TapPoint
-    commit: Commit
+    commit: CommitStrategy
 
     def nack(self, batch: Batch, index: int, record: Record, failure: Failure) -> None:
         """Refuse the message at `index`, whose record now looks like `record`, for every voter of this node."""

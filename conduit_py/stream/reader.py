@@ -127,7 +127,8 @@ class Reader:
     def _accept(self, reading: Any, n: int) -> None:
         records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
         self._check(records, n)
-        self._check_refusals(refused, len(records))
+        if refused != {}:
+            self._check_refusals(refused, len(records))
         self._ledger.admit(len(records))
         self._meter.records += count_records(records)
         self._meter.batches += 1

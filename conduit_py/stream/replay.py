@@ -20,7 +20,7 @@ from conduit_py.sdk.options import Options
 from conduit_py.sdk.source import SourceConnector
 from conduit_py.store.dead_letter_store import DeadLetterStore
 from conduit_py.store.stored_letter import QueuedLetter, SettledLetter, StoredLetter, remaining_letters
-from conduit_py.stream.commit import Commit
+from conduit_py.stream.commit import CommitStrategy
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import Meter, WaitReason
@@ -71,7 +71,7 @@ class Replay:
         entries: Mapping[str, Entry],
         meter: Meter,
         wake: Signal,
-        commit: Commit,
+        commit: CommitStrategy,
         *,
         scopes: Mapping[str, str],
     ) -> None:

@@ -15,7 +15,7 @@ from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
 from conduit_py.pipeline import Processor
 from conduit_py.store.store import Store
-from conduit_py.stream.commit import Commit, Task
+from conduit_py.stream.commit import CommitStrategy, Task
 from conduit_py.stream.connector_changes import notify_of_change, notify_of_removal
 from conduit_py.stream.hot_swap import HotSwap
 from conduit_py.stream.meter import Meter
@@ -59,7 +59,7 @@ class Run:
         self,
         graph: Graph,
         store: Store,
-        commit: Commit,
+        commit: CommitStrategy,
         *,
         rng: random.Random | None = None,
         taps: Taps | None = None,
@@ -168,6 +168,7 @@ class Run:
         for node, calls in wiring.sources.items():
             await notify_of_change(store, pipeline, node, "source", calls)
             position = (await store.positions(pipeline)).get(node)
+            await wiring.settlers[node].open(position)
             self._closers.append((node, wiring.readers[node].close))
             with plugin_errors(node, "open"):
                 await calls("open", position)

@@ -17,7 +17,7 @@ from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.node_context import NodeContext
 from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
-from conduit_py.stream.shard_progress import ShardProgress
+from conduit_py.stream.shard_tracker import ShardTracker
 from conduit_py.stream.signal import Pace, Signal
 
 SETTLE_SECONDS = 0.005
@@ -40,7 +40,7 @@ class Settler:
         dead_letters: DeadLetterHandler,
         store: Store,
         calls: PluginCaller,
-        shard_progress: ShardProgress | None = None,
+        shard_tracker: ShardTracker | None = None,
     ) -> None:
         self._context = context
         self._pipeline = pipeline
@@ -53,10 +53,14 @@ class Settler:
         self._store = store
         self._calls = calls
         self._meter = context.meter
-        self.shard_progress = shard_progress
+        self.shard_tracker = shard_tracker
         self.pace = Pace(SETTLE_SECONDS)
-        self._history = HistoryRecorder(store, pipeline, context.node)
+        self._history: HistoryRecorder
         self._finishing = False
+
+    async def open(self, position: bytes | None) -> None:
+        """Begin at this position, before anything is read."""
+        self._history = HistoryRecorder(await self._store.trail(self._pipeline, self._context.node), position)
 
     def finish(self) -> None:
         """Nothing more will be read: end when everything in flight is settled."""
@@ -116,11 +120,12 @@ class Settler:
 
     async def _persist(self, positions: Sequence[Sequence[bytes]]) -> None:
         with self._meter.waiting(WaitReason.STORE), self._meter.timing(self._meter.persists):
-            position = positions[-1][-1]
-            trails = await self._history.trails(position)
-            await self._store.save_positions(self._pipeline, {self._context.node: position}, trails)
-            if self.shard_progress is not None:
-                await self.shard_progress.advance(positions)
+            position, node = positions[-1][-1], self._context.node
+            history = self._history.extend(position)
+            trails = {} if history is None else {node: history}
+            await self._store.save_positions(self._pipeline, {node: position}, trails)
+            if self.shard_tracker is not None:
+                await self.shard_tracker.advance(positions)
 
     async def _ack(self, positions: Sequence[Sequence[bytes]]) -> None:
         with plugin_errors(self._context.node, "ack"), self._meter.waiting(WaitReason.SOURCE_ACK):
@@ -136,12 +141,10 @@ class Settler:
             raise self._too_many_nacks(refused)
         return ranges, letters
 
-    async def trails(self, ranges: Sequence[SettledRange]) -> dict[str, bytes]:
+    def history(self, ranges: Sequence[SettledRange]) -> dict[str, bytes]:
         """Exactly-once: what the commit of these adds to the position history; mostly nothing."""
-        if not ranges:
-            return {}
-        trails = await self._history.trails(ranges[-1].positions[-1])
-        return {source: trail.encode() for source, trail in trails.items()}
+        history = self._history.extend(ranges[-1].positions[-1]) if ranges else None
+        return {} if history is None else {self._context.node: history.encode()}
 
     async def release(self, ranges: Sequence[SettledRange]) -> None:
         """Exactly-once: the transaction with these is committed: ack them, and give the credit back."""
@@ -151,9 +154,8 @@ class Settler:
 
     async def _store_letters(self, ranges: Sequence[SettledRange]) -> tuple[list[SettledRange], RunError | None]:
         """Store the letters of nacked messages. Gives what may be acked and, if that is not everything, why."""
-        letters, refused = self._within_nack_window(ranges)
+        letters, unhandled = self._within_nack_window(ranges)
         error: RunError | None = None
-        unhandled = refused
         if letters:
             try:
                 await self._dead_letters.store(letters)
@@ -235,26 +237,26 @@ class NackWindow:
 
 
 class HistoryRecorder:
-    """Says which trail is to be saved with a position: with the first where the run began, then one a minute."""
+    """Decides which commits add to the position history of a source: the first of a run, then one a minute."""
 
-    def __init__(self, store: Store, pipeline: str, source: str, clock: Callable[[], float] = time.time) -> None:
-        self._store = store
-        self._pipeline = pipeline
-        self._source = source
+    def __init__(
+        self, history: PositionHistory, position: bytes | None, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`history` is what the store has, and `position` is where the run begins."""
+        self._history = history
+        self._position = position
         self._clock = clock
-        self._began_at = clock()
-        self._trail: PositionHistory | None = None
+        self._began_at: float | None = clock()
 
-    async def trails(self, position: bytes) -> dict[str, PositionHistory]:
-        """What goes with the commit of this position; mostly nothing."""
+    def extend(self, position: bytes) -> PositionHistory | None:
+        """The history to save with the commit of this position; mostly None."""
         now = self._clock()
-        here = HistoryPoint(now, position)
-        if self._trail is None:
-            before = (await self._store.positions(self._pipeline)).get(self._source)
-            trail = await self._store.trail(self._pipeline, self._source)
-            self._trail = trail.joined(HistoryPoint(min(self._began_at, now), before, start=True), here)
-        elif self._trail.due(now):
-            self._trail = self._trail.joined(here)
+        if self._began_at is not None:
+            # A clock that was set back must not put the start of the run behind its first commit.
+            start = HistoryPoint(min(self._began_at, now), self._position, start=True)
+            self._history, self._began_at = self._history.joined(start, HistoryPoint(now, position)), None
+        elif self._history.due(now):
+            self._history = self._history.joined(HistoryPoint(now, position))
         else:
-            return {}
-        return {self._source: self._trail}
+            return None
+        return self._history

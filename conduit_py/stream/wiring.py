@@ -16,7 +16,7 @@ from conduit_py.sdk.source import SourceConnector as SourceConnector
 from conduit_py.sdk.state import State
 from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
-from conduit_py.stream.commit import Commit, RunParts, Task
+from conduit_py.stream.commit import CommitStrategy, RunParts, Task
 from conduit_py.stream.dead_letters import new_handler
 from conduit_py.stream.dispatcher import Dispatcher
 from conduit_py.stream.fan_in import FanIn
@@ -29,7 +29,7 @@ from conduit_py.stream.processor_node import ProcessorNode, run_deferring, run_p
 from conduit_py.stream.reader import ReadBuffer, Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
 from conduit_py.stream.settler import NackWindow, Settler
-from conduit_py.stream.shard_progress import ShardProgress
+from conduit_py.stream.shard_tracker import ShardTracker
 from conduit_py.stream.signal import Signal
 from conduit_py.stream.writer import Writer
 
@@ -42,7 +42,7 @@ class Wiring:
     make progress durable.
     """
 
-    def __init__(self, graph: Graph, store: Store, commit: Commit, rng: random.Random, taps: Taps) -> None:
+    def __init__(self, graph: Graph, store: Store, commit: CommitStrategy, rng: random.Random, taps: Taps) -> None:
         self._graph = graph
         self._store = store
         self._commit = commit
@@ -68,7 +68,7 @@ class Wiring:
         self._scopes: dict[str, str] = {}
         self._states: dict[str, State] = {}
         self._read_buffers: dict[str, ReadBuffer] = {}
-        self._settlers: dict[str, Settler] = {}
+        self.settlers: dict[str, Settler] = {}
         self._dispatchers: list[Dispatcher] = []
         self._deferrals = {node: commit.new_deferral(node, graph.votes(node)) for node in deferring_processors(graph)}
         self._fan_ins = {
@@ -98,7 +98,7 @@ class Wiring:
 
     def _parts(self) -> RunParts:
         return RunParts(
-            self._settlers, self.ledgers, self._read_buffers, self.meters, self._states, self.destinations,
+            self.settlers, self.ledgers, self._read_buffers, self.meters, self._states, self.destinations,
             self.outbox, self.dead_letters, self.replay,
         )  # fmt: skip
 
@@ -154,7 +154,7 @@ class Wiring:
         self.lag_watches.append(LagWatch(node.id, self._caller(f"{node.id}-lag", source), context.meter))
         settings = pipeline.dead_letters.settings
         window = NackWindow(settings.window_size, settings.window_nack_threshold)
-        self._settlers[node.id] = Settler(
+        self.settlers[node.id] = Settler(
             context, pipeline.id, ledger, window, self.dead_letters, self._store, ack_calls, progress
         )
         buffer = self._read_buffers[node.id] = ReadBuffer(declared.batch_size, wake)
@@ -163,12 +163,12 @@ class Wiring:
         self._dispatchers.append(dispatcher)
         self.tasks += [Task(node.id, reader.run), Task(node.id, dispatcher.run)]
 
-    def _shard_progress(self, node: str, source: SourceConnector[Any]) -> ShardProgress | None:
+    def _shard_progress(self, node: str, source: SourceConnector[Any]) -> ShardTracker | None:
         """The progress of a source that shares its work with others; such a source has a task in the background."""
         if not isinstance(source, SharedSource):
             return None
         self.tasks.append(Task(node, source.background, background=True))
-        return ShardProgress(source, self._store.shards, f"{self._graph.pipeline.id}/{node}")
+        return ShardTracker(source, self._store.shards, f"{self._graph.pipeline.id}/{node}")
 
     def _add_processors(self, node: Node) -> None:
         inbox = self._fan_ins[node.id].inbox

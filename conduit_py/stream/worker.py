@@ -1,4 +1,4 @@
-"""WorkerPool and Worker: how a processor is applied to batches: condition, retries, workers, threads."""
+"""WorkerPool and ProcessorWorker: how a processor is applied to batches: condition, retries, workers, threads."""
 
 import random
 import time
@@ -48,9 +48,10 @@ class WorkerPool:
         self._rng = rng
         in_thread, plugin = declared.workers > 1, declared.processor
         self._workers = [
-            Worker(node, plugin.fresh(), always_in_thread=in_thread, state=state) for _ in range(declared.workers)
+            ProcessorWorker(node, plugin.fresh(), always_in_thread=in_thread, state=state)
+            for _ in range(declared.workers)
         ]
-        self._open: list[Worker] = []
+        self._open: list[ProcessorWorker] = []
 
     async def open(self) -> None:
         for worker in self._workers:
@@ -105,7 +106,7 @@ class WorkerPool:
     def _attempt(self, batch: Batch) -> Awaitable[list[Result]]:
         return self._share_out(batch) if len(self._workers) > 1 else self._run(self._workers[0], batch)
 
-    async def _run(self, worker: "Worker", batch: Batch) -> list[Result]:
+    async def _run(self, worker: "ProcessorWorker", batch: Batch) -> list[Result]:
         try:
             # What is raised ends the run, and it happened in this node, whichever task this is.
             with plugin_errors(self._node, "process"):
@@ -129,11 +130,11 @@ class WorkerPool:
         return [result for part in results for result in part]
 
 
-async def close_all(opened: "Sequence[Worker | WorkerPool]") -> None:
+async def close_all(opened: "Sequence[ProcessorWorker | WorkerPool]") -> None:
     """Close them at the same time, so that none delays the others; raise the first error."""
     errors: list[RunError] = []
 
-    async def close(each: "Worker | WorkerPool") -> None:
+    async def close(each: "ProcessorWorker | WorkerPool") -> None:
         try:
             await each.close()
         except RunError as error:
@@ -165,7 +166,7 @@ def _worth_retrying(result: Result) -> bool:
     return isinstance(result, Exception) and not isinstance(result, RecordRefused | Defer)
 
 
-class Worker:
+class ProcessorWorker:
     """One worker of a processor node, with a processor of its own.
 
     `run` gives one result per record of a batch, in order, errors included as values; only errors that end the

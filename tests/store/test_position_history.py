@@ -97,11 +97,13 @@ async def test_a_trail_is_saved_with_the_position_and_forgotten_alone(store: Sto
 async def test_a_run_notes_where_it_began_and_then_once_a_minute(store: Store) -> None:
     now = [NOW]
     for first in (1, 5):
-        keeper = HistoryRecorder(store, "orders", "web", clock=lambda: now[0])
+        began = (await store.positions("orders")).get("web")
+        recorder = HistoryRecorder(await store.trail("orders", "web"), began, clock=lambda: now[0])
         for number in range(first, first + 4):
             now[0] += 40
             position = b"%d" % number
-            await store.save_positions("orders", {"web": position}, await keeper.trails(position))
+            history = recorder.extend(position)
+            await store.save_positions("orders", {"web": position}, {} if history is None else {"web": history})
 
     assert [(point.at - NOW, point.position, point.start) for point in (await store.trail("orders", "web")).points] == [
         (0, None, True),

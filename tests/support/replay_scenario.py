@@ -4,7 +4,7 @@ from exactly_once_scenario import ExactlyOnceScenario
 
 from conduit_py.batch import MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.exactly_once.checkpoint import Checkpoint, decode_replays
+from conduit_py.exactly_once.checkpoint import TransactionCheckpoint, decode_replays
 from conduit_py.record import Record
 from conduit_py.store.claim import Changes
 from conduit_py.store.stored_letter import LetterFilter, LetterState, StoredLetter
@@ -48,7 +48,11 @@ class ReplayScenario(ExactlyOnceScenario):
         checkpoints = [claimed.checkpoint] if claimed is not None else []
         if (changes := self.storages["home"].changes) is not None:
             checkpoints.append(Changes.decode(changes).checkpoint)
-        outcomes = [each for one in checkpoints for each in decode_replays(Checkpoint.decode("scenario", one).replayed)]
+        outcomes = [
+            each
+            for one in checkpoints
+            for each in decode_replays(TransactionCheckpoint.decode("scenario", one).replayed)
+        ]
         return {self._ids[outcome.id] for outcome in outcomes if not outcome.left}
 
     async def check(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""ShardProgress: the shards of a source that shares its work with other runs, recorded with every commit."""
+"""ShardTracker: the shards of a source that shares its work with other runs, recorded with every commit."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ from conduit_py.store.tables import Shards
 log = logging.getLogger("conduit_py")
 
 
-class ShardProgress:
+class ShardTracker:
     """The rows of a shared source in the state store: who works on what, and how far it has come.
 
     It is the table that the source sees. A token begins with the pipeline that it stands for. `on_met` is told

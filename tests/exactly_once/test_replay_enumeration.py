@@ -12,7 +12,7 @@ import pytest
 from crash_enumeration import Enumeration
 from replay_scenario import ReplayScenario
 
-from conduit_py.exactly_once.checkpoint import Checkpoint
+from conduit_py.exactly_once.checkpoint import TransactionCheckpoint
 from conduit_py.exactly_once.commit_together import CommitTogether
 from conduit_py.exactly_once.gate import Sealed
 from conduit_py.store.claim import Changes
@@ -82,6 +82,6 @@ class Forgetful(CommitTogether):
 
     def _changes(self, sealed: Sealed, intents: dict[str, bytes]) -> Changes:
         changes = super()._changes(sealed, intents)
-        checkpoint = Checkpoint.decode("scenario", changes.checkpoint)
+        checkpoint = TransactionCheckpoint.decode("scenario", changes.checkpoint)
         changes.checkpoint = msgspec.structs.replace(checkpoint, replayed=[]).encode()
         return changes

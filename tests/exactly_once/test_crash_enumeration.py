@@ -12,7 +12,7 @@ import pytest
 from crash_enumeration import Enumeration
 from exactly_once_scenario import ExactlyOnceScenario, ScenarioStore
 
-from conduit_py.exactly_once.checkpoint import Checkpoint
+from conduit_py.exactly_once.checkpoint import TransactionCheckpoint
 from conduit_py.exactly_once.commit_together import CommitTogether
 from conduit_py.exactly_once.gate import Sealed
 from conduit_py.exactly_once.participants import Participants
@@ -162,7 +162,7 @@ class Hasty(Participants):
     """Shows what is staged, and only then commits."""
 
     async def commit(self, claim: Claim, changes: Changes) -> None:
-        await self.apply(Checkpoint.decode("scenario", changes.checkpoint).intents)
+        await self.apply(TransactionCheckpoint.decode("scenario", changes.checkpoint).intents)
         await super().commit(claim, changes)
 
 

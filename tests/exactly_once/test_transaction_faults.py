@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from conduit_py import Record, processor, sdk
 from conduit_py.backoff import Recovery
 from conduit_py.batch import Batch
-from conduit_py.exactly_once.checkpoint import Checkpoint
+from conduit_py.exactly_once.checkpoint import TransactionCheckpoint
 from conduit_py.journal import sequencer
 from conduit_py.journal.frame import HEADER_SIZE, SUFFIX
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -26,7 +26,7 @@ from conduit_py.store.store import Store
 from conduit_py.testing import run_to_end
 from conduit_py.testing.connector_driver import batch_of
 from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage
-from tests.delivery.upstream import (
+from tests.exactly_once.upstream import (
     LOOK,
     Upstream,
     VirtualDestination,
@@ -64,7 +64,7 @@ async def test_gz_t9_recovered_acks_are_written_again_once_more_is_harmless_and_
     died.write(_batch(0, 1))
     intent = died.stage()
     assert intent is not None
-    await claim.commit(Changes(1, Checkpoint(intents={"d0": intent, "gone": b"intent"}).encode()))
+    await claim.commit(Changes(1, TransactionCheckpoint(intents={"d0": intent, "gone": b"intent"}).encode()))
     died.write(_batch(2))
     died.teardown()
     assert visible_in(output) == []

@@ -34,7 +34,7 @@ from conduit_py.testing.fake_destinations import (
     FakeStorage,
     FakeTransactionalDestination,
 )
-from tests.delivery.upstream import Upstream, VirtualSource, committed, offset
+from tests.exactly_once.upstream import Upstream, VirtualSource, committed, offset
 
 
 class TestWhatItMeans:

@@ -14,7 +14,7 @@ from conduit_py.backoff import Recovery
 from conduit_py.batch import MessageId
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import RecordRefused
-from conduit_py.exactly_once.checkpoint import Checkpoint, decode_letters, encode_letters
+from conduit_py.exactly_once.checkpoint import TransactionCheckpoint, decode_letters, encode_letters
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
 from conduit_py.store.claim import Changes
@@ -256,7 +256,7 @@ class TestHome:
     ) -> None:
         store, storage = MemoryStore(), FakeStorage()
         claim = await store.claim("p")
-        await claim.commit(Changes(1, Checkpoint(intents={"gone": b"intent"}).encode()))
+        await claim.commit(Changes(1, TransactionCheckpoint(intents={"gone": b"intent"}).encode()))
         outcome = await run_to_end(
             pipeline(memory.Source(records=numbers(2)), FakeStagedDestination(storage=storage)), store
         )
@@ -267,7 +267,7 @@ class TestHome:
 
     async def test_the_store_follows_a_home_that_is_one_ahead(self, autojump_clock: MockClock) -> None:
         store, home = MemoryStore(), FakeStorage()
-        home.changes = Changes(1, Checkpoint("d0").encode(), positions={"s": b"memory:1:2"}).encode()
+        home.changes = Changes(1, TransactionCheckpoint("d0").encode(), positions={"s": b"memory:1:2"}).encode()
         home.visible = [0, 1, 2]
         await run_to_end(pipeline(memory.Source(records=numbers(5)), FakeTransactionalDestination(storage=home)), store)
 

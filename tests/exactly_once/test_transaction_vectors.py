@@ -16,7 +16,7 @@ from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import run_to_end
 from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage
-from tests.delivery.upstream import LOOK, Upstream, VirtualSource, committed, offset, pipeline, running
+from tests.exactly_once.upstream import LOOK, Upstream, VirtualSource, committed, offset, pipeline, running
 
 
 class SlowSource(VirtualSource):

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from conduit_py import Destination, Pipeline, Record, Source, State, TransactionLimits, processor, sdk
 from conduit_py.errors import PipelineBusy, PositionBound
-from conduit_py.exactly_once.checkpoint import Checkpoint
+from conduit_py.exactly_once.checkpoint import TransactionCheckpoint
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.store.claim import Changes
 from conduit_py.store.memory import MemoryStore
@@ -151,9 +151,9 @@ class TestAfterACrashOfTheStoreBehindItsHome:
 
     async def crashed(self, store: MemoryStore, home: FakeStorage) -> None:
         claim = await store.claim("p")
-        await claim.commit(Changes(1, Checkpoint("d0").encode(), positions={"s": b"memory:1:1"}))
+        await claim.commit(Changes(1, TransactionCheckpoint("d0").encode(), positions={"s": b"memory:1:1"}))
         home.visible = [0, 1, 2, 3]
-        ahead = Checkpoint("d0", before={"s": b"memory:1:1"})
+        ahead = TransactionCheckpoint("d0", before={"s": b"memory:1:1"})
         puts: dict[bytes, bytes | None] = {b"counted\0count": b"\x04"}
         home.changes = Changes(2, ahead.encode(), puts, positions={"s": b"memory:1:3"}).encode()
 
@@ -181,7 +181,7 @@ class TestAfterACrashOfTheStoreBehindItsHome:
         store, home = MemoryStore(), FakeStorage()
         async with fleet_with(made(FakeTransactionalDestination(storage=home)), store) as fleet:
             await completed(fleet)
-            first = Checkpoint.decode("p", Changes.decode(home.changes or b"").checkpoint).before
+            first = TransactionCheckpoint.decode("p", Changes.decode(home.changes or b"").checkpoint).before
             other = Numbers(first=7, count=2, acked=lambda name, numbers: None, name="s")
             await fleet.replace(
                 Pipeline(
@@ -193,7 +193,7 @@ class TestAfterACrashOfTheStoreBehindItsHome:
                 )
             )
             await completed(fleet)
-            second = Checkpoint.decode("p", Changes.decode(home.changes or b"").checkpoint).before
+            second = TransactionCheckpoint.decode("p", Changes.decode(home.changes or b"").checkpoint).before
 
         # With the position of the old one, a crash would be taken for a position that was set by hand.
         assert first == second == {"s": None}

@@ -392,7 +392,7 @@ class TestDeadLetters:
 class Letters(FakeStagedDestination):
     """Keeps the numbers of refused records."""
 
-    def accepted(self, batch: Any) -> tuple[dict[int, int], dict[int, str]]:
+    def partition(self, batch: Any) -> tuple[dict[int, int], dict[int, str]]:
         return {index: int(record.payload["record"]["payload"]["after"]["n"]) for index, record in enumerate(batch)}, {}
 
 

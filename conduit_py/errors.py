@@ -1,24 +1,64 @@
-"""The error tree: whose fault it is, what happens next, and a stable code to look it up by.
+"""The error tree: who has to act, what happens next, and a stable code to look it up by.
+
+Classes that only one part of conduit-py raises are defined in that part; the drawing has all of them.
+`docs/reference/errors.md` lists the codes.
 
 ConduitError
-├── PipelineInvalid        the definition is wrong; nothing was started
-├── EnvironmentUnfit       the machine or the state directory cannot be used; nothing was started
-│   └── StateLocked        another process owns the state directory
-├── RecordRefused          one record cannot be handled; it is nacked and the pipeline goes on
-└── RunError               the run stops
-    ├── TransientError     starting again may help: the lifecycle does so with back-off
-    │   ├── NodeFailed     a connector or processor raised something it did not classify
-    │   ├── StateFailed    the state store could not make progress durable
-    │   ├── RunElsewhere   another server runs the pipeline
-    │   ├── Repeated       a transaction holds a key that was recorded as seen already
-    │   └── StaleToken     leased work of a transaction went to somebody else
-    └── FatalError         starting again would fail the same way: the pipeline stays stopped
-        ├── ContractBroken a connector or processor broke a rule of its own contract
-        ├── NackNotAllowed the dead-letter policy does not take this nack
-        ├── DeadLetterFailed a dead letter could not be stored
-        ├── Fenced         a newer run of the same pipeline took over
-        ├── OutOfStep      a transaction's number does not follow the last one
-        └── StopTimedOut   a graceful stop did not end within its deadline
+├── PipelineInvalid           the definition has problems; nothing was started
+├── FileInvalid               a pipeline file has problems; nothing was started
+│   └── NoPipeline            the file defines no pipeline
+├── PluginUnknown             no installed package has this plugin
+├── EnvironmentUnfit          the machine or the state directory cannot be used; nothing was started
+│   ├── StateLocked           another process owns the state directory
+│   ├── JournalUnfit          the directory cannot be used as a journal
+│   └── ServerUnreachable     no server answers the command
+├── ServerRefused             the server answered the command with an error
+├── CommandUnclear            the command does not say enough
+├── WaitTimedOut              the server accepted the command but has not finished it in time
+├── FleetError                the server refuses a request in the present state; nothing was changed
+│   ├── PipelineUnknown       no pipeline has this id
+│   ├── PipelineBusy          the pipeline must be stopped first
+│   ├── PipelineIdle          the pipeline must be running
+│   ├── LetterUnknown         no dead letter has this id
+│   ├── LetterBusy            the dead letter is queued to be sent again
+│   ├── LetterUnclear         the request fits several records of a dead letter
+│   ├── PositionUnknown       no position of that time is known
+│   ├── PositionBound         the state of processors belongs to the position
+│   ├── ShuttingDown          the server starts nothing any more
+│   ├── NoFiles               the pipelines do not come from files, so there is nothing to reload
+│   ├── LiveFull              too many clients watch
+│   ├── TapsFull              too many taps are open
+│   └── TapImpossible         the records do not pass through this server
+├── RecordRefused             one record cannot be handled; it is nacked and the pipeline goes on
+└── RunError                  the run stops
+    ├── TransientError        starting again may help: the lifecycle does so with back-off
+    │   ├── NodeFailed        a connector or processor raised something it did not classify
+    │   ├── StateFailed       the state store could not make progress durable
+    │   ├── RunElsewhere      another server runs the pipeline
+    │   ├── Repeated          a transaction holds a key that was recorded as seen already
+    │   ├── StaleToken        leased work of a transaction went to somebody else
+    │   ├── KeyBusy           another transaction handles the same message
+    │   ├── PieceRefused      a destination refused a prepared piece because of one record in it
+    │   ├── JournalFailed     a write or fsync of a journal failed
+    │   ├── JournalFull       the disk had no room for an append
+    │   ├── JournalBusy       another process held the journal for too long
+    │   └── ProcessLost       the child process of a pipeline ended before the pipeline
+    └── FatalError            starting again would fail the same way: the pipeline stays stopped
+        ├── ContractBroken    a connector or processor broke a rule of its own contract
+        ├── CannotDefer       a processor deferred a record where that is not sound
+        ├── DeferredFirst     a processor deferred the first record of a transaction
+        ├── NackNotAllowed    the dead-letter policy does not take this nack
+        ├── DeadLetterFailed  a dead letter could not be stored
+        ├── Fenced            a newer run of the same pipeline took over
+        │   └── RegisterMismatch a newer writer took over the journal
+        ├── OutOfStep         a transaction's number does not follow the last one
+        ├── StopTimedOut      a graceful stop did not end within its deadline
+        ├── RowRefused        Spark cannot write a row, and has no dead letters
+        ├── JournalDamaged    bytes of a journal are not what was written
+        ├── JournalGap        a range of a journal is missing
+        ├── FrameTooLarge     an append is larger than a frame can be
+        ├── WrongOffset       an append was meant for another offset
+        └── ReplayInvalid     a replay is not the range that was asked for
 """
 
 from collections.abc import Sequence

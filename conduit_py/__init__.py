@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source
     from conduit_py.pipeline_settings import Retention, TransactionLimits
     from conduit_py.record import Operation, Payload, Record
+    from conduit_py.run_outcome import KeptDeadLetter, NodeCounts, RunCounts, RunOutcome
+    from conduit_py.runner import RunningPipeline, run, run_async, running
     from conduit_py.sdk.processor import Rows, processor
     from conduit_py.sdk.state import Defer, State
+    from conduit_py.status import Status
 
 __version__ = "0.1.0"
 
@@ -29,8 +32,11 @@ _HOME = {
     "conduit_py.pipeline": ("DeadLetters", "Destination", "Pipeline", "Processor", "Source"),
     "conduit_py.pipeline_settings": ("Retention", "TransactionLimits"),
     "conduit_py.record": ("Operation", "Payload", "Record"),
+    "conduit_py.run_outcome": ("KeptDeadLetter", "NodeCounts", "RunCounts", "RunOutcome"),
+    "conduit_py.runner": ("RunningPipeline", "run", "run_async", "running"),
     "conduit_py.sdk.processor": ("Rows", "processor"),
     "conduit_py.sdk.state": ("Defer", "State"),
+    "conduit_py.status": ("Status",),
 }
 
 __all__ = [
@@ -42,7 +48,9 @@ __all__ = [
     "Destination",
     "FatalError",
     "Fate",
+    "KeptDeadLetter",
     "MessageId",
+    "NodeCounts",
     "Operation",
     "Payload",
     "Pipeline",
@@ -54,12 +62,19 @@ __all__ = [
     "Retention",
     "Retry",
     "Rows",
+    "RunCounts",
+    "RunOutcome",
+    "RunningPipeline",
     "Source",
     "Spark",
     "State",
+    "Status",
     "TransactionLimits",
     "TransientError",
     "processor",
+    "run",
+    "run_async",
+    "running",
 ]
 
 

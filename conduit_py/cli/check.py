@@ -18,6 +18,7 @@ from conduit_py.graph.draw import Format, draw
 from conduit_py.graph.guarantees import guarantees
 from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
+from conduit_py.runner import require_engine
 from conduit_py.sdk.options import at
 from conduit_py.wire_error import WireError
 
@@ -77,17 +78,9 @@ def load_with_graphs(
 
 
 def require_engines(pipelines: Iterable[Pipeline]) -> None:
-    """Return if this machine has what the engines of these pipelines need; else EnvironmentUnfit says what to install.
-
-    Spark is imported only where it is asked for.
-    """
-    if all(each.spark is None for each in pipelines):
-        return
-    try:
-        from conduit_py.spark.engine.supervisor import require_spark
-    except ImportError as error:
-        raise EnvironmentUnfit(str(error), suggestion="pip install 'conduit-dataflow[spark]'") from error
-    require_spark()
+    """Return if this machine has what the engines of these pipelines need, else raise EnvironmentUnfit."""
+    for pipeline in pipelines:
+        require_engine(pipeline)
 
 
 def _choose_pipelines(file: Path, pipeline: str | None, warnings: list[LoadWarning]) -> list[LoadedPipeline]:

@@ -20,6 +20,7 @@ from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
+from conduit_py.runner import supervise
 from conduit_py.status import Stopper
 from conduit_py.store.opening import open_store
 from conduit_py.store.store import Store
@@ -88,21 +89,12 @@ def writes_to_stdout(pipeline: Pipeline) -> bool:
     return any(type(each).__module__.startswith("conduit_connectors.stdio") for each in connectors)
 
 
-def local_supervisor(graph: Graph, store: Store) -> Supervisor:
-    """What runs a pipeline on the engine that it names, from this process. Spark is imported only for its own."""
-    if graph.pipeline.spark is None:
-        return Supervisor(graph, store)
-    from conduit_py.spark.engine.supervisor import spark_supervisor
-
-    return spark_supervisor(graph.pipeline, store)
-
-
 async def _run(
     graphs: Sequence[Graph],
     state: str | Path,
     fresh: bool,
     display: Display,
-    supervised: SupervisorFactory = local_supervisor,
+    supervised: SupervisorFactory = supervise,
 ) -> ExitCode:
     async with await open_store(state) as store:
         if fresh:
@@ -121,7 +113,7 @@ class RunSession:
         graphs: Sequence[Graph],
         store: Store,
         display: Display,
-        supervised: SupervisorFactory = local_supervisor,
+        supervised: SupervisorFactory = supervise,
     ) -> None:
         self._supervisors = [supervised(graph, store) for graph in graphs]
         self._store = store

@@ -60,6 +60,8 @@ class Supervisor:
         self._running = False
         self._earlier: list[Meter] = []
         self.state = PipelineState()
+        self.error: RunError | StateFailed | None = None
+        """The error of the last run; None if it completed or was stopped gracefully."""
 
     @property
     def graph(self) -> Graph:
@@ -152,6 +154,7 @@ class Supervisor:
         return not self._stop_requested.is_set() and self._commits.retries_at_once(ending.error)
 
     def _after(self, ending: Ending) -> PipelineState:
+        self.error = ending.error
         error = LastError.of(ending.error) if ending.error is not None else None
         if self._stopped_by is not None:
             status = Status.COMPLETED if ending.how is How.COMPLETED else Status.STOPPED
@@ -194,6 +197,7 @@ class Supervisor:
         unsaved = await self._save(state)
         if unsaved is not None and state.error is None:
             state = PipelineState(state.status, state.stopped_by, LastError.of(unsaved))
+            self.error = unsaved
         self.state = state
         return state
 

@@ -1,0 +1,99 @@
+"""RunOutcome: how a pipeline ended, what it did, and the dead letters that it keeps."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from conduit_py.errors import ConduitError
+from conduit_py.record import Record
+from conduit_py.status import Status
+from conduit_py.store.store import Store
+from conduit_py.store.stored_letter import LetterFilter
+from conduit_py.stream.meter import NodeKind, Progress
+
+KEPT_MAX = 1000
+"""The most dead letters that an outcome lists: a pipeline may keep more than fit into memory."""
+
+
+class NodeCounts(msgspec.Struct, frozen=True):
+    """What one node of a pipeline did."""
+
+    kind: NodeKind
+    records: int
+    """Read by a source, processed by a processor, accepted by a destination, stored as dead letters."""
+    filtered: int
+    refused: int
+    retries: int
+
+
+class RunCounts(msgspec.Struct, frozen=True):
+    """What a pipeline did since it was started, restarts after errors included."""
+
+    read: int
+    acked: int
+    """Records that are done with: delivered, filtered or dead-lettered."""
+    filtered: int
+    dead_letters: int
+    recoveries: int
+    """How often the pipeline was started again after an error."""
+    elapsed_seconds: float
+    nodes: Mapping[str, NodeCounts]
+
+
+class KeptDeadLetter(msgspec.Struct, frozen=True):
+    """A dead letter in the state of a pipeline: the record as the first node that refused it saw it."""
+
+    id: str
+    source: str
+    node: str
+    error: str
+    record: Record
+
+
+class RunOutcome(msgspec.Struct, frozen=True):
+    """How a pipeline ended: `status` is COMPLETED, STOPPED, or DEGRADED if it failed for good."""
+
+    pipeline: str
+    status: Status
+    counts: RunCounts
+    dead_letters: Sequence[KeptDeadLetter] = ()
+    """What `DeadLetters.keep()` holds for this pipeline now: the newest first, at most 1000."""
+    error: ConduitError | None = None
+    """What made it fail, or kept it from stopping gracefully."""
+
+    @property
+    def ok(self) -> bool:
+        """True if the pipeline completed, or was stopped gracefully."""
+        return self.error is None
+
+    def raise_for_error(self) -> None:
+        """Raise `error`, if there is one."""
+        if self.error is not None:
+            raise self.error
+
+
+def count_progress(progress: Progress) -> RunCounts:
+    """The counts of a look at a pipeline."""
+    nodes = {
+        meter.node: NodeCounts(meter.kind, meter.records, meter.filtered, meter.refused, meter.retries)
+        for meter in progress.nodes
+    }
+    return RunCounts(
+        read=progress.read,
+        acked=progress.acked,
+        filtered=progress.filtered,
+        dead_letters=progress.dead_letters,
+        recoveries=progress.recoveries,
+        elapsed_seconds=progress.elapsed_seconds,
+        nodes=nodes,
+    )
+
+
+async def list_kept_letters(store: Store, pipeline: str) -> list[KeptDeadLetter]:
+    """The newest dead letters that the state of a pipeline holds."""
+    page = await store.letters.page(LetterFilter(pipeline=pipeline), limit=KEPT_MAX)
+    kept = []
+    for summary in page.letters:
+        letter = await store.letters.letter(summary.id)
+        kept.append(KeptDeadLetter(letter.id, letter.source, letter.node, letter.error, letter.record))
+    return kept

@@ -4,19 +4,25 @@ Nothing here raises for a mistake: every object keeps what is wrong with it in `
 `conduit_py.graph.compile_pipeline` reports all of them together before anything starts.
 """
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
-
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from conduit_py import sdk
 from conduit_py.backoff import Recovery, Retry
 from conduit_py.dead_letter_policy import NAMED_POLICIES, DeadLetterFunction, DeadLetterPolicy, StopPolicy, parse_policy
-from conduit_py.engine import Engine, Spark, parse_engine, spark_of
+from conduit_py.engine import Engine, Spark, spark_of
 from conduit_py.errors import Problem
-from conduit_py.pipeline_settings import Retention, TransactionLimits
+from conduit_py.pipeline_settings import (
+    DeadLetterSettings,
+    Delivery,
+    DestinationSettings,
+    PipelineSettings,
+    ProcessorSettings,
+    Retention,
+    SourceSettings,
+    TransactionLimits,
+)
 from conduit_py.resolve import (
     as_list,
     describe_value,
@@ -25,38 +31,17 @@ from conduit_py.resolve import (
     resolve_outbox,
     resolve_processor,
 )
-from conduit_py.sdk.options import Options, at, check_options, did_you_mean, place_of_call
+from conduit_py.sdk.options import at, check_options, did_you_mean, place_of_call
 from conduit_py.sdk.processor import Condition, FunctionProcessor
 
 if TYPE_CHECKING:
     from conduit_py.write_adapter import WriteAdapter
 
-Id = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
-NodeId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.:-]+$")]
-Delivery: TypeAlias = Literal["at_least_once", "at_most_once", "exactly_once"]
 After: TypeAlias = str | Sequence[str] | None
 DeadLettersTo: TypeAlias = (
     "Literal['stop', 'drop', 'journal'] | DeadLetterPolicy | sdk.DestinationConnector[Any] | DeadLetterFunction"
 )
 ProcessorLike: TypeAlias = "Processor | sdk.Processor[Any] | Callable[..., Any]"
-
-
-def _answers_at_once(when: Callable[..., Any]) -> Callable[..., Any]:
-    # The coroutine that an async one returns would count as true.
-    if inspect.iscoroutinefunction(when):
-        raise ValueError("must answer at once: write a plain function, not an async one")
-    return when
-
-
-When = Annotated[Callable[..., Any], AfterValidator(_answers_at_once)]
-
-
-class SourceSettings(Options):
-    """How the runtime treats a source, whatever the connector."""
-
-    id: NodeId
-    batch_size: int = Field(default=256, ge=1, description="the most records that travel together")
-    window: int = Field(default=32_768, ge=1, description="the most records read and not yet settled")
 
 
 class Source:
@@ -90,14 +75,6 @@ class Source:
         return self.settings.window
 
 
-class DestinationSettings(Options):
-    """How the runtime treats a destination, whatever the connector."""
-
-    id: NodeId
-    retry: Retry | None = None
-    when: When | None = None
-
-
 class Destination:
     """A destination in a pipeline. `when` sends it only the records for which it is true."""
 
@@ -129,15 +106,6 @@ class Destination:
         self.problems = problems + more + amiss
 
 
-class ProcessorSettings(Options):
-    """How the runtime treats a processor, whatever it does."""
-
-    id: NodeId
-    workers: int = Field(default=1, ge=1, le=1000, description="how many records are processed at once, order kept")
-    when: When | None = None
-    retry: Retry | None = None
-
-
 class Processor:
     """A processor in a pipeline. `when` lets the records for which it is false pass by untouched."""
 
@@ -167,30 +135,11 @@ class Processor:
         self.problems = check_options(ProcessorSettings, values, self.place)[1] + more
 
 
-class DeadLetterSettings(Options):
-    """When nacks become too many."""
-
-    window_size: int = Field(default=0, ge=0, description="how many of the latest outcomes count; 0 counts none")
-    window_nack_threshold: int = Field(default=0, ge=0, description="how many of those may be nacks")
-    retention: Retention | None = None
-
-    @model_validator(mode="after")
-    def _can_trip(self) -> "DeadLetterSettings":
-        if self.window_size and self.window_nack_threshold >= self.window_size:
-            raise ValueError("window_nack_threshold must be below window_size, or it could never be exceeded")
-        if self.window_nack_threshold and not self.window_size:
-            raise ValueError("window_nack_threshold needs a window_size")
-        return self
-
-
 class DeadLetters:
-    """What becomes of records that were refused.
+    """What becomes of refused records: `DeadLetters.stop()`, `drop()`, `keep()`, `to(connector)` or `call(function)`.
 
-    `"stop"` stops the pipeline at the first; `"drop"` logs and forgets; `"journal"` keeps them in the
-    state directory, where they can be listed, edited, sent again and discarded, for as long as
-    `retention` says; a destination connector keeps them elsewhere; a callable is given each. Of the
-    last `window_size` outcomes of a source at most `window_nack_threshold` may be nacks: one more stops
-    the pipeline.
+    Of the last `window_size` outcomes of a source at most `window_nack_threshold` may be nacks; one more stops
+    the pipeline. `DeadLetters("stop")`, `("drop")`, `("journal")`, `(connector)` and `(function)` mean the same.
     """
 
     def __init__(
@@ -219,25 +168,40 @@ class DeadLetters:
             what = 'is for letters that are kept here, with the handler "journal"'
             self.problems.append(Problem("retention", what, None, *spot))
 
+    @classmethod
+    def stop(cls) -> Self:
+        """The first refused record stops the pipeline."""
+        return cls("stop")
 
-class PipelineSettings(Options):
-    """How a pipeline as a whole behaves."""
+    @classmethod
+    def drop(cls, *, window_size: int = 0, window_nack_threshold: int = 0) -> Self:
+        """Refused records are logged and forgotten."""
+        return cls("drop", window_size=window_size, window_nack_threshold=window_nack_threshold)
 
-    id: Id
-    description: str = Field(default="", max_length=8192)
-    delivery: Delivery = "at_least_once"
-    stop_seconds: float = Field(default=30.0, gt=0, description="how long a graceful stop may take")
-    recovery: Recovery | None = None
-    transaction: TransactionLimits | None = None
-    # Any: as a union, each of its members would complain of a value that is none of them.
-    engine: Annotated[Any, AfterValidator(parse_engine)] = "trio"
+    @classmethod
+    def keep(cls, *, retention: Retention | None = None, window_size: int = 0, window_nack_threshold: int = 0) -> Self:
+        """The state keeps refused records, as long as `retention` says: they can be listed, edited and sent again."""
+        return cls("journal", retention=retention, window_size=window_size, window_nack_threshold=window_nack_threshold)
+
+    @classmethod
+    def to(
+        cls, connector: sdk.DestinationConnector[Any], *, window_size: int = 0, window_nack_threshold: int = 0
+    ) -> Self:
+        """A destination connector stores refused records."""
+        return cls(connector, window_size=window_size, window_nack_threshold=window_nack_threshold)
+
+    @classmethod
+    def call(cls, function: DeadLetterFunction, *, window_size: int = 0, window_nack_threshold: int = 0) -> Self:
+        """A function is given each refused record, as a DeadLetter."""
+        return cls(function, window_size=window_size, window_nack_threshold=window_nack_threshold)
 
 
 class Pipeline:
     """Sources → processors → destinations, and what becomes of refused records.
 
-    Unless `after` says otherwise, every source feeds the first processor, each processor the next, and
-    the last one every destination. `engine` is "trio", this machine, or "spark", or `Spark(…)` to say which.
+    `sources` and `destinations` are lists, or mappings from id to connector where nothing but the connector is
+    to be said. Unless `after` says otherwise, every source feeds the first processor, each processor the next,
+    and the last one every destination. `engine` is "trio", this machine, or "spark", or `Spark(…)` to say which.
     `outbox` has a connector for every target to which processors of an exactly-once pipeline publish.
     """
 
@@ -245,8 +209,8 @@ class Pipeline:
         self,
         id: str,
         *,
-        sources: Sequence[Source],
-        destinations: Sequence[Destination],
+        sources: Sequence[Source] | Mapping[str, sdk.SourceConnector[Any]],
+        destinations: Sequence[Destination] | Mapping[str, sdk.DestinationConnector[Any]],
         processors: Sequence[ProcessorLike] = (),
         dead_letters: DeadLetters | None = None,
         delivery: Delivery = "at_least_once",
@@ -267,9 +231,9 @@ class Pipeline:
         self.settings = (
             checked if isinstance(checked, PipelineSettings) else PipelineSettings.model_construct(id=self.id)
         )
-        self.sources = self._of_type(Source, "sources", sources)
+        self.sources: list[Source] = self._of_type(Source, "sources", sources)
         self.processors = [as_processor(item) for item in self._listed("processors", processors)]
-        self.destinations = self._of_type(Destination, "destinations", destinations)
+        self.destinations: list[Destination] = self._of_type(Destination, "destinations", destinations)
         self.dead_letters = dead_letters if isinstance(dead_letters, DeadLetters) else DeadLetters()
         self.outbox, amiss = resolve_outbox(outbox, self.place)
         self.problems += amiss
@@ -283,6 +247,11 @@ class Pipeline:
         return self.settings.delivery
 
     @property
+    def ends(self) -> list[Source | Destination]:
+        """All nodes that have a connector."""
+        return [*self.sources, *self.destinations]
+
+    @property
     def spark(self) -> Spark | None:
         """The Spark that it runs on, or None."""
         return spark_of(self.settings.engine)
@@ -293,6 +262,8 @@ class Pipeline:
         return items
 
     def _of_type(self, kind: type[Any], name: str, given: Any) -> list[Any]:
+        if isinstance(given, Mapping):
+            return [self._from_mapping(kind, name, id, connector) for id, connector in given.items()]
         items = self._listed(name, given)
         for index, item in enumerate(items):
             if not isinstance(item, kind):
@@ -303,6 +274,14 @@ class Pipeline:
                     Problem(f"{name}[{index}]", f"must be a {kind.__name__}, not {given}", hint, *place)
                 )
         return [item for item in items if isinstance(item, kind)]
+
+    def _from_mapping(self, kind: type[Any], name: str, id: str, connector: Any) -> Any:
+        if not isinstance(connector, kind):
+            return kind(id, connector)
+        hint = f"write the connector alone, or a list: {name}=[{kind.__name__}(…)]"
+        what = f"is a {kind.__name__} with an id of its own; here the key is the id"
+        self.problems.append(Problem(f"{name}.{id}", what, hint, *(self.place or (None, None))))
+        return connector
 
 
 def as_processor(item: ProcessorLike) -> Processor:

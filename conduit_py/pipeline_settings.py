@@ -1,10 +1,54 @@
-"""Limits of transactions and of kept dead letters, as a user sets them."""
+"""The settings of a pipeline and its nodes: how the runtime treats them, whatever the connector."""
 
+import inspect
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from conduit_py.backoff import Recovery, Retry
+from conduit_py.engine import parse_engine
 from conduit_py.sdk.options import Options
+
+Id = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
+NodeId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.:-]+$")]
+Delivery: TypeAlias = Literal["at_least_once", "at_most_once", "exactly_once"]
+
+
+def _answers_at_once(when: Callable[..., Any]) -> Callable[..., Any]:
+    # The coroutine that an async one returns would count as true.
+    if inspect.iscoroutinefunction(when):
+        raise ValueError("must answer at once: write a plain function, not an async one")
+    return when
+
+
+When = Annotated[Callable[..., Any], AfterValidator(_answers_at_once)]
+
+
+class SourceSettings(Options):
+    """How the runtime treats a source, whatever the connector."""
+
+    id: NodeId
+    batch_size: int = Field(default=256, ge=1, description="the most records that travel together")
+    window: int = Field(default=32_768, ge=1, description="the most records read and not yet settled")
+
+
+class DestinationSettings(Options):
+    """How the runtime treats a destination, whatever the connector."""
+
+    id: NodeId
+    retry: Retry | None = None
+    when: When | None = None
+
+
+class ProcessorSettings(Options):
+    """How the runtime treats a processor, whatever it does."""
+
+    id: NodeId
+    workers: int = Field(default=1, ge=1, le=1000, description="how many records are processed at once, order kept")
+    when: When | None = None
+    retry: Retry | None = None
 
 
 class TransactionLimits(Options):
@@ -44,3 +88,32 @@ class Retention(BaseModel):
     def since(self, now: float) -> float | None:
         """The time, in seconds since 1970, before which letters are too old."""
         return None if self.age is None else now - self.age.total_seconds()
+
+
+class DeadLetterSettings(Options):
+    """When nacks become too many."""
+
+    window_size: int = Field(default=0, ge=0, description="how many of the latest outcomes count; 0 counts none")
+    window_nack_threshold: int = Field(default=0, ge=0, description="how many of those may be nacks")
+    retention: Retention | None = None
+
+    @model_validator(mode="after")
+    def _can_trip(self) -> "DeadLetterSettings":
+        if self.window_size and self.window_nack_threshold >= self.window_size:
+            raise ValueError("window_nack_threshold must be below window_size, or it could never be exceeded")
+        if self.window_nack_threshold and not self.window_size:
+            raise ValueError("window_nack_threshold needs a window_size")
+        return self
+
+
+class PipelineSettings(Options):
+    """How a pipeline as a whole behaves."""
+
+    id: Id
+    description: str = Field(default="", max_length=8192)
+    delivery: Delivery = "at_least_once"
+    stop_seconds: float = Field(default=30.0, gt=0, description="how long a graceful stop may take")
+    recovery: Recovery | None = None
+    transaction: TransactionLimits | None = None
+    # Any: as a union, each of its members would complain of a value that is none of them.
+    engine: Annotated[Any, AfterValidator(parse_engine)] = "trio"

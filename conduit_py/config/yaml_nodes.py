@@ -7,7 +7,8 @@ from conduit_py.config.settings.middleware import refuse_avro
 from conduit_py.config.yaml_plugin import ReadPlugin, read_id, read_plugin, set_place
 from conduit_py.config.yaml_section import Section
 from conduit_py.errors import RecordRefused
-from conduit_py.pipeline import DeadLetters, Delivery, Destination, Processor, Source, SourceSettings
+from conduit_py.pipeline import DeadLetters, Destination, Processor, Source
+from conduit_py.pipeline_settings import Delivery, SourceSettings
 from conduit_py.record import Payload, Record
 from conduit_py.sdk import registry
 from conduit_py.sdk.processor import FunctionProcessor

@@ -12,8 +12,8 @@ from conduit_py.config.yaml_plugin import read_id, set_place
 from conduit_py.config.yaml_section import Section
 from conduit_py.engine import Engine, EngineName, Spark
 from conduit_py.errors import PipelineInvalid
-from conduit_py.pipeline import Delivery, Pipeline, PipelineSettings, Processor
-from conduit_py.pipeline_settings import TransactionLimits
+from conduit_py.pipeline import Pipeline, Processor
+from conduit_py.pipeline_settings import Delivery, PipelineSettings, TransactionLimits
 from conduit_py.sdk.options import check_options, did_you_mean
 
 PIPELINE_KEYS: Final = [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from conduit_py.exactly_once.commit_together import CommitTogether
 from conduit_py.exactly_once.isolation import Isolation
-from conduit_py.pipeline import Delivery
+from conduit_py.pipeline_settings import Delivery
 from conduit_py.stream.commit import CommitEach, CommitFirst, CommitSeries, CommitStrategy, IndependentRuns
 
 STRATEGIES: Mapping[Delivery, tuple[type[CommitStrategy], Callable[[], CommitSeries]]] = {

@@ -13,7 +13,7 @@ from fastapi.requests import HTTPConnection
 from fastapi.responses import StreamingResponse
 
 from conduit_py.errors import FleetError, PipelineUnknown
-from conduit_py.pipeline import Id
+from conduit_py.pipeline_settings import Id
 from conduit_py.server.errors import error_responses
 from conduit_py.server.event_stream import EventStream, event_response
 from conduit_py.server.pipelines import pipeline_views

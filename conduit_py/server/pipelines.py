@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import ConfigDict
 
-from conduit_py.pipeline import Id
+from conduit_py.pipeline_settings import Id
 from conduit_py.server.errors import error_responses
 from conduit_py.server.service import InService, Service
 from conduit_py.server.views import (

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query
 from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
-from conduit_py.pipeline import NodeId
+from conduit_py.pipeline_settings import NodeId
 from conduit_py.server.errors import error_responses
 from conduit_py.server.pipelines import PipelineId
 from conduit_py.server.service import InService, Service

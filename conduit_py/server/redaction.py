@@ -37,7 +37,7 @@ class Redaction:
 
 def secrets_of(pipeline: Pipeline) -> Iterator[str]:
     """Every secret that stands in the options of a pipeline's plugins."""
-    ends = (*pipeline.sources, *pipeline.destinations)
+    ends = pipeline.ends
     processors = [*pipeline.processors, *(each for end in ends for each in end.processors)]
     plugins = [*(end.connector for end in ends), *(each.processor for each in processors)]
     for plugin in (*plugins, pipeline.dead_letters.policy.connector):

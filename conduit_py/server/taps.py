@@ -15,7 +15,7 @@ from pydantic import Field
 from conduit_py.errors import FleetError, PipelineUnknown
 from conduit_py.inspect.tap import RATE, Outcome, Sample, Tap
 from conduit_py.lifecycle.fleet import Member
-from conduit_py.pipeline import NodeId
+from conduit_py.pipeline_settings import NodeId
 from conduit_py.server.errors import error_responses
 from conduit_py.server.event_stream import EventStream, event_response
 from conduit_py.server.pipelines import PipelineId

@@ -7,8 +7,8 @@ import pytest
 from conduit_connectors import file
 
 from conduit_py.config.loaded import Loaded
-from conduit_py.pipeline import Destination, Pipeline, PipelineSettings, Source
-from conduit_py.pipeline_settings import TransactionLimits
+from conduit_py.pipeline import Destination, Pipeline, Source
+from conduit_py.pipeline_settings import PipelineSettings, TransactionLimits
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import run_to_end

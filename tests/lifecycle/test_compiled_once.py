@@ -1,6 +1,7 @@
 """A definition is compiled once: the graph is a value that loading makes and everything after it takes."""
 
 from pathlib import Path
+from typing import Any
 
 import trio
 from conduit_connectors import generator, log
@@ -98,7 +99,7 @@ async def test_a_server_runs_what_was_compiled_when_the_files_were_read(tmp_path
         await fleet.boot()
         await fleet["p"].ended.wait()
         [loaded] = definitions.read().whole.pipelines
-        source = loaded.pipeline.sources[0]
+        source: Any = loaded.pipeline.sources[0]
         asked = type(source).asked
         await reloader.reload()
 

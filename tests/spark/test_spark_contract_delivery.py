@@ -13,8 +13,7 @@ from conduit_py import pipeline as p
 from conduit_py.backoff import Recovery
 from conduit_py.batch import Batch
 from conduit_py.errors import TransientError
-from conduit_py.pipeline import Delivery
-from conduit_py.pipeline_settings import TransactionLimits
+from conduit_py.pipeline_settings import Delivery, TransactionLimits
 from conduit_py.record import Record
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore

@@ -8,6 +8,7 @@ from engine_world import World
 
 from conduit_py import pipeline as p
 from conduit_py.batch import Batch
+from conduit_py.pipeline_settings import Delivery
 from conduit_py.record import Record
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
@@ -16,7 +17,7 @@ from conduit_py.store.stored_letter import LetterFilter, StoredLetter
 COUNT = 300
 
 
-def pipeline(world: World, delivery: p.Delivery) -> p.Pipeline:
+def pipeline(world: World, delivery: Delivery) -> p.Pipeline:
     """Until there is a file `mended`, a processor and a destination refuse some; `rest` is not for multiples of 50."""
     mended = world.folder / "mended"
 
@@ -62,7 +63,7 @@ async def kept_in(store: MemoryStore) -> list[StoredLetter]:
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-async def test_letters_are_kept_and_sent_again_from_where_they_were_refused(world: World, delivery: p.Delivery) -> None:
+async def test_letters_are_kept_and_sent_again_from_where_they_were_refused(world: World, delivery: Delivery) -> None:
     world.write(range(COUNT))
     with world.path("in").open("a") as lines:
         lines.write("not json\n")

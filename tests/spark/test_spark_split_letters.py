@@ -21,7 +21,7 @@ from conduit_py import Batch, DeadLetters, Destination, Pipeline, Record, Source
 from conduit_py import processor as made_of
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.pipeline import Delivery
+from conduit_py.pipeline_settings import Delivery
 from conduit_py.sdk.destination import Refusals
 from conduit_py.sdk.source import Reading
 from conduit_py.spark.engine.split import PipelineSplit

@@ -57,7 +57,7 @@ def processors_of(pipeline: Pipeline) -> Iterator[Part]:
 def users_modules(pipeline: Pipeline) -> list[ModuleType]:
     """The modules in the folders of the files that define the pipeline. What is installed is installed there too."""
     processors = [*pipeline.processors]
-    for end in (*pipeline.sources, *pipeline.destinations):
+    for end in pipeline.ends:
         processors += end.processors
     declared: list[Pipeline | Processor | Destination] = [pipeline, *processors, *pipeline.destinations]
     folders = {Path(each.place.file).parent for each in declared if each.place}

@@ -94,7 +94,7 @@ class SparkSupervisor(Supervisor):
 
 def shared_options(pipeline: Pipeline, spark: SparkOptions | None) -> SparkOptions:
     """The Spark to use: the one given, else that of the pipeline's connectors, else this machine."""
-    ends = [each.connector for each in (*pipeline.sources, *pipeline.destinations)]
+    ends = [each.connector for each in pipeline.ends]
     theirs = [each.options for each in (*ends, pipeline.dead_letters.policy.connector) if isinstance(each, Connector)]
     named = [options for options in theirs if isinstance(options, SparkOptions)]
     chosen = spark or (named[0] if named else SparkOptions(master="local[*]"))

@@ -11,10 +11,7 @@ from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnec
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, is_async, plugin_errors
-from conduit_py.stream.signal import Signal
-
-IDLE_SECONDS = 0.01
-IDLE_SECONDS_MAX = 0.5
+from conduit_py.stream.signal import IdleBackoff, Signal
 
 
 class Reader:
@@ -62,7 +59,7 @@ class Reader:
                 nursery.cancel_scope.cancel()
 
     async def _read_all(self) -> None:
-        idle_seconds = IDLE_SECONDS
+        idle = IdleBackoff()
         while n := await self._room():
             try:
                 reading = await self._read(n)
@@ -71,11 +68,10 @@ class Reader:
                 self.completed = not self._stop_requested.is_set()
                 return
             except NothingYet:
-                with self._meter.waiting(WaitReason.SOURCE), trio.move_on_after(idle_seconds):
+                with self._meter.waiting(WaitReason.SOURCE), trio.move_on_after(idle.next()):
                     await self._stop_requested.wait()
-                idle_seconds = min(2 * idle_seconds, IDLE_SECONDS_MAX)
                 continue
-            idle_seconds = IDLE_SECONDS
+            idle.reset()
             self._accept(reading, n)
 
     async def _room(self) -> int:

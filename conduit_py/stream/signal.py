@@ -1,4 +1,4 @@
-"""Signal and Pace: how tasks wake each other, and how often they may do costly things."""
+"""Signal, Pace and IdleBackoff: how tasks wake each other, and how often they may do costly or useless things."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,3 +42,22 @@ class Pace:
         # Counted from the end of a step, or a slow one would be due again at once.
         ended = trio.current_time()
         self.due_at = ended + min(self._seconds + 10 * (ended - started), self.SECONDS_MAX)
+
+
+class IdleBackoff:
+    """How long to wait before a source that had nothing is read again: twice as long each time, up to a bound."""
+
+    SECONDS = 0.01
+    SECONDS_MAX = 0.5
+
+    def __init__(self) -> None:
+        self._seconds = self.SECONDS
+
+    def next(self) -> float:
+        """The seconds to wait now."""
+        seconds, self._seconds = self._seconds, min(2 * self._seconds, self.SECONDS_MAX)
+        return seconds
+
+    def reset(self) -> None:
+        """The source had something."""
+        self._seconds = self.SECONDS

@@ -8,9 +8,7 @@ import trio
 from conduit_py.record import Record
 from conduit_py.sdk.source import NothingYet, Reading
 from conduit_py.stream.plugin_calls import PluginCaller
-
-IDLE_SECONDS = 0.05
-IDLE_SECONDS_MAX = 1.0
+from conduit_py.stream.signal import IdleBackoff
 
 
 class ReadRecord(NamedTuple):
@@ -80,18 +78,17 @@ class ReadAhead:
             self._tell()
 
     async def _read_all(self) -> None:
-        idle_seconds = IDLE_SECONDS
+        idle = IdleBackoff()
         while True:
             while (room := self._size_max - len(self._drawn)) <= 0:
                 await self._change()
             try:
                 self._keep(await self._calls("read", room))
-                idle_seconds = IDLE_SECONDS
+                idle.reset()
             except NothingYet:
                 self.quiet = True
                 self._tell()
-                await trio.sleep(idle_seconds)
-                idle_seconds = min(2 * idle_seconds, IDLE_SECONDS_MAX)
+                await trio.sleep(idle.next())
 
     def _keep(self, reading: list[Record] | Reading) -> None:
         records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})

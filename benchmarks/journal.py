@@ -64,7 +64,7 @@ def _interleaved(messages: int, per_frame: int) -> list[Frame]:
     ids: list[tuple[MessageUuid, int, bytes]] = []
     for _ in range(messages // (2 * TRANSACTION)):
         for _ in range(TRANSACTION // per_frame):
-            ids += [(publisher.uncommitted("bench", per_frame), per_frame, packed) for publisher in producers]
+            ids += [(publisher.in_transaction("bench", per_frame), per_frame, packed) for publisher in producers]
         ids += [(intent.id, 1, ack) for publisher in producers for intent in publisher.ack_intents()]
     return [Frame("bench", 100 * i, 100 * i + 100, *each) for i, each in enumerate(ids)]
 
@@ -85,7 +85,7 @@ def append_w4(records: int, folder: Path) -> int:
     with FileLog(folder / "journal") as log:
         for start in range(0, records, BATCH):
             size = min(BATCH, records - start)
-            log.append([BODY] * size, id=publisher.committed(size))
+            log.append([BODY] * size, id=publisher.outside_transaction(size))
     return records
 
 
@@ -98,7 +98,7 @@ def append_together_w4(records: int, folder: Path) -> int:
 
         async def work(journal: Journal) -> None:
             for start in starts:
-                await journal.append([BODY] * min(BATCH, records - start), stamp=publisher.committed)
+                await journal.append([BODY] * min(BATCH, records - start), stamp=publisher.outside_transaction)
 
         async with await Journal.open(folder / "journal") as journal, trio.open_nursery() as nursery:
             for _ in range(8):
@@ -114,7 +114,7 @@ def append_batch_w4(records: int, folder: Path) -> int:
     with FileLog(folder / "journal", sync="batch") as log:
         for start in range(0, records, BATCH):
             size = min(BATCH, records - start)
-            log.append([BODY] * size, id=publisher.committed(size))
+            log.append([BODY] * size, id=publisher.outside_transaction(size))
             if start % (10 * BATCH) == 0:
                 log.barrier()
         log.barrier()
@@ -126,7 +126,7 @@ def _fill(records: int, folder: Path) -> None:
     with FileLog(folder / "in", sync="never") as log:
         for start in range(0, records, BATCH):
             bodies = [encode_body(_record(number)) for number in range(start, min(start + BATCH, records))]
-            log.append(bodies, id=publisher.committed(len(bodies)))
+            log.append(bodies, id=publisher.outside_transaction(len(bodies)))
 
 
 def _record(number: int) -> Record:

@@ -148,7 +148,7 @@ class CommitTogether(CommitStrategy):
 
     async def _finish_for(self, owner: str) -> None:
         """Show what another pipeline committed last, before its work goes on here: in order, also if it is dead."""
-        claimed = await self._store.claimed(owner)
+        claimed = await self._store.claim_state(owner)
         if claimed is not None and self._finished_for.get(owner) != claimed.committed:
             await self._participants.apply_for(owner, TransactionCheckpoint.decode(owner, claimed.checkpoint).intents)
             self._finished_for[owner] = claimed.committed
@@ -268,7 +268,7 @@ class CommitTogether(CommitStrategy):
         reach("transaction.before_commit")
         changes = self._changes(sealed, intents)
         for source, ranges in sealed.ranges.items():
-            changes.trails |= self._parts.settlers[source].history(ranges)
+            changes.histories |= self._parts.settlers[source].history(ranges)
         await participants.commit(self._claim, changes)
         self._positions |= sealed.positions
         if self._courier is not None and sealed.outbox:

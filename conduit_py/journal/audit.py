@@ -137,7 +137,7 @@ def repair(directory: Path, disk: Disk | None = None) -> list[AuditFinding]:
     audit(directory)
     lock = AppendLock(directory)
     try:
-        with lock.held():
+        with lock.hold():
             found = audit(directory)
             repaired = [each for each in found.findings if each.kind != "gap"]
             for finding in repaired:
@@ -188,7 +188,7 @@ def _repair_unreadable(directory: Path, found: Audit, finding: AuditFinding, dis
     id = found.id or (legible.group(1).decode() if legible else secrets.token_hex(8))
     registers = _registers_before(directory, base)
     first = next_frame(data, 0, base)
-    info = SegmentInfo(id, base, registers, _created(data))
+    info = SegmentInfo(id, base, registers, _creation_time(data))
     if first is not None and len(encode_segment(info)) <= first:
         _overwrite(path, encode_segment(info, first), disk)
         return
@@ -206,7 +206,7 @@ def _overwrite(path: Path, header: bytes, disk: Disk) -> None:
         os.close(descriptor)
 
 
-def _created(data: bytes) -> str:
+def _creation_time(data: bytes) -> str:
     legible = re.search(rb'"created":"([0-9T:+-]{25})"', data[:2000])
     return legible.group(1).decode() if legible else ""
 

@@ -67,7 +67,7 @@ class CommittedReader:
             found = self._step()
         return found
 
-    def drained(self) -> bool:
+    def at_end_of_run(self) -> bool:
         """Whether what `read` returned last was all of its run: then the sequencer's checkpoint is past that.
 
         Looks ahead, so what was returned counts as processed from here on.

@@ -87,7 +87,7 @@ class AppendLock:
             ) from error
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Wait for the lock and hold it. Raises JournalBusy when another process has it for too long."""
         self._acquire()
         try:

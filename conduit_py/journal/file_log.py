@@ -67,7 +67,7 @@ class FileLog(Log):
             raise JournalUnfit(f"journal {directory} cannot be made: {error.strerror}") from error
         self._lock = AppendLock(self.directory, wait_seconds=wait_seconds)
         try:
-            with self._lock.held():
+            with self._lock.hold():
                 self._adopt()
         except OSError as error:
             self._lock.close()
@@ -89,7 +89,7 @@ class FileLog(Log):
     def append_all(self, appends: Sequence[Append]) -> list[Commit | ConduitError]:
         if self._broken is not None:
             raise self._disbelief() from self._broken
-        with self._lock.held():
+        with self._lock.hold():
             try:
                 self._catch_up()
                 return self._append(appends)
@@ -111,7 +111,7 @@ class FileLog(Log):
         return read_backward(self.directory)
 
     def prune(self, before: int) -> int:
-        with self._lock.held():
+        with self._lock.hold():
             starts = bases(self.directory)
             for base, following in pairwise(starts):
                 if following > before:

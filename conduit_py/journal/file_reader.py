@@ -54,7 +54,7 @@ class FileReader(LogReader):
                 return None
             found = self._next()
             if found is None:
-                if not self._leave_unsealed():
+                if not self._leave_without_seal():
                     return None
                 continue
             header, content = found
@@ -101,10 +101,10 @@ class FileReader(LogReader):
             return header, b""
         found = frame_at(self._block, 0, self.offset)
         if found is None and self._block:
-            self._raise_if_damaged()
+            self._raise_damage()
         return found
 
-    def _raise_if_damaged(self) -> None:
+    def _raise_damage(self) -> None:
         """Bytes that are no frame are an append under way, if they are the last; else they are damage."""
         segment = self._segment
         assert segment is not None
@@ -124,7 +124,7 @@ class FileReader(LogReader):
         assert self._segment is not None
         return next((base for base in bases(self.directory) if base > self._segment.base), None)
 
-    def _leave_unsealed(self) -> bool:
+    def _leave_without_seal(self) -> bool:
         """Go to the next segment if one is there although this one has no seal: its writer died in between."""
         if self._segment is None:
             return True
@@ -171,7 +171,7 @@ class FileReader(LogReader):
             return False
         base = max((each for each in starts if each <= self.offset), default=None)
         if self._after_seal and base != self.offset:
-            self._go_past_lost(starts)
+            self._go_past_gap(starts)
         self._after_seal = False
         if base is None:
             self._go_to_oldest(starts[0])
@@ -197,7 +197,7 @@ class FileReader(LogReader):
         if begin not in (0, oldest - HEADER_SIZE):
             raise JournalGap(self.name, begin, oldest, "are not there any more: they were pruned")
 
-    def _go_past_lost(self, starts: list[int]) -> None:
+    def _go_past_gap(self, starts: list[int]) -> None:
         """A seal says that the journal goes on, and it does not: what follows it is lost."""
         begin, end = self.offset, next((each for each in starts if each > self.offset), None)
         if end is None:

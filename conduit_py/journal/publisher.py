@@ -31,11 +31,11 @@ class Publisher:
         self._clock = clock or Clock()
         self._open: dict[str, None] = {}
 
-    def committed(self, count: int = 1) -> MessageUuid:
+    def outside_transaction(self, count: int = 1) -> MessageUuid:
         """The id of the first of `count` messages that readers see at once."""
         return self._take(count, Flag.OUTSIDE)
 
-    def uncommitted(self, journal: str, count: int = 1) -> MessageUuid:
+    def in_transaction(self, journal: str, count: int = 1) -> MessageUuid:
         """The id of the first of `count` messages that readers see once the transaction is acknowledged."""
         self._open[journal] = None
         return self._take(count, Flag.CONTINUE)

@@ -42,7 +42,7 @@ def open_last(directory: Path, disk: Disk) -> tuple[Segment, SegmentSummary]:
         _seal_before(directory, starts[-2], starts[-1], disk)
     segment = open_segment(directory, starts[-1], write=True)
     try:
-        return segment, _verified(segment, disk)
+        return segment, _verify(segment, disk)
     except BaseException:
         segment.close()
         raise
@@ -104,7 +104,7 @@ def set_aside(segment: Segment, damage: Damage, disk: Disk) -> None:
     )
 
 
-def _verified(segment: Segment, disk: Disk) -> SegmentSummary:
+def _verify(segment: Segment, disk: Disk) -> SegmentSummary:
     # After a failed fsync the pages in memory are not what is on the disk: have them read from there.
     disk.sync(segment.descriptor)
     os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -27,8 +27,8 @@ class Selector(NamedTuple):
     exclude: Labels = MappingProxyType({})
 
     def __str__(self) -> str:
-        wanted = [f"{label} is {_shown(values)}" for label, values in _normal(self.include).items()]
-        unwanted = [f"{label} is not {_shown(values)}" for label, values in _normal(self.exclude).items()]
+        wanted = [f"{label} is {_show(values)}" for label, values in _normal(self.include).items()]
+        unwanted = [f"{label} is not {_show(values)}" for label, values in _normal(self.exclude).items()]
         return ", ".join(wanted + unwanted)
 
 
@@ -67,5 +67,5 @@ def _has(registers: Registers, label: str, values: tuple[str, ...]) -> bool:
     return not values or "" in values or not set(values).isdisjoint(present)
 
 
-def _shown(values: tuple[str, ...]) -> str:
+def _show(values: tuple[str, ...]) -> str:
     return " or ".join(map(repr, values)) if values and "" not in values else "anything"

@@ -228,7 +228,7 @@ class Fleet:
         await self._store.reset_claim(id)
 
     async def _require_no_state(self, member: Member, source: str) -> None:
-        pipeline, claimed = member.pipeline, await self._store.claimed(member.pipeline.id)
+        pipeline, claimed = member.pipeline, await self._store.claim_state(member.pipeline.id)
         keeping = stateful_processors(member.graph)
         if keeping and claimed is not None and claimed.checkpoint is not None:
             raise PositionBound(
@@ -241,7 +241,7 @@ class Fleet:
     async def trail(self, id: str, source: str) -> PositionHistory:
         """The points of the past to which a source can be set back."""
         self._with_source(id, source)
-        return await self._store.trail(id, source)
+        return await self._store.position_history(id, source)
 
     async def replay(self, id: str, source: str, since: float, *, keep_state: bool = False) -> HistoryPoint:
         """Make a source read again what was settled since a time, or a little before; see `set_position`."""

@@ -133,7 +133,7 @@ class Supervisor:
         commit = self._commits.next(self._graph, self._store)
         self._run = Run(self._graph, self._store, commit, rng=self._rng, taps=self._taps)
         try:
-            async with self._store.held(self.pipeline.id):
+            async with self._store.run_lock(self.pipeline.id):
                 return await self._run_alone(self._run)
         except (RunElsewhere, StateFailed) as error:
             return Ending(How.FAILED, error)

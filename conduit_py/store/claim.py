@@ -53,8 +53,8 @@ class Changes(msgspec.Struct):
     shards: list[ShardChange] = []
     positions: dict[str, bytes] = {}
     """How far each of these sources has come: what `Store.positions` gives of the pipeline that owns the claim."""
-    trails: dict[str, bytes] = {}
-    """Where these sources have been, each an encoded Trail: what `Store.trail` gives."""
+    histories: dict[str, bytes] = msgspec.field(default_factory=dict, name="trails")
+    """The encoded PositionHistory of these sources: what `Store.position_history` gives. On disks it is `trails`."""
 
     def encode(self) -> bytes:
         return _ENCODER.encode(self)

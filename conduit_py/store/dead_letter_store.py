@@ -65,9 +65,9 @@ class DeadLetterStore(ABC):
             self._watchers[pipeline]()
         return queued
 
-    async def queued(self, pipeline: str, after: int, limit: int) -> list[QueuedLetter]:
+    async def replay_queue(self, pipeline: str, after: int, limit: int) -> list[QueuedLetter]:
         """The next queued letters of a pipeline, whose turn comes after this one."""
-        return await self._look(lambda table: table.queued(pipeline, after, limit))
+        return await self._look(lambda table: table.replay_queue(pipeline, after, limit))
 
     async def settle(self, settled: Sequence[SettledLetter]) -> None:
         """Put what is left of letters that were sent again in their place, all in one step."""
@@ -86,7 +86,7 @@ class DeadLetterStore(ABC):
         return await self._change(lambda table: table.retain(pipeline, since, count_max))
 
     @contextmanager
-    def watched(self, pipeline: str, notice: Callable[[], None]) -> Iterator[None]:
+    def watch(self, pipeline: str, notice: Callable[[], None]) -> Iterator[None]:
         """Within the block, `notice` is called when letters of the pipeline were queued."""
         self._watchers[pipeline] = notice
         try:

@@ -65,7 +65,7 @@ class MemoryStore(Store):
 
     def _place(self, pipeline: str, changes: Changes) -> None:
         self._rows.update({(pipeline, "position", source): value for source, value in changes.positions.items()})
-        self._rows.update({(pipeline, "trail", source): value for source, value in changes.trails.items()})
+        self._rows.update({(pipeline, "trail", source): value for source, value in changes.histories.items()})
         self.saved.append((pipeline, dict(changes.positions)))
 
     def _displace(self, pipeline: str) -> None:
@@ -97,7 +97,7 @@ class MemoryTables(Tables):
     def __init__(
         self, clock: Callable[[], float], place: Callable[[str, Changes], None], displace: Callable[[str], None]
     ) -> None:
-        """`place` keeps the positions and trails of an owner, which are not here; `displace` forgets the positions."""
+        """`place` keeps the positions and histories of an owner elsewhere; `displace` forgets the positions."""
         self._clock = clock
         self._place = place
         self._displace = displace
@@ -112,7 +112,7 @@ class MemoryTables(Tables):
         row.claimed = ClaimState(row.claimed.fence + 1, row.claimed.committed, row.claimed.checkpoint)
         return row.claimed
 
-    def claimed(self, owner: str) -> ClaimState | None:
+    def claim_state(self, owner: str) -> ClaimState | None:
         row = self._owners.get(owner)
         return row.claimed if row else None
 
@@ -125,7 +125,7 @@ class MemoryTables(Tables):
         if changes.number != row.claimed.committed + 1:
             raise OutOfStep(owner, changes.number, row.claimed.committed)
         self._refuse_repeats(changes)
-        shards = self._advanced(changes.shards)
+        shards = self._shards_after(changes.shards)
 
         row.claimed = ClaimState(fence, changes.number, changes.checkpoint)
         row.put(changes.puts)
@@ -137,7 +137,7 @@ class MemoryTables(Tables):
             self._outbox.setdefault(intent.target, _Target()).pending[pending.number] = pending
         for (scope, name), shard in shards.items():
             self._shards[scope][name] = shard
-        if changes.positions or changes.trails:
+        if changes.positions or changes.histories:
             self._place(owner, changes)
 
     def _refuse_repeats(self, changes: Changes) -> None:
@@ -147,7 +147,7 @@ class MemoryTables(Tables):
                 raise Repeated(scope, key)
             new.add((scope, key))
 
-    def _advanced(self, changes: list[ShardChange]) -> dict[tuple[str, str], ShardState]:
+    def _shards_after(self, changes: list[ShardChange]) -> dict[tuple[str, str], ShardState]:
         """The shards as they stand after the changes, one after the other, of which none is refused."""
         now = self._clock()
         after: dict[tuple[str, str], ShardState] = {}
@@ -243,7 +243,7 @@ class MemoryTables(Tables):
         refused: list[ShardChange] = []
         for change in sorted(changes, key=lambda change: (change.scope, change.shard)):
             try:
-                ((_, shard),) = self._advanced([change]).items()
+                ((_, shard),) = self._shards_after([change]).items()
             except StaleToken:
                 refused.append(change)
             else:

@@ -38,12 +38,12 @@ class PositionHistory(msgspec.Struct, frozen=True):
         """Whether the last point is so long ago that another is wanted. A clock that was set back counts as well."""
         return not self.points or not 0 <= now - self.points[-1].at < MINUTE
 
-    def joined(self, *points: HistoryPoint) -> "PositionHistory":
-        """The trail with further points, and without those that it has outlived by the last one's time."""
+    def with_points(self, *points: HistoryPoint) -> "PositionHistory":
+        """The history with further points, and without those that are too old at the time of the last one."""
         everything = sorted((*self.points, *points), key=lambda point: point.at)
         now = points[-1].at
         kept = [point for point in everything if point.start][-STARTS_MAX:]
-        kept += _thinned([point for point in everything if not point.start], now)
+        kept += _thin_out([point for point in everything if not point.start], now)
         return PositionHistory(_small(sorted(kept, key=lambda point: point.at)))
 
     def at(self, moment: float) -> HistoryPoint | None:
@@ -54,7 +54,7 @@ class PositionHistory(msgspec.Struct, frozen=True):
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def _thinned(points: list[HistoryPoint], now: float) -> Iterator[HistoryPoint]:
+def _thin_out(points: list[HistoryPoint], now: float) -> Iterator[HistoryPoint]:
     """The first point of each stretch of time, whose length goes by its age."""
     last = None
     for point in points:

@@ -39,7 +39,7 @@ class SqlLetters:
         """Keep letters, each in place of an earlier one about the same message."""
         for letter in letters:
             known = self._find(letter.id)
-            self._put(known.again(letter) if known is not None else letter)
+            self._put(known.merge(letter) if known is not None else letter)
 
     def letter(self, id: str) -> StoredLetter:
         found = self._find(id)
@@ -74,11 +74,11 @@ class SqlLetters:
         for id, nodes in wanted.items():
             letter = self._find(id)
             if letter is not None and letter.state is LetterState.KEPT and not letter.records.keys().isdisjoint(nodes):
-                self._put(letter.queued(nodes), self._next_turn())
+                self._put(letter.for_replay(nodes), self._next_turn())
                 queued.append(id)
         return queued
 
-    def queued(self, pipeline: str, after: int, limit: int) -> list[QueuedLetter]:
+    def replay_queue(self, pipeline: str, after: int, limit: int) -> list[QueuedLetter]:
         """The queued letters of a pipeline whose turn comes after this one, in their order."""
         sql = (
             f"SELECT turn, {ROW} FROM letters WHERE pipeline = ? AND state = 'queued' AND turn > ? "
@@ -106,7 +106,7 @@ class SqlLetters:
                 f"dead letter {id!r} is about to be sent again and cannot be edited",
                 suggestion="wait until it is delivered or refused",
             )
-        edited = letter.edited(records)
+        edited = letter.with_records(records)
         self._put(edited)
         return edited
 

@@ -59,11 +59,11 @@ class SqlTables(Tables):
             " ON CONFLICT (owner) DO UPDATE SET fence = claims.fence + 1",
             owner,
         )
-        claimed = self.claimed(owner)
+        claimed = self.claim_state(owner)
         assert claimed is not None
         return claimed
 
-    def claimed(self, owner: str) -> ClaimState | None:
+    def claim_state(self, owner: str) -> ClaimState | None:
         for row in self.sql.rows("SELECT fence, committed, checkpoint FROM claims WHERE owner = ?", owner):
             return ClaimState(*row)
         return None
@@ -81,7 +81,7 @@ class SqlTables(Tables):
             self.delete(owner, gone)
         if changes.intents:
             self.add_intents(owner, changes.intents)
-        for kind, values in (("position", changes.positions), ("trail", changes.trails)):
+        for kind, values in (("position", changes.positions), ("trail", changes.histories)):
             for source, value in values.items():
                 self.sql.run(_ENTRY, owner, kind, source, value)
 
@@ -90,7 +90,7 @@ class SqlTables(Tables):
         sql = "UPDATE claims SET committed = ?, checkpoint = ? WHERE owner = ? AND fence = ? AND committed = ?"
         if self.sql.run(sql, changes.number, changes.checkpoint, owner, fence, changes.number - 1):
             return True
-        claimed = self.claimed(owner)
+        claimed = self.claim_state(owner)
         assert claimed is not None
         if claimed.fence != fence:
             raise fenced_error(owner, fence, claimed.fence)
@@ -185,7 +185,8 @@ class SqlTables(Tables):
 
     def shards(self, scope: str) -> list[ShardState]:
         return [
-            _made(row) for row in self.sql.rows(f"SELECT {_SHARD} FROM shards WHERE scope = ? ORDER BY shard", scope)
+            _shard_of_row(row)
+            for row in self.sql.rows(f"SELECT {_SHARD} FROM shards WHERE scope = ? ORDER BY shard", scope)
         ]
 
     def open_shards(self, scope: str, names: Sequence[str], token: str) -> list[ShardState]:
@@ -229,11 +230,11 @@ class SqlTables(Tables):
 
     def _shard(self, scope: str, name: str, lock: str = "") -> ShardState | None:
         for row in self.sql.rows(f"SELECT {_SHARD} FROM shards WHERE scope = ? AND shard = ?{lock}", scope, name):
-            return _made(row)
+            return _shard_of_row(row)
         return None
 
 
-def _made(row: tuple[str, str, bytes, int, float]) -> ShardState:
+def _shard_of_row(row: tuple[str, str, bytes, int, float]) -> ShardState:
     name, token, position, done, updated = row
     return ShardState(name, token, position, bool(done), updated)
 

@@ -62,11 +62,13 @@ class Store(ABC):
         return dict(await self._load(pipeline, "position"))
 
     async def save_positions(
-        self, pipeline: str, positions: Mapping[str, bytes], trails: Mapping[str, PositionHistory] | None = None
+        self, pipeline: str, positions: Mapping[str, bytes], histories: Mapping[str, PositionHistory] | None = None
     ) -> None:
-        """Remember these positions, and trails with them, in one step; sources that are not named keep theirs."""
+        """Remember these positions, and histories with them, in one step; sources that are not named keep theirs."""
         rows = [StoredEntry(pipeline, "position", source, _bytes(source, value)) for source, value in positions.items()]
-        rows += [StoredEntry(pipeline, "trail", source, trail.encode()) for source, trail in (trails or {}).items()]
+        rows += [
+            StoredEntry(pipeline, "trail", source, history.encode()) for source, history in (histories or {}).items()
+        ]
         if rows:
             await self._save(rows)
         else:
@@ -76,14 +78,16 @@ class Store(ABC):
         """Have one source, or all sources, start from the beginning. To forget what is unknown does nothing."""
         await self._forget(pipeline, "position", source)
 
-    async def trail(self, pipeline: str, source: str) -> PositionHistory:
-        """Where a source has been; an empty trail when nothing is known."""
+    async def position_history(self, pipeline: str, source: str) -> PositionHistory:
+        """Where a source was, and when; an empty history when nothing is known."""
         value = dict(await self._load(pipeline, "trail")).get(source)
         return (
-            PositionHistory() if value is None else _decode(_TRAIL, value, f"the trail of {source!r} in {pipeline!r}")
+            PositionHistory()
+            if value is None
+            else _decode(_HISTORY, value, f"the history of {source!r} in {pipeline!r}")
         )
 
-    async def forget_trail(self, pipeline: str, source: str) -> None:
+    async def forget_position_history(self, pipeline: str, source: str) -> None:
         """Forget where a source has been. To forget what is unknown does nothing."""
         await self._forget(pipeline, "trail", source)
 
@@ -114,9 +118,9 @@ class Store(ABC):
         """Take over an owner: whoever claimed it before can commit no more from the moment this returns."""
         return Claim(owner, await self.transact(lambda tables: tables.claim(owner)), self)
 
-    async def claimed(self, owner: str) -> ClaimState | None:
+    async def claim_state(self, owner: str) -> ClaimState | None:
         """How far an owner has come, without fencing it; None when nobody ever claimed it."""
-        return await self.look(lambda tables: tables.claimed(owner))
+        return await self.look(lambda tables: tables.claim_state(owner))
 
     async def reset_claim(self, owner: str) -> None:
         """Have an owner start from the beginning; whoever claimed it is fenced.
@@ -142,7 +146,7 @@ class Store(ABC):
         return Shards(self)
 
     @asynccontextmanager
-    async def held(self, pipeline: str) -> AsyncIterator[None]:
+    async def run_lock(self, pipeline: str) -> AsyncIterator[None]:
         """Within the block nobody else who shares this state runs the pipeline; raises RunElsewhere if somebody does.
 
         A state that one process owns has nobody to exclude.
@@ -191,7 +195,7 @@ class Store(ABC):
 
 _STATE = msgspec.json.Decoder(PipelineState)
 _ENTRY = msgspec.json.Decoder(ConnectorEntry)
-_TRAIL = msgspec.msgpack.Decoder(PositionHistory)
+_HISTORY = msgspec.msgpack.Decoder(PositionHistory)
 
 
 def _decode(decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", value: bytes, what: str) -> T:

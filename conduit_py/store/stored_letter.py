@@ -102,17 +102,17 @@ class StoredLetter(msgspec.Struct, frozen=True):
     def last_at(self) -> float:
         return self.history[-1].at
 
-    def queued(self, nodes: Collection[str]) -> "StoredLetter":
+    def for_replay(self, nodes: Collection[str]) -> "StoredLetter":
         """The letter on its way to those of its nodes."""
         chosen = [node for node in self.records if node in nodes]
         return msgspec.structs.replace(self, state=LetterState.QUEUED, queued_for=chosen)
 
-    def edited(self, records: Mapping[str, Record]) -> "StoredLetter":
+    def with_records(self, records: Mapping[str, Record]) -> "StoredLetter":
         """The letter with other records at some of its nodes; what they were first is kept."""
         originals = {**{node: self.records[node] for node in records}, **self.originals}
         return msgspec.structs.replace(self, records={**self.records, **records}, originals=originals)
 
-    def again(self, fresh: "StoredLetter") -> "StoredLetter":
+    def merge(self, fresh: "StoredLetter") -> "StoredLetter":
         """The letter when its message was refused once more after a crash: what a person did to it stays done."""
         if self.originals or self.state is LetterState.QUEUED:
             fresh = msgspec.structs.replace(
@@ -131,7 +131,7 @@ def remaining_letters(letter: StoredLetter, refusals: Sequence[DeadLetter]) -> l
     waiting = {node: record for node, record in letter.records.items() if node not in letter.queued_for}
     left: dict[Piece, StoredLetter] = {}
     if waiting:
-        left[letter.piece] = _kept(letter, letter.piece, waiting, [])
+        left[letter.piece] = _keep_rest(letter, letter.piece, waiting, [])
     for refused in refusals:
         piece = refused.message.piece
         news = _refusals(refused, letter.attempts + 1)
@@ -140,7 +140,7 @@ def remaining_letters(letter: StoredLetter, refusals: Sequence[DeadLetter]) -> l
             # A node may have changed the record before it refused it: what was sent to it counts.
             records |= {node: letter.records[node] for node in records if node in letter.queued_for}
             records = waiting | records
-        left[piece] = _kept(letter, piece, records, news)
+        left[piece] = _keep_rest(letter, piece, records, news)
     return list(left.values())
 
 
@@ -152,16 +152,16 @@ def _storable(error: str) -> str:
     return safe_text(error[:ERROR_LENGTH_MAX])
 
 
-def _kept(letter: StoredLetter, piece: Piece, records: dict[str, Record], news: list[Refusal]) -> StoredLetter:
+def _keep_rest(letter: StoredLetter, piece: Piece, records: dict[str, Record], news: list[Refusal]) -> StoredLetter:
     originals = {node: record for node, record in letter.originals.items() if node in records}
-    history = _shortened(letter.history + news, records)
+    history = _shorten(letter.history + news, records)
     attempts = letter.attempts + 1
     return StoredLetter(
         letter.pipeline, letter.source, letter.position, piece, records, history, attempts, originals=originals
     )
 
 
-def _shortened(history: list[Refusal], nodes: Collection[str]) -> list[Refusal]:
+def _shorten(history: list[Refusal], nodes: Collection[str]) -> list[Refusal]:
     """The first refusals, the last ones, and the latest of each of these nodes."""
     latest = {refusal.node: index for index, refusal in enumerate(history) if refusal.node in nodes}
     half = HISTORY_MAX // 2

@@ -49,7 +49,7 @@ class Tables(ABC):
         """Raise the fence of the owner by one, so that nobody who claimed it before can commit."""
 
     @abstractmethod
-    def claimed(self, owner: str) -> ClaimState | None:
+    def claim_state(self, owner: str) -> ClaimState | None:
         """The claim as it stands, which stays as it is; None when there never was one."""
 
     @abstractmethod

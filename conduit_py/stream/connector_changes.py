@@ -34,7 +34,7 @@ async def notify_of_change(store: Store, pipeline: str, node: str, kind: registr
     unchanged = known is not None and matches(known.digest, connector.options)
     if known is not None and (known.kind, known.plugin) != (entry.kind, entry.plugin):
         await store.forget_positions(pipeline, node)
-        await store.forget_trail(pipeline, node)
+        await store.forget_position_history(pipeline, node)
         await _delete(store, pipeline, node, known)
         known = None
     if known is None:

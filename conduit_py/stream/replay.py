@@ -105,7 +105,7 @@ class Replay:
         self._wake.set()
 
     async def feed(self) -> None:
-        with ExitStack() as open_ends, self._box.watched(self._pipeline, self._wake.set):
+        with ExitStack() as open_ends, self._box.watch(self._pipeline, self._wake.set):
             for entry in self._entries.values():
                 open_ends.enter_context(entry.fan_out)
             while letters := await self._next():
@@ -135,7 +135,7 @@ class Replay:
         """Wait for queued letters; none when there is nothing more to do."""
         while not self._stopping:
             if room := min(SEND_MAX, self._ledger.credit):
-                letters = await self._box.queued(self._pipeline, self._turn, room)
+                letters = await self._box.replay_queue(self._pipeline, self._turn, room)
                 if letters:
                     self._turn = letters[-1].turn
                     return letters

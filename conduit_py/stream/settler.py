@@ -60,7 +60,9 @@ class Settler:
 
     async def open(self, position: bytes | None) -> None:
         """Begin at this position, before anything is read."""
-        self._history = HistoryRecorder(await self._store.trail(self._pipeline, self._context.node), position)
+        self._history = HistoryRecorder(
+            await self._store.position_history(self._pipeline, self._context.node), position
+        )
 
     def finish(self) -> None:
         """Nothing more will be read: end when everything in flight is settled."""
@@ -254,9 +256,9 @@ class HistoryRecorder:
         if self._began_at is not None:
             # A clock that was set back must not put the start of the run behind its first commit.
             start = HistoryPoint(min(self._began_at, now), self._position, start=True)
-            self._history, self._began_at = self._history.joined(start, HistoryPoint(now, position)), None
+            self._history, self._began_at = self._history.with_points(start, HistoryPoint(now, position)), None
         elif self._history.due(now):
-            self._history = self._history.joined(HistoryPoint(now, position))
+            self._history = self._history.with_points(HistoryPoint(now, position))
         else:
             return None
         return self._history

@@ -23,9 +23,9 @@ def directory(tmp_path: Path) -> Path:
         publisher = Publisher()
         claim = WriterClaim(log, "shop", 3, publisher)
         records = [encode_body(Record.of({"n": number}, key=b"key")) for number in range(3)]
-        log.append(records, id=publisher.uncommitted(log.name, 3), check=claim.check)
+        log.append(records, id=publisher.in_transaction(log.name, 3), check=claim.check)
         log.append([b""], id=publisher.ack_intents()[0].id, check=claim.check)
-        log.append([encode_body(Record.of({"n": 99}))], id=publisher.uncommitted(log.name))
+        log.append([encode_body(Record.of({"n": 99}))], id=publisher.in_transaction(log.name))
         log.append([b"just text", b"\xff\xfe"])
     return tmp_path / "orders"
 

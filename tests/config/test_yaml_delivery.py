@@ -130,7 +130,7 @@ async def test_it_runs_exactly_once(load: Load, tmp_path: Path) -> None:
     (loaded,) = load(text).pipelines
     store = MemoryStore()
     outcome = await run_to_end(loaded.pipeline, store)
-    claimed = await store.claimed("copy")
+    claimed = await store.claim_state("copy")
 
     assert (outcome.status, outcome.progress.acked) == (Status.COMPLETED, 3)
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 3

@@ -284,7 +284,7 @@ def test_a_journal_that_was_replaced_is_not_read_from_the_middle(tmp_path: Path)
 
 def test_a_message_that_is_no_record_is_refused_with_its_bytes(tmp_path: Path) -> None:
     with FileLog(tmp_path) as log:
-        log.append([b"\xc1 not a record", encode_body(numbers(0, 1)[0])], id=Publisher().committed(2))
+        log.append([b"\xc1 not a record", encode_body(numbers(0, 1)[0])], id=Publisher().outside_transaction(2))
     found = opened(tmp_path).read(10)
 
     assert not isinstance(found, list)

@@ -47,7 +47,7 @@ def pipeline(storage: FakeStorage, transactions: int) -> Pipeline:
 
 
 async def committed(store: Store) -> int:
-    claimed = await store.claimed("p")
+    claimed = await store.claim_state("p")
     assert claimed is not None
     return claimed.committed
 

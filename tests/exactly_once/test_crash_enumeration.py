@@ -143,7 +143,7 @@ class UnfencedStore(ScenarioStore):
 class Unfenced(Claim):
     async def commit(self, changes: Changes) -> None:
         def commit(tables: Tables) -> None:
-            newest = tables.claimed(self.owner)
+            newest = tables.claim_state(self.owner)
             assert newest is not None
             tables.commit(self.owner, newest.fence, changes)
 

@@ -84,10 +84,10 @@ class TestWithoutState:
         store, home = MemoryStore(), FakeStorage()
         async with fleet_with(made(FakeTransactionalDestination(storage=home)), store) as fleet:
             await completed(fleet)
-            trail = await store.trail("p", "s")
+            trail = await store.position_history("p", "s")
         assert home.changes is not None
 
-        assert Changes.decode(home.changes).trails == {"s": trail.encode()}
+        assert Changes.decode(home.changes).histories == {"s": trail.encode()}
 
 
 class TestWithState:

@@ -288,5 +288,5 @@ class TestGzT14:
         assert supervisor.state.error is not None
         assert supervisor.state.status is Status.DEGRADED
         assert "told to fail" in supervisor.state.error.message
-        assert await store.claimed("p") == ClaimState(1)
+        assert await store.claim_state("p") == ClaimState(1)
         assert storage.visible == []

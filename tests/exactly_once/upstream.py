@@ -30,7 +30,7 @@ class Upstream:
 
     def provisional(self, *numbers: int) -> tuple[MessageUuid, list[bytes]]:
         """Append the numbers as CONTINUEs of the open transaction, in one frame."""
-        id = self._publisher.uncommitted("the journal", len(numbers))
+        id = self._publisher.in_transaction("the journal", len(numbers))
         bodies = [encode_body(Record.of({"n": number})) for number in numbers]
         self._append(id, bodies)
         return id, bodies
@@ -86,7 +86,7 @@ async def running(declared: Pipeline, store: Store) -> AsyncIterator[Supervisor]
 
 async def committed(store: Store) -> int:
     """How many transactions the pipeline has committed, in all its runs."""
-    claimed = await store.claimed("p")
+    claimed = await store.claim_state("p")
     assert claimed is not None
     return claimed.committed
 

@@ -32,17 +32,17 @@ def test_gz_s10_two_publishers_with_one_clock(log: Log) -> None:
     transactional, plain = Publisher(A, clock), Publisher(B, clock)
     reader = CommittedReader(log, window=3)
 
-    log.append([b"one"], id=transactional.uncommitted(log.name))
-    log.append([b"two"], id=plain.committed())
+    log.append([b"one"], id=transactional.in_transaction(log.name))
+    log.append([b"two"], id=plain.outside_transaction())
     assert texts(reader) == ["two"]
     (ack,) = transactional.ack_intents()
     log.append([b""], id=ack.id)
     assert texts(reader) == ["one"]
 
     for body in (b"three", b"five", b"seven"):
-        log.append([body], id=transactional.uncommitted(log.name))
+        log.append([body], id=transactional.in_transaction(log.name))
         if body != b"seven":
-            log.append([{b"three": b"four", b"five": b"six"}[body]], id=plain.committed())
+            log.append([{b"three": b"four", b"five": b"six"}[body]], id=plain.outside_transaction())
     assert texts(reader) == ["four", "six"]
     (ack,) = transactional.ack_intents()
     log.append([b""], id=ack.id)
@@ -52,14 +52,14 @@ def test_gz_s10_two_publishers_with_one_clock(log: Log) -> None:
 
 def test_an_ack_that_is_sent_again_shows_nothing_twice_and_discards_what_a_dead_producer_left(log: Log) -> None:
     first = Publisher()
-    log.append([b"1", b"2"], id=first.uncommitted(log.name, 2))
+    log.append([b"1", b"2"], id=first.in_transaction(log.name, 2))
     (ack,) = first.ack_intents()
     log.append([b""], id=ack.id)
-    log.append([b"never committed"], id=first.uncommitted(log.name))
+    log.append([b"never committed"], id=first.in_transaction(log.name))
 
     log.append([b""], id=ack.id)
     second = Publisher()
-    log.append([b"3"], id=second.uncommitted(log.name))
+    log.append([b"3"], id=second.in_transaction(log.name))
     log.append([b""], id=second.ack_intents()[0].id)
 
     reader = CommittedReader(log)
@@ -71,7 +71,9 @@ def test_reading_goes_on_from_any_checkpoint_with_nothing_lost_or_repeated(log: 
     publisher = Publisher()
     for transaction in range(5):
         for batch in range(3):
-            log.append([b"%d.%d.%d" % (transaction, batch, i) for i in range(4)], id=publisher.uncommitted(log.name, 4))
+            log.append(
+                [b"%d.%d.%d" % (transaction, batch, i) for i in range(4)], id=publisher.in_transaction(log.name, 4)
+            )
         log.append([b""], id=publisher.ack_intents()[0].id)
     everything = texts(CommittedReader(log))
     assert len(everything) == 60
@@ -88,10 +90,10 @@ def test_reading_goes_on_from_any_checkpoint_with_nothing_lost_or_repeated(log: 
 
 def test_the_checkpoint_of_a_drained_run_is_past_its_ack(log: Log) -> None:
     publisher = Publisher()
-    log.append([b"1"], id=publisher.uncommitted(log.name))
+    log.append([b"1"], id=publisher.in_transaction(log.name))
     end = log.append([b""], id=publisher.ack_intents()[0].id).end
     reader = CommittedReader(log)
 
     assert texts(reader) == ["1"]
-    assert reader.drained()
+    assert reader.at_end_of_run()
     assert reader.sequencer.checkpoint().offset == end

@@ -341,7 +341,7 @@ def test_damage_among_what_another_process_appended_costs_only_the_damaged(tmp_p
 def test_a_holder_of_the_lock_that_does_not_let_go_is_named(tmp_path: Path) -> None:
     named = f"held by (process {os.getpid()}|another process) for 0.05 seconds"
     with FileLog(tmp_path, wait_seconds=0.05) as log:
-        with AppendLock(tmp_path).held(), pytest.raises(JournalBusy, match=named):
+        with AppendLock(tmp_path).hold(), pytest.raises(JournalBusy, match=named):
             log.append([b"one"])
         log.append([b"two"])
     assert bodies(tmp_path) == [b"two"]

@@ -35,7 +35,7 @@ async def test_invariant_i2_ids_grow_in_the_order_of_the_journal_whoever_appends
 
     async def publish() -> None:
         for _ in range(20):
-            await journal.append([b"x", b"y"], stamp=publisher.committed)
+            await journal.append([b"x", b"y"], stamp=publisher.outside_transaction)
 
     async with trio.open_nursery() as nursery:
         for _ in range(10):

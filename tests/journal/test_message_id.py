@@ -101,12 +101,12 @@ def test_a_thousand_producers_are_a_thousand_ids_with_the_multicast_bit() -> Non
 def test_ack_intents_are_one_per_journal_in_the_order_of_first_use() -> None:
     publisher = Publisher(PRODUCER, Clock())
 
-    assert [publisher.uncommitted("j1").clock, publisher.uncommitted("j2").clock] == [160, 320]
+    assert [publisher.in_transaction("j1").clock, publisher.in_transaction("j2").clock] == [160, 320]
     assert publisher.ack_intents() == [
         AckIntent("j1", MessageUuid(PRODUCER, 480, Flag.ACK)),
         AckIntent("j2", MessageUuid(PRODUCER, 640, Flag.ACK)),
     ]
-    assert [publisher.uncommitted("j3").clock, publisher.uncommitted("j1").clock] == [800, 960]
+    assert [publisher.in_transaction("j3").clock, publisher.in_transaction("j1").clock] == [800, 960]
     assert [(intent.journal, intent.id.clock) for intent in publisher.ack_intents()] == [("j3", 1120), ("j1", 1280)]
     assert publisher.ack_intents() == []
 
@@ -114,7 +114,7 @@ def test_ack_intents_are_one_per_journal_in_the_order_of_first_use() -> None:
 def test_a_batch_takes_an_id_for_each_of_its_messages() -> None:
     publisher = Publisher(PRODUCER, Clock())
 
-    batch = publisher.uncommitted("j", 1000)
+    batch = publisher.in_transaction("j", 1000)
     (ack,) = publisher.ack_intents()
 
     assert batch.later(999).clock == 160_000
@@ -124,7 +124,7 @@ def test_a_batch_takes_an_id_for_each_of_its_messages() -> None:
 def test_a_private_clock_follows_the_wall_clock() -> None:
     publisher = Publisher()
 
-    first, second = publisher.committed(), publisher.committed()
+    first, second = publisher.outside_transaction(), publisher.outside_transaction()
 
     assert first.flags == Flag.OUTSIDE
     assert second.clock - first.clock >= TICK

@@ -78,9 +78,9 @@ async def test_another_connector_under_the_same_id_has_no_past() -> None:
             sources=[Source("source", memory.Source(records=[]))],
             destinations=[Destination("to", ScriptedDestination(name="to", log=log))],
         )
-        kept = len((await store.trail("a", "source")).points)
+        kept = len((await store.position_history("a", "source")).points)
         await fleet.replace(other)
         await completed(fleet)
 
     assert kept == 2
-    assert (await store.trail("a", "source")).points == []
+    assert (await store.position_history("a", "source")).points == []

@@ -47,7 +47,7 @@ async def commit(state: str, owners: str) -> None:
 async def held(state: str, pipeline: str) -> None:
     async with await open_store(state) as store:
         try:
-            async with store.held(pipeline):
+            async with store.run_lock(pipeline):
                 tell("held")
                 await trio.sleep_forever()
         except RunElsewhere as error:

@@ -86,8 +86,8 @@ async def test_a_refused_transaction_touches_no_other_of_its_group(tmp_path: Pat
         ]
         assert store.commits == before + 1
         assert [await claim.get(b"k") for claim in (good, zombie, late, loser, other)] == [b"2", None, None, None, b"3"]
-        assert await store.claimed("good") == ClaimState(1, 2, b"two")
-        assert await store.claimed("late") == ClaimState(1)
+        assert await store.claim_state("good") == ClaimState(1, 2, b"two")
+        assert await store.claim_state("late") == ClaimState(1)
         assert await store.seen.known("ids", [b"a", b"b"]) == {b"a", b"b"}
         assert await store.positions("positions") == {"web": b"1"}
 
@@ -103,7 +103,7 @@ async def test_a_claim_and_a_commit_of_the_same_owner_in_one_group_keep_their_or
         )
 
         assert [type(failure) for failure in failures] == [type(None), type(None), Fenced]
-        assert await store.claimed("orders") == ClaimState(2, 1, b"one")
+        assert await store.claim_state("orders") == ClaimState(2, 1, b"one")
 
 
 async def test_work_that_is_wrong_in_itself_touches_no_other(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ async def test_work_that_is_wrong_in_itself_touches_no_other(tmp_path: Path) -> 
             sqlite3.IntegrityError,
             type(None),
         ]
-        assert await store.claimed("orders") == ClaimState(1, 2, b"two")
-        assert await store.claimed("wrong") is None
+        assert await store.claim_state("orders") == ClaimState(1, 2, b"two")
+        assert await store.claim_state("wrong") is None
 
 
 async def test_a_full_disk_fails_the_group_and_the_transaction_may_be_tried_again(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_a_full_disk_fails_the_group_and_the_transaction_may_be_tried_agai
 
         assert isinstance(failure.value.__cause__, sqlite3.OperationalError)
         assert not isinstance(failure.value, Fenced)
-        assert (await store.claimed("orders"), len(await claim.scan())) == (ClaimState(1, 1, b"one"), 1)
+        assert (await store.claim_state("orders"), len(await claim.scan())) == (ClaimState(1, 1, b"one"), 1)
 
 
 async def test_refusals_are_errors_of_ours_that_say_that_nothing_was_committed(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ async def contents(store: Store) -> object:
     names = ["x", "y", "z"]
     keys = [b"", b"k", b"k\xff", b"\xff", b"\x00"]
     return (
-        [await store.claimed(owner) for owner in owners],
+        [await store.claim_state(owner) for owner in owners],
         [await store.look(lambda tables, owner=owner: tables.scan(owner, b"k")) for owner in owners],  # type: ignore[misc]
         [await store.look(lambda tables, owner=owner: tables.scan(owner, b"")) for owner in owners],  # type: ignore[misc]
         [await store.seen.known(name, keys) for name in names],

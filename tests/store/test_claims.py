@@ -30,7 +30,7 @@ async def test_gz_f1_after_a_newer_claim_an_older_one_commits_nothing(store: Sto
         await zombie.commit(Changes(2, b"two", {b"k": b"v"}, [("ids", b"a")], [Intent("mail", b"a", b"")]))
 
     assert zombie.committed == 1
-    assert await store.claimed("orders") == ClaimState(2, 1, b"one")
+    assert await store.claim_state("orders") == ClaimState(2, 1, b"one")
     assert await owner.scan() == []
     assert await owner.seen("ids", [b"a"]) == set()
     assert await store.outbox.targets() == []
@@ -44,7 +44,7 @@ async def test_gz_f2_a_fence_that_was_never_given_out_cannot_be_written(store: S
         await store.transact(lambda tables: tables.sql.run("UPDATE claims SET fence = -1"))  # type: ignore[attr-defined]
     await claim.commit(Changes(1, b"one"))
 
-    assert await store.claimed("orders") == ClaimState(1, 1, b"one")
+    assert await store.claim_state("orders") == ClaimState(1, 1, b"one")
 
 
 async def test_not_even_the_last_transaction_of_a_fenced_claim_is_adopted_again(store: Store) -> None:
@@ -58,12 +58,12 @@ async def test_not_even_the_last_transaction_of_a_fenced_claim_is_adopted_again(
 
 async def test_to_look_at_a_claim_fences_nobody(store: Store) -> None:
     claim = await store.claim("orders")
-    before = await store.claimed("orders")
+    before = await store.claim_state("orders")
     await claim.commit(Changes(1, b"one"))
 
-    assert await store.claimed("returns") is None
+    assert await store.claim_state("returns") is None
     assert before == ClaimState(1)
-    assert await store.claimed("orders") == ClaimState(1, 1, b"one")
+    assert await store.claim_state("orders") == ClaimState(1, 1, b"one")
 
 
 async def test_state_is_put_read_scanned_and_deleted_per_owner(store: Store) -> None:
@@ -89,7 +89,7 @@ async def test_a_key_is_seen_once_whoever_records_it_and_the_second_transaction_
 
     assert (repeated.value.scope, repeated.value.key) == ("ids", b"a")
     assert await returns.seen("ids", [b"a", b"b", b"c"]) == {b"a"}
-    assert await store.claimed("returns") == ClaimState(1)
+    assert await store.claim_state("returns") == ClaimState(1)
     assert await returns.get(b"k") is None
 
 
@@ -155,17 +155,17 @@ async def test_a_reset_owner_starts_again_with_nobody_able_to_commit(store: Stor
     # A number is left out, for another database may have carried the transaction with it.
     assert (after.fence, after.committed, after.checkpoint, await after.scan()) == (3, 2, None, [])
     assert (await store.positions("orders"), await store.positions("others")) == ({}, {"s": b"7"})
-    assert await store.claimed("unknown") is None
+    assert await store.claim_state("unknown") is None
 
 
 async def test_trails_commit_with_positions(store: Store) -> None:
     trail = PositionHistory([HistoryPoint(1.0, None, start=True), HistoryPoint(2.0, b"5")])
     claim = await store.claim("orders")
-    await claim.commit(Changes(1, b"", positions={"s": b"5"}, trails={"s": trail.encode()}))
+    await claim.commit(Changes(1, b"", positions={"s": b"5"}, histories={"s": trail.encode()}))
 
-    assert await store.trail("orders", "s") == trail
+    assert await store.position_history("orders", "s") == trail
     assert await store.positions("orders") == {"s": b"5"}
-    assert (await store.trail("others", "s")).points == []
+    assert (await store.position_history("others", "s")).points == []
 
 
 async def test_a_reset_owner_forgets_the_keys_of_its_own_scopes_and_no_others(store: Store) -> None:
@@ -198,7 +198,7 @@ async def test_of_many_claims_at_once_the_one_with_the_highest_fence_is_the_owne
 
     assert sorted(fences) == list(range(1, 21))
     assert 20 in committed
-    assert await store.claimed("orders") == ClaimState(20, len(committed), b"by 20")
+    assert await store.claim_state("orders") == ClaimState(20, len(committed), b"by 20")
 
 
 def test_changes_can_be_carried_by_another_database() -> None:
@@ -222,4 +222,4 @@ async def test_a_broken_memory_store_commits_nothing() -> None:
         await claim.commit(Changes(1, b"one"))
     store.fail_after = None
 
-    assert await store.claimed("orders") == ClaimState(1)
+    assert await store.claim_state("orders") == ClaimState(1)

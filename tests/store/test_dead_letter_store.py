@@ -145,14 +145,14 @@ async def test_to_queue_twice_is_to_queue_once(box: DeadLetterStore) -> None:
     await box.store([refused(1), refused(2)])
     first = await box.queue("p", {id_of(1): ["lake"]})
     second = await box.queue("p", {id_of(1): ["lake"], id_of(2): ["lake"], "unknown": ["lake"]})
-    waiting = await box.queued("p", 0, 10)
+    waiting = await box.replay_queue("p", 0, 10)
 
     assert first == [id_of(1)]
     assert second == [id_of(2)]
     assert [each.letter.position for each in waiting] == [b"1", b"2"]
     assert waiting[0].letter.queued_for == ["lake"]
-    assert [each.letter.position for each in await box.queued("p", waiting[0].turn, 10)] == [b"2"]
-    assert await box.queued("q", 0, 10) == []
+    assert [each.letter.position for each in await box.replay_queue("p", waiting[0].turn, 10)] == [b"2"]
+    assert await box.replay_queue("q", 0, 10) == []
 
 
 async def test_a_letter_is_not_queued_for_a_node_that_did_not_refuse_it(box: DeadLetterStore) -> None:
@@ -165,37 +165,37 @@ async def test_a_letter_is_not_queued_for_a_node_that_did_not_refuse_it(box: Dea
 async def test_a_delivered_letter_is_gone_and_a_refused_one_is_back_in_its_place(box: DeadLetterStore) -> None:
     await box.store([refused(1), refused(2), refused(3)])
     await box.queue("p", {id_of(1): ["lake"], id_of(2): ["lake"]})
-    one, two = await box.queued("p", 0, 10)
+    one, two = await box.replay_queue("p", 0, 10)
     back = StoredLetter.of(refused(2, error="still no"))
     await box.settle([SettledLetter.of(one, []), SettledLetter.of(two, [back])])
 
     assert await numbers(box) == [3, 2]
-    assert await box.queued("p", 0, 10) == []
+    assert await box.replay_queue("p", 0, 10) == []
     assert (await box.letter(id_of(2))).error == "still no"
     await box.queue("p", {id_of(2): ["lake"]})
-    (again,) = await box.queued("p", two.turn, 10)
+    (again,) = await box.replay_queue("p", two.turn, 10)
     assert again.turn > two.turn
 
 
 async def test_an_old_outcome_changes_nothing_about_a_later_sending(box: DeadLetterStore) -> None:
     await box.store([refused(1)])
     await box.queue("p", {id_of(1): ["lake"]})
-    (first,) = await box.queued("p", 0, 10)
+    (first,) = await box.replay_queue("p", 0, 10)
     outcome = SettledLetter.of(first, remaining_letters(first.letter, [refused(1, error="still no")]))
     await box.settle([outcome])
     await box.queue("p", {id_of(1): ["lake"]})
-    (again,) = await box.queued("p", 0, 10)
+    (again,) = await box.replay_queue("p", 0, 10)
     # Turns may begin anew when the file is opened with nothing queued.
     await box.settle([outcome, outcome._replace(turn=again.turn)])
 
-    assert await box.queued("p", 0, 10) == [again]
+    assert await box.replay_queue("p", 0, 10) == [again]
     assert again.letter.attempts == 2
 
 
 async def test_pieces_take_the_place_of_the_letter_they_were(box: DeadLetterStore) -> None:
     await box.store([refused(1)])
     await box.queue("p", {id_of(1): ["lake"]})
-    (one,) = await box.queued("p", 0, 10)
+    (one,) = await box.replay_queue("p", 0, 10)
     await box.settle([SettledLetter.of(one, [StoredLetter.of(refused(1, piece=(1,)))])])
 
     assert [summary.id for summary in (await box.page(EVERYTHING)).letters] == [id_of(1, piece=(1,))]
@@ -204,7 +204,7 @@ async def test_pieces_take_the_place_of_the_letter_they_were(box: DeadLetterStor
 async def test_a_letter_that_was_discarded_on_its_way_does_not_come_back(box: DeadLetterStore) -> None:
     await box.store([refused(1)])
     await box.queue("p", {id_of(1): ["lake"]})
-    (one,) = await box.queued("p", 0, 10)
+    (one,) = await box.replay_queue("p", 0, 10)
     discarded = await box.discard(LetterFilter(ids=(id_of(1),)))
     await box.settle([SettledLetter.of(one, [one.letter])])
 
@@ -215,9 +215,9 @@ async def test_a_letter_that_was_discarded_on_its_way_does_not_come_back(box: De
 async def test_a_message_refused_again_while_its_letter_is_queued_stays_queued(box: DeadLetterStore) -> None:
     await box.store([refused(1)])
     await box.queue("p", {id_of(1): ["lake"]})
-    (before,) = await box.queued("p", 0, 10)
+    (before,) = await box.replay_queue("p", 0, 10)
     await box.store([refused(1)])
-    (after,) = await box.queued("p", 0, 10)
+    (after,) = await box.replay_queue("p", 0, 10)
     await box.settle([SettledLetter.of(before, [])])
 
     assert after.turn == before.turn
@@ -281,7 +281,7 @@ async def test_letters_and_their_bytes_are_counted_by_state(box: DeadLetterStore
 async def test_who_watches_a_pipeline_hears_of_its_letters_only(box: DeadLetterStore) -> None:
     heard: list[str] = []
     await box.store([refused(1), refused(2), refused(1, pipeline="q")])
-    with box.watched("p", lambda: heard.append("p")):
+    with box.watch("p", lambda: heard.append("p")):
         await box.queue("q", {id_of(1, pipeline="q"): ["lake"]})
         await box.queue("p", {"unknown": ["lake"]})
         await box.queue("p", {id_of(1): ["lake"]})
@@ -322,7 +322,7 @@ class TestFile:
             await store.letters.store([refused(1), refused(2)])
             await store.letters.queue("p", {id_of(2): ["lake"]})
         async with await SqliteStore.open(tmp_path) as store:
-            waiting = await store.letters.queued("p", 0, 10)
+            waiting = await store.letters.replay_queue("p", 0, 10)
 
             assert await numbers(store.letters) == [2, 1]
             assert [each.letter.position for each in waiting] == [b"2"]

@@ -15,7 +15,7 @@ def walked(seconds: float, *, every: float = MINUTE, size: int = 1) -> PositionH
     for number in range(int(seconds / every) + 1):
         at = NOW - seconds + number * every
         if trail.due(at):
-            trail = trail.joined(HistoryPoint(at, b"%0*d" % (size, number)))
+            trail = trail.with_points(HistoryPoint(at, b"%0*d" % (size, number)))
     return trail
 
 
@@ -44,7 +44,7 @@ def test_commits_in_between_are_not_kept() -> None:
 def test_the_last_starts_are_kept_however_many_there_were() -> None:
     trail = PositionHistory()
     for number in range(100):
-        trail = trail.joined(
+        trail = trail.with_points(
             HistoryPoint(NOW + number, b"s%d" % number, start=True), HistoryPoint(NOW + number, b"p%d" % number)
         )
 
@@ -58,7 +58,7 @@ def test_long_positions_leave_room_for_the_newest_only() -> None:
 
     assert sum(len(point.position or b"") for point in trail.points) <= BYTES_MAX
     assert trail.points[-1].at == NOW
-    assert len(PositionHistory().joined(HistoryPoint(NOW, b"x" * 2 * BYTES_MAX)).points) == 1
+    assert len(PositionHistory().with_points(HistoryPoint(NOW, b"x" * 2 * BYTES_MAX)).points) == 1
 
 
 def test_the_point_for_a_moment_is_the_last_that_is_not_after_it() -> None:
@@ -74,7 +74,7 @@ def test_the_point_for_a_moment_is_the_last_that_is_not_after_it() -> None:
 
 
 def test_a_clock_that_was_set_back_is_noticed() -> None:
-    trail = PositionHistory().joined(HistoryPoint(NOW, b"a"))
+    trail = PositionHistory().with_points(HistoryPoint(NOW, b"a"))
 
     assert not trail.due(NOW + 59)
     assert trail.due(NOW - 3 * HOUR)
@@ -85,12 +85,12 @@ async def test_a_trail_is_saved_with_the_position_and_forgotten_alone(store: Sto
     await store.save_positions("orders", {"web": b"2"}, {"web": trail})
     await store.save_positions("orders", {"web": b"3", "app": b"1"})
 
-    assert await store.trail("orders", "web") == trail
-    assert await store.trail("orders", "app") == PositionHistory()
+    assert await store.position_history("orders", "web") == trail
+    assert await store.position_history("orders", "app") == PositionHistory()
     await store.forget_positions("orders", "web")
-    assert await store.trail("orders", "web") == trail
-    await store.forget_trail("orders", "web")
-    assert await store.trail("orders", "web") == PositionHistory()
+    assert await store.position_history("orders", "web") == trail
+    await store.forget_position_history("orders", "web")
+    assert await store.position_history("orders", "web") == PositionHistory()
     assert await store.positions("orders") == {"app": b"1"}
 
 
@@ -98,14 +98,17 @@ async def test_a_run_notes_where_it_began_and_then_once_a_minute(store: Store) -
     now = [NOW]
     for first in (1, 5):
         began = (await store.positions("orders")).get("web")
-        recorder = HistoryRecorder(await store.trail("orders", "web"), began, clock=lambda: now[0])
+        recorder = HistoryRecorder(await store.position_history("orders", "web"), began, clock=lambda: now[0])
         for number in range(first, first + 4):
             now[0] += 40
             position = b"%d" % number
             history = recorder.extend(position)
             await store.save_positions("orders", {"web": position}, {} if history is None else {"web": history})
 
-    assert [(point.at - NOW, point.position, point.start) for point in (await store.trail("orders", "web")).points] == [
+    assert [
+        (point.at - NOW, point.position, point.start)
+        for point in (await store.position_history("orders", "web")).points
+    ] == [
         (0, None, True),
         (40, b"1", False),
         (120, b"3", False),

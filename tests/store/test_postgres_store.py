@@ -42,7 +42,7 @@ async def test_claims_in_two_servers_fence_each_other(stores: list[PostgresStore
     with pytest.raises(Fenced):
         await first.commit(Changes(2, b"mine"))
 
-    assert await stores[0].claimed("orders") == ClaimState(2, 2, b"two")
+    assert await stores[0].claim_state("orders") == ClaimState(2, 2, b"two")
     assert await first.get(b"k") == b"2"
 
 
@@ -137,14 +137,14 @@ async def test_me_16_of_two_who_record_a_key_at_once_the_second_waits_for_the_fi
 
 async def test_a_pipeline_is_held_by_one_server_at_a_time(stores: list[PostgresStore]) -> None:
     one, other = stores
-    async with one.held("orders"), other.held("returns"):
+    async with one.run_lock("orders"), other.run_lock("returns"):
         with pytest.raises(RunElsewhere, match=r"pipeline 'orders' is run by process \d+ on \S+, which shares"):
-            async with other.held("orders"):
+            async with other.run_lock("orders"):
                 pytest.fail("held twice")
         with pytest.raises(RunElsewhere):
-            async with one.held("orders"):
+            async with one.run_lock("orders"):
                 pytest.fail("held twice in one server")
-    async with other.held("orders"):
+    async with other.run_lock("orders"):
         pass
 
 
@@ -164,7 +164,7 @@ async def test_a_server_that_was_killed_holds_nothing(database: Database, shared
 
 async def try_to_hold(store: PostgresStore, pipeline: str) -> bool:
     try:
-        async with store.held(pipeline):
+        async with store.run_lock(pipeline):
             return True
     except RunElsewhere:
         return False
@@ -191,14 +191,14 @@ async def test_a_connection_that_breaks_within_a_transaction_fails_it_whole_and_
     def broken(tables: Tables) -> None:
         tables.commit("orders", claim.fence, Changes(1, b"one"))
         end_connections(database)
-        tables.claimed("orders")
+        tables.claim_state("orders")
 
     with pytest.raises(StateFailed, match=r"^postgresql://127\.0\.0\.1:\d+/test_\d+ could not be written: ") as failed:
         await stores[0].transact(broken)
     await claim.commit(Changes(1, b"again"))
 
     assert isinstance(failed.value.__cause__, psycopg.OperationalError)
-    assert await stores[1].claimed("orders") == ClaimState(1, 1, b"again")
+    assert await stores[1].claim_state("orders") == ClaimState(1, 1, b"again")
 
 
 async def test_a_transaction_that_would_wait_for_ever_is_run_again(stores: list[PostgresStore]) -> None:
@@ -220,7 +220,7 @@ async def test_a_transaction_that_would_wait_for_ever_is_run_again(stores: list[
         nursery.start_soon(stores[1].transact, lambda tables: cross("b", "a", tables))
 
     assert len(runs) >= 3
-    assert [await stores[0].claimed(owner) for owner in "ab"] == [ClaimState(3), ClaimState(3)]
+    assert [await stores[0].claim_state(owner) for owner in "ab"] == [ClaimState(3), ClaimState(3)]
 
 
 def end_connections(database: Database) -> None:
@@ -239,7 +239,7 @@ async def test_servers_that_create_the_tables_at_once_take_turns(postgres: str) 
         for _ in range(5):
             nursery.start_soon(open_and_claim)
     async with await PostgresStore.open(postgres) as store:
-        claimed = await store.claimed("orders")
+        claimed = await store.claim_state("orders")
 
     assert claimed == ClaimState(5)
 
@@ -315,7 +315,7 @@ async def test_a_cancelled_caller_leaves_and_its_transaction_is_whole_or_absent(
         nursery.start_soon(stores[0].transact, slowly)
         await entered.wait()
         nursery.cancel_scope.cancel()
-    during = await stores[1].claimed("orders")
+    during = await stores[1].claim_state("orders")
     go_on.set()
     # A newer claim waits for what is under way.
     after = await stores[1].claim("orders")

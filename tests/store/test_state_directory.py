@@ -261,7 +261,7 @@ async def test_a_database_of_an_earlier_version_is_brought_up_to_date_with_all_i
         await claim.commit(Changes(1, b"one"))
     async with await SqliteStore.open(tmp_path / "state") as store:
         assert await store.positions("orders") == {"web": b"1"}
-        assert await store.claimed("orders") == ClaimState(1, 1, b"one")
+        assert await store.claim_state("orders") == ClaimState(1, 1, b"one")
 
     connection = sqlite3.connect(tmp_path / "state" / "state.db")
     assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT_VERSION,)

@@ -27,7 +27,7 @@ def refused(*nodes: str, piece: Piece = (), error: str = "no", at: float = 1.0) 
 
 
 def queued(*nodes: str, to: tuple[str, ...] = (), piece: Piece = ()) -> StoredLetter:
-    return StoredLetter.of(refused(*nodes, piece=piece)).queued(to or nodes)
+    return StoredLetter.of(refused(*nodes, piece=piece)).for_replay(to or nodes)
 
 
 def where(letter: StoredLetter) -> dict[str, str]:
@@ -111,7 +111,7 @@ def test_history_is_bounded_and_keeps_what_the_present_nodes_said() -> None:
     letter = queued("lake", "mart", to=("lake",))
     for number in range(100):
         (left,) = remaining_letters(letter, [refused("lake", error=f"no {number}")])
-        letter = left.queued(["lake"])
+        letter = left.for_replay(["lake"])
 
     assert len(left.history) <= HISTORY_MAX + 2
     assert {each.node: each.error for each in left.refusals} == {"mart": "no", "lake": "no 99"}
@@ -120,20 +120,22 @@ def test_history_is_bounded_and_keeps_what_the_present_nodes_said() -> None:
 
 def test_an_edit_keeps_the_original_and_a_second_edit_too() -> None:
     letter = StoredLetter.of(refused("lake"))
-    edited = letter.edited({"lake": Record.of({"at": "mended"})}).edited({"lake": Record.of({"at": "mended more"})})
+    edited = letter.with_records({"lake": Record.of({"at": "mended"})}).with_records(
+        {"lake": Record.of({"at": "mended more"})}
+    )
 
     assert where(edited) == {"lake": "mended more"}
     assert edited.originals["lake"].payload["at"] == "lake"
 
 
 def test_what_a_person_did_survives_that_the_message_is_refused_again_after_a_crash() -> None:
-    edited = StoredLetter.of(refused("lake")).edited({"lake": Record.of({"at": "mended"})})
+    edited = StoredLetter.of(refused("lake")).with_records({"lake": Record.of({"at": "mended"})})
     waiting = queued("lake")
     fresh = StoredLetter.of(refused("lake", error="no again", at=7))
 
-    assert where(edited.again(fresh)) == {"lake": "mended"}
-    assert waiting.again(fresh).state is LetterState.QUEUED
-    assert StoredLetter.of(refused("lake")).again(fresh) == fresh
+    assert where(edited.merge(fresh)) == {"lake": "mended"}
+    assert waiting.merge(fresh).state is LetterState.QUEUED
+    assert StoredLetter.of(refused("lake")).merge(fresh) == fresh
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,14 @@ class ReplayScenario(ExactlyOnceScenario):
 
     def look(self) -> None:
         super().look()
-        open = {self._ids[each.letter.id] for each in self.store.letters.table.queued("scenario", 0, 100)}
+        open = {self._ids[each.letter.id] for each in self.store.letters.table.replay_queue("scenario", 0, 100)}
         for name in ("home", "staged"):
             for number in open.intersection(self.storages[name].visible) - self._delivered():
                 self.violations.append(f"{name} shows letter {number}, whose delivery is not committed (I4)")
 
     def _delivered(self) -> set[int]:
         """The letters that the last commit says are delivered, though they may be queued still."""
-        claimed = self.store._tables.claimed("scenario")
+        claimed = self.store._tables.claim_state("scenario")
         checkpoints = [claimed.checkpoint] if claimed is not None else []
         if (changes := self.storages["home"].changes) is not None:
             checkpoints.append(Changes.decode(changes).checkpoint)

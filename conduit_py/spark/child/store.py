@@ -109,7 +109,7 @@ class ChildLetters(DeadLetterStore):
     async def store(self, letters: Sequence[DeadLetter]) -> None:
         await self._ask("keep", [encode_stored_letter(StoredLetter.of(letter)) for letter in letters])
 
-    async def queued(self, pipeline: str, after: int, limit: int) -> list[QueuedLetter]:
+    async def replay_queue(self, pipeline: str, after: int, limit: int) -> list[QueuedLetter]:
         packed = await self._ask("queued", pipeline, after, limit)
         return [QueuedLetter(turn, decode_stored_letter(letter)) for turn, letter in packed]
 
@@ -209,7 +209,7 @@ async def _run_letters_call(box: DeadLetterStore, name: str, arguments: tuple[An
         letters = list(map(decode_stored_letter, *arguments))
         return await box._change(lambda table: table.store(letters))
     if name == "queued":
-        return [(turn, encode_stored_letter(letter)) for turn, letter in await box.queued(*arguments)]
+        return [(turn, encode_stored_letter(letter)) for turn, letter in await box.replay_queue(*arguments)]
     if name == "settle":
         return await box.settle(decode_replays(*arguments))
     return await box.retain(*arguments)

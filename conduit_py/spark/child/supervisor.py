@@ -122,7 +122,7 @@ class ChildSupervisor(Supervisor):
             self._recoveries += 1
         self._children += 1
         try:
-            async with self._store.held(self.pipeline.id):
+            async with self._store.run_lock(self.pipeline.id):
                 return await self._run_child()
         except (RunElsewhere, StateFailed, ProcessLost, FatalError) as error:
             return Ending(How.FAILED, error)
@@ -202,7 +202,7 @@ class ChildSupervisor(Supervisor):
     async def _tell_of_letters(self, child: ChildProcess) -> None:
         """Notify the child when letters are queued: it looks for them at its start, then at each message."""
         queued = Signal()
-        with self._store.letters.watched(self.pipeline.id, queued.set):
+        with self._store.letters.watch(self.pipeline.id, queued.set):
             try:
                 while True:
                     await queued.wait()

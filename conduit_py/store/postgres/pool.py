@@ -37,7 +37,9 @@ class PostgresPool:
 
     def __init__(self, dsn: str) -> None:
         self.place = place(dsn)
-        self._dsn = make_conninfo(dsn, **{name: value for name, value in _OPTIONS.items() if name not in _said(dsn)})
+        self._dsn = make_conninfo(
+            dsn, **{name: value for name, value in _OPTIONS.items() if name not in _options_in(dsn)}
+        )
         self._limiter = trio.CapacityLimiter(_SIZE)
         self._idle: deque[Connection] = deque()
         self._closing = False
@@ -101,7 +103,7 @@ class PostgresPool:
 
     def _transact(self, work: Callable[[Connection], T], durably: bool) -> T:
         for attempt in range(_TRIES):
-            connection = self._begun()
+            connection = self._begin()
             try:
                 return self._attempt(connection, work, durably)
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
@@ -113,7 +115,7 @@ class PostgresPool:
                 self._put_back(connection)
         raise AssertionError("unreachable")
 
-    def _begun(self) -> Connection:
+    def _begin(self) -> Connection:
         """A connection in a transaction. One that broke while it was idle is replaced: nothing was asked of it yet."""
         while self._idle:
             try:
@@ -160,7 +162,7 @@ def place(dsn: str) -> str:
     return f"postgresql://{host}/{parts.get('dbname') or parts.get('user') or ''}"
 
 
-def _said(dsn: str) -> set[str]:
+def _options_in(dsn: str) -> set[str]:
     return set(conninfo_to_dict(dsn))
 
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 class PostgresStore(Store):
     """Durable as far as the server is told to be, never less than its own disk.
 
-    A pipeline runs in one server at a time: `held` says who may. Claims fence each other inside the
+    A pipeline runs in one server at a time: `run_lock` says who may. Claims fence each other inside the
     commit, in whichever server they are. A broken connection fails what was under way and nothing else.
     """
 
@@ -49,7 +49,7 @@ class PostgresStore(Store):
         return cls(pool)
 
     @asynccontextmanager
-    async def held(self, pipeline: str) -> AsyncIterator[None]:
+    async def run_lock(self, pipeline: str) -> AsyncIterator[None]:
         async with RunLock(self._pool, pipeline):
             yield
 
@@ -132,7 +132,7 @@ class RunLock:
     def _acquire(self) -> Connection:
         connection = self._pool.connect()
         try:
-            if not self._locked(connection):
+            if not self._try_lock(connection):
                 row = connection.execute("SELECT holder FROM holders WHERE pipeline = %s", [self._pipeline]).fetchone()
                 raise RunElsewhere(self._pipeline, row[0] if row else "another process")
             connection.execute(
@@ -147,7 +147,7 @@ class RunLock:
             raise
         return connection
 
-    def _locked(self, connection: Connection) -> bool:
+    def _try_lock(self, connection: Connection) -> bool:
         # Two pipelines whose names have the same hash would exclude each other: one in four billion.
         row = connection.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", [LOCK, self._pipeline]).fetchone()
         return row == (True,)

@@ -103,7 +103,7 @@ class StateDatabase:
             lock.release()
             raise
 
-    def renew(self) -> None:
+    def rescue(self) -> None:
         """Go on in a copy of the file after an error of the disk; see Renewal. If that fails it may be tried again."""
         self.connection = reopen_from_copy(self.connection, self.file, STATE)
 
@@ -153,7 +153,7 @@ def open_file(file: Path, format: FileFormat) -> sqlite3.Connection:
             connection.close()
             raise
     except (sqlite3.Error, OSError) as error:
-        raise _refused(file, format, error) from error
+        raise _open_error(file, format, error) from error
     return connection
 
 
@@ -167,7 +167,7 @@ def reopen_from_copy(connection: sqlite3.Connection, file: Path, format: FileFor
         if not (_closed(connection) or whole_of(file).exists()):
             copy_whole(connection, file)
     except (sqlite3.Error, OSError) as error:
-        raise _refused(file, format, error) from error
+        raise _open_error(file, format, error) from error
     with suppress(sqlite3.Error):
         connection.close()
     return open_file(file, format)
@@ -187,7 +187,7 @@ def _prepare(file: Path, connection: sqlite3.Connection, format: FileFormat) -> 
     version = _checked_version(file, connection, format)
     problem = _one(connection, "PRAGMA quick_check(1)")
     if problem != "ok":
-        raise _damaged(file, format, str(problem))
+        raise _damage_error(file, format, str(problem))
     if _one(connection, "PRAGMA journal_mode = WAL") != "wal":
         raise EnvironmentUnfit(
             f"{file}: the file system does not support SQLite's write-ahead log",
@@ -274,17 +274,17 @@ def _one(connection: sqlite3.Connection, sql: str) -> object:
     return connection.execute(sql).fetchone()[0]
 
 
-def _damaged(file: Path, format: FileFormat, problem: str) -> EnvironmentUnfit:
+def _damage_error(file: Path, format: FileFormat, problem: str) -> EnvironmentUnfit:
     return EnvironmentUnfit(
         f"{file} is damaged: {problem}",
         suggestion=f"put back a copy, or choose another directory with --state: {format.loss}",
     )
 
 
-def _refused(file: Path, format: FileFormat, error: sqlite3.Error | OSError) -> EnvironmentUnfit:
+def _open_error(file: Path, format: FileFormat, error: sqlite3.Error | OSError) -> EnvironmentUnfit:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return _damaged(file, format, str(error))
+        return _damage_error(file, format, str(error))
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return EnvironmentUnfit(
             f"{file} is open in another program",

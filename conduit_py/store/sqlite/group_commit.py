@@ -102,7 +102,7 @@ class GroupCommitter:
                 request.answer = outcome.capture(self._database.close)
 
     def _commit(self, writes: "list[_Request]") -> None:
-        if self._broken is not None and not self._renewed(self._broken):
+        if self._broken is not None and not self._try_rescue(self._broken):
             for request in writes:
                 request.answer = outcome.Error(self._disbelief(self._broken))
             return
@@ -119,12 +119,12 @@ class GroupCommitter:
                 if request.work is None:
                     request.answer = outcome.Value(None)
 
-    def _renewed(self, broken: BaseException) -> bool:
+    def _try_rescue(self, broken: BaseException) -> bool:
         """Try to go on after an error of the disk, if the last attempt is long enough ago."""
         if time.monotonic() < self._renew_at:
             return False
         try:
-            self._database.renew()
+            self._database.rescue()
         except EnvironmentUnfit as error:
             log.warning("%s still cannot be written: %s", self._database.file, error.message)
             self._renew_at = time.monotonic() + RENEW_SECONDS

@@ -35,7 +35,7 @@ class StateLock:
             owner = _read_owner(descriptor)
             os.close(descriptor)
             if error.errno == errno.EWOULDBLOCK:
-                raise _locked(directory, owner) from None
+                raise _locked_error(directory, owner) from None
             raise unusable(directory, error) from error
         return cls(descriptor)
 
@@ -56,7 +56,7 @@ def unusable(directory: Path, error: OSError) -> EnvironmentUnfit:
     )
 
 
-def _locked(directory: Path, owner: int | None) -> StateLocked:
+def _locked_error(directory: Path, owner: int | None) -> StateLocked:
     if owner == os.getpid():
         who = f"this process already (pid {owner})"
     else:

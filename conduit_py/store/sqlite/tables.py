@@ -50,7 +50,7 @@ class SqliteTables(SqlTables):
     def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
         known: set[bytes] = set()
         for chunk in _chunks(keys, _VARIABLES_MAX):
-            known.update(key for (key,) in self.sql.rows(_known(len(chunk)), scope, *chunk))
+            known.update(key for (key,) in self.sql.rows(_select_keys(len(chunk)), scope, *chunk))
         return known
 
     def record(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
@@ -115,7 +115,7 @@ def _marks(count: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def _known(count: int) -> str:
+def _select_keys(count: int) -> str:
     return f"SELECT key FROM seen WHERE scope = ? AND key IN ({_marks(count)})"
 
 

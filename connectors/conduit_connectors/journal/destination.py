@@ -63,9 +63,9 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         if bodies:
             log = self._opened
             if self._claim is None:
-                log.append(bodies, id=self._publisher.committed(len(bodies)))
+                log.append(bodies, id=self._publisher.outside_transaction(len(bodies)))
             else:
-                id = self._publisher.uncommitted(log.name, len(bodies))
+                id = self._publisher.in_transaction(log.name, len(bodies))
                 log.append(bodies, id=id, check=self._claim.check)
         return refused or None
 

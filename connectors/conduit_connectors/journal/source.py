@@ -159,7 +159,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
             positions = positions_inside(self._id, sequencer, found)
         else:
             positions = positions_by_number(self._id, Checkpoint(0, sequencer.producers()), found)
-        if reader.drained():
+        if reader.at_end_of_run():
             positions[-1] = JournalPosition(self._id, sequencer.checkpoint(HORIZON)).encode()
         return positions
 
@@ -170,5 +170,5 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def _at_end(self) -> bool:
         if self._end is None or self._taken < len(self._bodies):
             return False
-        within_run = self._committed is not None and self._bodies and not self._committed.drained()
+        within_run = self._committed is not None and self._bodies and not self._committed.at_end_of_run()
         return not within_run and self._offset() >= self._end

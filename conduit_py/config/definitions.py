@@ -1,18 +1,22 @@
 """Definitions: the pipelines of a folder; files that have changed are loaded again."""
 
+import ast
+import functools
 import hashlib
+import importlib
 import queue
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from importlib.util import cache_from_source
 from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
 import outcome
 
-from conduit_py.config.imports import content_of, forget_modules, imported_by, modules_beside
 from conduit_py.config.load import PATTERNS, list_files, load_one, refuse_duplicate_ids
 from conduit_py.config.loaded import Loaded, combine
 from conduit_py.errors import Problem
@@ -77,6 +81,7 @@ class Definitions:
 
         Only one thread reads at a time; others wait.
         """
+        # Loading a file changes sys.path and sys.modules, so two threads must never do it at once.
         with self._lock:
             return self._read(afresh=afresh)
 
@@ -87,10 +92,10 @@ class Definitions:
             return self._reading
         # Stamped before they are read: a change that comes later must not be missed.
         looks = {file: _look(file) for file in files}
-        contents = {file: content_of(file) for file in files}
+        contents = {file: _content_of(file) for file in files}
         before = self._modules
         self._modules = {
-            file: modules_beside(self._folder, imported_by(content)) if file.suffix.lower() == ".py" else {}
+            file: _modules_beside(self._folder, _imported_names(content)) if file.suffix.lower() == ".py" else {}
             for file, content in contents.items()
         }
         self.seen = {**looks, **{file: _look(file) for file in self._module_files()}}
@@ -106,7 +111,8 @@ class Definitions:
         self.loading = file
         try:
             loaded: queue.SimpleQueue[outcome.Outcome[Loaded]] = queue.SimpleQueue()
-            work = partial(_load_into, loaded, file)
+            work = functools.partial(_load_into, loaded, file)
+            # A daemon thread: code that never ends must not keep the process from ending.
             threading.Thread(target=work, name=f"conduit-load-{file.name}", daemon=True).start()
             return loaded.get(timeout=self._load_seconds).unwrap()
         except queue.Empty:
@@ -132,20 +138,22 @@ class Definitions:
 
     def _stale(self, contents: Mapping[Path, bytes], before: "_Modules", *, afresh: bool) -> set[Path]:
         """The files that must be loaded again. Changed modules, and those that import them, leave `sys.modules`."""
-        files = {**contents, **{file: content_of(file) for file in self._module_files()}}
+        files = {**contents, **{file: _content_of(file) for file in self._module_files()}}
         digests = {file: _digest(file, content) for file, content in files.items()}
         changed = {file for file, digest in digests.items() if self._digests.get(file) != digest}
+        # A module that was removed has changed too: the files that import it must be loaded again, and fail.
         changed |= self._digests.keys() - digests.keys()
         self._digests = digests
         stale = set(contents) if afresh else set()
         forgotten: dict[str, list[Path]] = {}
         for file, modules in self._modules.items():
+            # Also the modules it imported before: one that is gone no longer appears among the present ones.
             touched = _touched_modules(self._folder, {**before.get(file, {}), **modules}, changed)
             forgotten |= touched
             if file in changed or touched:
                 stale.add(file)
         if forgotten:
-            forget_modules(forgotten)
+            _forget_modules(forgotten)
         return stale
 
 
@@ -158,7 +166,7 @@ def _touched_modules(folder: Path, modules: Mapping[str, list[Path]], changed: s
     return {
         name: files
         for name, files in modules.items()
-        if changed.intersection(chain(files, *modules_beside(folder, [name]).values()))
+        if changed.intersection(chain(files, *_modules_beside(folder, [name]).values()))
     }
 
 
@@ -183,3 +191,66 @@ def _load_into(loaded: "queue.SimpleQueue[outcome.Outcome[Loaded]]", file: Path)
 def _timeout_problem(file: Path, seconds: float) -> Problem:
     what = f"did not define its pipelines within {seconds:g} s, and its code still runs"
     return Problem("", what, "do what takes time in the open() of a connector or processor", str(file))
+
+
+def _modules_beside(folder: Path, names: Iterable[str]) -> dict[str, list[Path]]:
+    """The modules and packages in the folder that these names import, directly or not, with all their files.
+
+    Imports by a name that is computed while the program runs are not found.
+    """
+    found: dict[str, list[Path]] = {}
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        files = [] if name in found else _files_of(folder, name)
+        if files:
+            found[name] = files
+            pending += [each for file in files for each in _imported_names(_content_of(file))]
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _imported_names(content: bytes) -> frozenset[str]:
+    """The top-level names of all modules that a Python file imports, in functions too; none for a syntax error."""
+    try:
+        tree = ast.parse(content)
+    # Loading the file reports the error, with its line; here it only means that nothing is known of its imports.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    return frozenset(_module_names(tree))
+
+
+def _forget_modules(modules: dict[str, list[Path]]) -> None:
+    """Make the next import of these names read their files again."""
+    for loaded in list(sys.modules):
+        if loaded.partition(".")[0] in modules:
+            # Submodules too: a package that is imported again would otherwise keep its old ones.
+            del sys.modules[loaded]
+    for file in (file for files in modules.values() for file in files):
+        # A .pyc is compared by whole seconds, so it would hide an edit made within one.
+        with suppress(OSError, NotImplementedError):
+            Path(cache_from_source(str(file))).unlink()
+    importlib.invalidate_caches()
+
+
+def _module_names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def _files_of(folder: Path, name: str) -> list[Path]:
+    module, package = folder / f"{name}.py", folder / name
+    if package.is_dir():
+        return sorted(package.rglob("*.py"))
+    return [module] if module.is_file() else []
+
+
+def _content_of(file: Path) -> bytes:
+    """The bytes of a file; none if it is gone, cannot be read, or is a pipe, which could block for ever."""
+    try:
+        return file.read_bytes() if file.is_file() else b""
+    except OSError:
+        return b""

@@ -56,6 +56,7 @@ class Interpolator:
         """Replace the references in a setting, which may be `env:X` or `file:/path` as a whole, and keep it secret."""
         if text.startswith("env:"):
             found = self._from_environment(text.removeprefix("env:"))
+        # A URL such as file:///tmp/x is an ordinary value, not a reference to a secret.
         elif text.startswith("file:") and not text.startswith("file://"):
             found = self._from_file(text.removeprefix("file:"))
         else:
@@ -90,7 +91,9 @@ class Interpolator:
         path = Path(name) if name.startswith("/") else self._folder / name
         try:
             with path.open("rb") as file:
+                # One byte more than allowed, to tell a file that is too large from one that just fits.
                 content = file.read(FILE_SIZE_MAX + 1)
+            # Editors and `echo` end a file with a line break that is no part of the secret.
             text = content.decode().removesuffix("\n").removesuffix("\r")
         except OSError as error:
             return InterpolationProblem(f"the secret in {path} cannot be read: {error.strerror}")
@@ -146,6 +149,7 @@ class _Expansion:
         if value is None:
             hint = f"set it, or give a default: ${{{name[0]}:-…}}"
             return self._problem(f"the environment variable {name[0]} is not set", hint)
+        # The value itself is not expanded again: a password may contain ${.
         if self._secrets is not None:
             self.resolved.secret = True
             self._secrets.add(value)

@@ -26,18 +26,19 @@ def read_file(file: Path) -> Loaded:
     """The same, before pipelines that share an id are refused: that is decided for all files combine."""
     if file.suffix.lower() in SUFFIXES and not file.is_dir():
         return load_yaml(file)
-    return Loaded(tuple(_as_loaded(pipeline, file) for pipeline in load_pipelines(file)))
+    return Loaded(tuple(_loaded_pipeline(pipeline, file) for pipeline in load_pipelines(file)))
 
 
 def refuse_duplicate_ids(loaded: Loaded) -> Loaded:
     """Refuse all pipelines that share an id: the stored positions could belong to any of them."""
+    # All of them, not all but one: which one is first depends on the names of files, and must decide nothing.
     counts = Counter(pipeline.id for pipeline in loaded.pipelines)
     problems = [_duplicate_problem(each, loaded.pipelines) for each in loaded.pipelines if counts[each.id] > 1]
     pipelines = tuple(pipeline for pipeline in loaded.pipelines if counts[pipeline.id] == 1)
     return Loaded(pipelines, (*loaded.problems, *problems), loaded.warnings)
 
 
-def _as_loaded(pipeline: Pipeline, file: Path) -> LoadedPipeline:
+def _loaded_pipeline(pipeline: Pipeline, file: Path) -> LoadedPipeline:
     """A pipeline of a Python file. It has a line, unless it was made in a module beside the file."""
     line = pipeline.place.line if pipeline.place and Path(pipeline.place.file) == file.absolute() else None
     return LoadedPipeline(pipeline, file, line, "running", pipeline.id)
@@ -76,6 +77,7 @@ def list_files(path: Path) -> tuple[list[Path], Problem | None]:
 
 
 def _files(folder: Path) -> list[Path]:
+    # Sorted, so that problems come in the same order on every file system.
     named = [file for file in sorted(folder.iterdir()) if not file.name.startswith((".", "_"))]
     return [file for file in named if file.suffix.lower() in PATTERNS and not file.is_dir()]
 
@@ -83,6 +85,7 @@ def _files(folder: Path) -> list[Path]:
 def load_one(file: Path) -> Loaded:
     """The pipelines of one file, before those that share an id with others are refused. Raises nothing."""
     try:
+        # Checked before the file is opened: its code runs with our permissions.
         refusal = _writable_file(file) or _special_file(file)
         return Loaded(problems=(refusal,)) if refusal else read_file(file)
     except OSError as error:

@@ -34,6 +34,7 @@ class LoadedPipeline:
     def id(self) -> str:
         return self.pipeline.id
 
+    # Cached, so that the checker, the supervisor and a reload that finds no change share one graph.
     @functools.cached_property
     def graph(self) -> Graph:
         """Its checked graph, compiled once. Raises PipelineInvalid with all problems of the definition."""
@@ -43,6 +44,7 @@ class LoadedPipeline:
         """The same pipeline on another engine, which may refuse what this one runs."""
         if engine == self.pipeline.settings.engine:
             return self
+        # A copy: this one keeps the graph that was compiled for its own engine.
         pipeline = copy.copy(self.pipeline)
         pipeline.settings = pipeline.settings.model_copy(update={"engine": engine})
         return dataclasses.replace(self, pipeline=pipeline)

@@ -42,6 +42,7 @@ def load_pipelines(file: Path) -> list[Pipeline]:
     standard library or an installed one.
     """
     module = _run(file)
+    # By identity: one pipeline under two names is one, while two with the same id are a problem.
     pipelines = list({id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}.values())
     if not pipelines:
         raise NoPipeline(file, [_no_pipeline(file, module)])
@@ -73,7 +74,9 @@ def _run(file: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
+    # SystemExit too: a script that calls sys.exit() at its top level must not end a server that loads it.
     except (Exception, SystemExit) as error:
+        # A module that was executed only in part must not be found by a later import.
         del sys.modules[name]
         _raise_for(error, file, path)
     return module

@@ -40,6 +40,7 @@ class Secrets:
 
     def redact(self, text: str) -> str:
         """The text with every known value masked."""
+        # Read once and without the lock: another thread may replace it meanwhile.
         pattern = self._pattern
         return text if pattern is None else pattern.sub(MASK, text)
 
@@ -51,6 +52,7 @@ def _forms(value: str) -> set[str]:
     for text in (value, value.strip(), *lines):
         if len(text) < LENGTH_MIN or text.lower() in _PLAIN:
             continue
+        # An environment variable that is not UTF-8 has surrogates in it.
         raw = text.encode(errors="surrogatepass")
         found |= {
             text,

@@ -26,8 +26,10 @@ def read_documents(text: str, diagnostics: Diagnostics) -> Iterator[Document]:
     Nothing is constructed from the nodes, so a tag cannot create an object.
     """
     for chunk, lines_before in _chunks(text):
+        # Each document has its own limit, or one with many problems would hide those of the next.
         diagnostics.allow_more()
         try:
+            # Composed and never constructed: a tag in a pipeline file must not be able to create an object.
             root = yaml.compose(chunk, Loader=yaml.SafeLoader)
         except yaml.YAMLError as error:
             _report(error, chunk, lines_before, diagnostics)

@@ -49,6 +49,7 @@ def _text(file: Path, diagnostics: Diagnostics) -> str:
     """The text of the file; empty, with a problem reported, when it cannot be read."""
     try:
         with file.open("rb") as opened:
+            # One byte more than allowed, to tell a file that is too large from one that just fits.
             content = opened.read(SIZE_MAX + 1)
     except FileNotFoundError:
         nearby = [found.name for found in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
@@ -61,6 +62,7 @@ def _text(file: Path, diagnostics: Diagnostics) -> str:
         diagnostics.problem("", None, f"is larger than {SIZE_MAX} bytes", "split it into several files")
         return ""
     try:
+        # Editors on Windows begin a file with a byte order mark.
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         diagnostics.problem("", None, f"is not UTF-8 text: {error.reason} at byte {error.start}")

@@ -37,6 +37,7 @@ class Connectors:
         self._version = version
         read = [self._read(each) for each in section.sections("connectors", CONNECTOR_KEYS)]
         plugins = [each for each in read if each is not None]
+        # After all are read: what a destination receives depends on every source before it.
         sources = [each.plugin.translation for each in plugins if each.kind == "source"]
         for each in plugins:
             if each.kind == "destination":
@@ -44,6 +45,7 @@ class Connectors:
             self._add(each)
 
     def _read(self, section: Section) -> "_ReadConnector | None":
+        # All keys are read even if the id is wrong, so that all problems are reported at once.
         id = read_id(section, self.ids)
         section.text("name", length_max=NAME_LENGTH_MAX)
         kind = _kind(section)

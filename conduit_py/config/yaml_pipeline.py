@@ -41,6 +41,7 @@ def read_pipeline(section: Section, version: str) -> LoadedPipeline | None:
     transaction = _read_transaction(section.section("transaction", TRANSACTION_KEYS))
     engine = _read_engine(section)
     dead_letters = read_dead_letters(section.section("dead-letter-queue", QUEUE_KEYS), delivery)
+    # Nodes with problems are missing here, so compiling would only report problems that are not there.
     if len(diagnostics.problems) > problems_before or id is None:
         return None
     pipeline = Pipeline(

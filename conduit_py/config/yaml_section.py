@@ -142,6 +142,7 @@ class Section:
         """A problem in a line of a text, counted from 0. The line is known only for a literal block (`|`)."""
         location = self.location_of(name)
         entry = self._entries.get(name)
+        # In any other style YAML joins lines, so the line within the text is not one of the file.
         if entry and isinstance(entry[1], yaml.ScalarNode) and entry[1].style == "|":
             location = Location(location.line + 1 + line, 1)
         self.context.diagnostics.problem(self.at(name), location, message, suggestion)
@@ -206,6 +207,7 @@ class Section:
 
     def _merge(self, value: yaml.Node, depth: int) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
         sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        # Reversed, because later entries replace earlier ones and the first merged mapping must win.
         for source in reversed(sources):
             if not isinstance(source, yaml.MappingNode) or depth == _MERGES_MAX:
                 what = "is merged too deeply" if isinstance(source, yaml.MappingNode) else "must merge a mapping"
@@ -234,7 +236,9 @@ _CORE: Final = "tag:yaml.org,2002:"
 _NULL: Final = f"{_CORE}null"
 _MERGE: Final = f"{_CORE}merge"
 _TEXT_TAGS: Final = {f"{_CORE}{kind}" for kind in ("str", "int", "float", "bool", "timestamp", "value")}
+# An anchor can be merged into itself.
 _MERGES_MAX: Final = 10
+# int() of a very long text takes quadratic time.
 _DIGITS_MAX: Final = 9
 
 

@@ -53,6 +53,7 @@ def _destination_problems(destination: Destination) -> Iterator[Problem]:
             f"{connector_label(connector)} would write records again after a crash, which exactly_once does not allow"
         )
         yield _problem(destination, path, what, _ALLOWED)
+    # Writing a part of a transaction again would stage it twice.
     elif connector.guarantee is not WriteGuarantee.IDEMPOTENT and destination.retry.attempts > 1:
         what = "a write that fails ends the transaction, which is retried as a whole"
         yield _problem(destination, f"{path}.retry", what, "remove it; recovery=Recovery(…) of the pipeline retries")

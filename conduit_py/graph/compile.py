@@ -26,8 +26,10 @@ def compile_pipeline(pipeline: Pipeline) -> Graph:
         problems += _shape_problems(draft)
     if problems:
         raise PipelineInvalid(pipeline.id, problems)
+    # By the order of the definition, so that votes, drawings and reports never depend on the order of a set.
     order = list(nx.lexicographical_topological_sort(draft.digraph, key=list(draft.nodes).index))
     graph = Graph(pipeline, draft.digraph, {id: draft.nodes[id] for id in order})
+    # Only now: these checks need the ancestors and the votes of a graph without problems.
     if unsound := list(defer_problems(graph)):
         raise PipelineInvalid(pipeline.id, unsound)
     return graph
@@ -87,7 +89,7 @@ class _Draft:
         for processor in processors:
             id = f"{owner}:{processor.id}" if owner else processor.id
             if not processor.named:
-                id = self._unused(id)
+                id = self._free_id(id)
             if owner and processor.after is not None:
                 self._problem(f"{id}.after", f"is for processors of the pipeline, not of {owner!r}", processor.place)
             self._add(id, "processor", processor)
@@ -130,6 +132,7 @@ class _Draft:
             self._edge(upper, lower)
 
     def _edge(self, upper: str, lower: str) -> None:
+        # `after` may name a node twice; a second edge would deliver every record twice.
         if not self.digraph.has_edge(upper, lower):
             self.digraph.add_edge(upper, lower)
             self.nodes[upper].outputs.append(lower)
@@ -143,7 +146,7 @@ class _Draft:
         self.nodes[id] = Node(id, kind, declared)
         self.digraph.add_node(id)
 
-    def _unused(self, id: str) -> str:
+    def _free_id(self, id: str) -> str:
         candidates = (f"{id}-{number}" for number in range(2, 1_000_000))
         return id if id not in self.nodes else next(name for name in candidates if name not in self.nodes)
 

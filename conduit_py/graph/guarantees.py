@@ -48,6 +48,7 @@ def _promise(graph: Graph, source: Node, at: Node) -> tuple[Promise, str]:
     delivery = graph.pipeline.delivery
     if delivery == "at_most_once":
         return "at most once", "progress is saved before a record is sent, so a crash loses the records in flight"
+    # Before exactly_once: no commit can make up for a source that cannot resume.
     if not reading.resumable:
         what = f"{source.id} cannot resume from a position"
         return "best effort", f"{what}: a crash loses the records in flight, and what the source repeats arrives again"

@@ -93,6 +93,7 @@ class DeadLetterService:
         letter = await self.box.letter(id)
         if node is not None and node not in letter.records:
             raise LetterUnknown(f"{node} does not refuse dead letter {id!r}", suggestion=_choose(letter))
+        # Branches may have changed the record differently, so one edit need not fit all of them.
         first = letter.record
         if node is None and any(record != first for record in letter.records.values()):
             raise LetterUnclear(f"dead letter {id!r} has another record at each node", suggestion=_choose(letter))
@@ -119,6 +120,7 @@ class DeadLetterService:
         while page.next is not None:
             page = await self.box.page(filter, page.next, PAGE)
             found += page.letters
+        # Pages come newest first, and a replay must keep the order of the records.
         return found[::-1]
 
     def _replays(

@@ -31,6 +31,7 @@ def diff_definitions(old: Graph, new: Graph) -> DefinitionDiff:
         return DefinitionDiff(restart_reason="the settings")
     changed = set()
     for id, node in new.nodes.items():
+        # Not by `==`: loading a file again creates other functions and classes that do the same.
         if not definitions_equal(_node(old.nodes[id]), _node(node)):
             if node.kind != "processor":
                 return DefinitionDiff(restart_reason=f"the {node.kind} {id}")
@@ -38,6 +39,7 @@ def diff_definitions(old: Graph, new: Graph) -> DefinitionDiff:
                 if is_so(old.nodes[id]) != is_so(node):
                     return DefinitionDiff(restart_reason=f"whether {id} {what}")
             changed.add(id)
+    # Executors have pickled copies of the processors, which a swap on the driver does not reach.
     if changed and new.pipeline.spark is not None:
         return DefinitionDiff(restart_reason=f"{', '.join(sorted(changed))}, which runs on Spark,")
     description = old.pipeline.settings.description != new.pipeline.settings.description
@@ -52,19 +54,19 @@ def _shape(graph: Graph) -> list[tuple[object, ...]]:
 def _settings(graph: Graph) -> tuple[Any, ...]:
     pipeline = graph.pipeline
     settings = pipeline.settings.model_dump(exclude={"description"})
-    rest = _declared(pipeline, "settings", "sources", "destinations", "dead_letters")
-    return settings, rest, _declared(pipeline.dead_letters)
+    rest = _definition_of(pipeline, "settings", "sources", "destinations", "dead_letters")
+    return settings, rest, _definition_of(pipeline.dead_letters)
 
 
 def _node(node: Node) -> dict[str, Any]:
     """The definition of a node, without what is part of the shape of the graph."""
-    return _declared(node.declared, "after", "named")
+    return _definition_of(node.declared, "after", "named")
 
 
 _FIXED_AT_START = {"has a state": attrgetter("stateful"), "defers": attrgetter("defers")}
 """What a run sets up when it starts, so a swap cannot change it."""
 
 
-def _declared(declared: object, *leave_out: str) -> dict[str, Any]:
+def _definition_of(declared: object, *leave_out: str) -> dict[str, Any]:
     passed_over = {"place", "problems", "processors", *leave_out}
     return {name: value for name, value in sorted(vars(declared).items()) if name not in passed_over}

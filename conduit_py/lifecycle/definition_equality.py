@@ -46,7 +46,7 @@ class _Comparison:
     def same(self, one: Any, other: Any) -> bool:
         if one is other:
             return True
-        if type(one) is not type(other) and not self._classes_made_anew(type(one), type(other)):
+        if type(one) is not type(other) and not self._same_class_again(type(one), type(other)):
             return False
         pair = (id(one), id(other))
         if pair in self._pairs:
@@ -55,7 +55,7 @@ class _Comparison:
         self._kept.append((one, other))
         return self._alike(one, other)
 
-    def _classes_made_anew(self, one: type, other: type) -> bool:
+    def _same_class_again(self, one: type, other: type) -> bool:
         return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__) and self.same(one, other)
 
     def _alike(self, one: Any, other: Any) -> bool:

@@ -133,6 +133,7 @@ class Fleet:
         engine = Supervisor if member.pipeline.spark is None else self._on_spark
         assert engine is not None, "this fleet has no Spark"
         member.supervisor = engine(member.graph, self._store, recovery=recovery, taps=member.taps)
+        # A new event: a task that waits for the old one waits for the end of the old run.
         member.ended = trio.Event()
         self._nursery.start_soon(self._supervise, member, member.supervisor, name=f"pipeline {id}")
 
@@ -161,6 +162,7 @@ class Fleet:
         """
         graph = as_graph(definition)
         member = self[graph.pipeline.id]
+        # Before the drain, which stops it.
         was_running = member.running
         await self._drain(member)
         member.graph = graph
@@ -210,7 +212,8 @@ class Fleet:
         kept all the same: records that are read again count twice, skipped ones not at all.
         """
         member = self._with_source(id, source)
-        _require_stopped(member)
+        _require_idle(member)
+        # Rewinding alone would count records twice in the state, and nothing would show it.
         if not keep_state:
             await self._require_no_state(member, source)
         if position is None:
@@ -224,7 +227,7 @@ class Fleet:
         Only while the pipeline is stopped.
         """
         member = self[id]
-        _require_stopped(member)
+        _require_idle(member)
         await self._store.reset_claim(id)
 
     async def _require_no_state(self, member: Member, source: str) -> None:
@@ -265,6 +268,7 @@ class Fleet:
 
     async def shutdown(self, seconds: float) -> None:
         """Drain all pipelines for at most `seconds`, then force the rest to stop."""
+        # First of all, so that a task that waits for a pipeline to end does not start it again.
         self._shutting_down = True
         running = [member for member in self if member.running]
         for member in running:
@@ -285,6 +289,7 @@ class Fleet:
             log.exception("pipeline %s ended by an error of conduit-py itself", member.pipeline.id)
             supervisor.state = PipelineState(Status.DEGRADED, error=LastError.of(error))
         finally:
+            # In any case: a drain waits for this event without a deadline.
             member.ended.set()
 
     def _known_ids(self) -> str:
@@ -292,7 +297,7 @@ class Fleet:
         return f"pipelines are {', '.join(ids)}" if ids else "no pipeline is loaded"
 
 
-def _require_stopped(member: Member) -> None:
+def _require_idle(member: Member) -> None:
     if member.running:
         raise PipelineBusy(
             f"pipeline {member.pipeline.id!r} is running", suggestion="stop it first: it would overwrite the position"

@@ -85,6 +85,7 @@ class Reloader:
 
         A definition that is gone counts as removed if it is still gone after `gone_seconds`.
         """
+        # One at a time: two reloads would compare with the same definitions and apply a change twice.
         async with self._lock:
             reading = await self._read(afresh=afresh)
             if gone_seconds and self._missing(reading)[0]:
@@ -149,6 +150,7 @@ class Reloader:
         for message, level in messages.items():
             if message not in self._reported:
                 log.log(level, "%s", self._shown(message))
+        # Only what is wrong now: a problem that was fixed and comes back is reported again.
         self._reported = set(messages)
 
     def _step(self, loaded: LoadedPipeline, graph: Graph) -> Step | None:
@@ -191,6 +193,7 @@ class Reloader:
 
     async def _work(self, id: str) -> None:
         try:
+            # Only the newest target counts: edits made while it is busy need not be applied one by one.
             while id in self._targets:
                 what = self._targets.pop(id)
                 try:

@@ -74,6 +74,7 @@ class Supervisor:
 
     def stop(self, by: Stopper = Stopper.USER) -> None:
         """Ask for a graceful stop, which also ends a back-off. Does nothing once the pipeline has ended."""
+        # A stop that comes too late must not overwrite the status that the pipeline ended with.
         if self._ended_at is not None:
             return
         # The user may stop for good what the system is stopping only to restart it.
@@ -119,10 +120,12 @@ class Supervisor:
                 return await self._end(state)
             await self._enter(state)
             await self._back_off(self._recovery.delay(self._failed_in_a_row, self._rng))
+            # Invariant 10: a stop during a back-off abandons the recovery.
             if self._stop_requested.is_set():
                 return await self._end(PipelineState(Status.STOPPED, self._stopped_by, self.state.error))
 
     async def _run_once(self) -> Ending:
+        # Invariant 10: nothing runs once a stop was asked for.
         if self._stop_requested.is_set():
             return Ending(How.STOPPED)
         if self._run is not None:
@@ -133,12 +136,14 @@ class Supervisor:
         commit = self._commits.next(self._graph, self._store)
         self._run = Run(self._graph, self._store, commit, rng=self._rng, taps=self._taps)
         try:
+            # Held for the whole run, or two processes with one store would both move the positions.
             async with self._store.run_lock(self.pipeline.id):
                 return await self._run_alone(self._run)
         except (RunElsewhere, StateFailed) as error:
             return Ending(How.FAILED, error)
 
     async def _run_alone(self, run: Run) -> Ending:
+        # Saved before anything runs: after a crash, a server starts what was running again.
         unsaved = await self._enter(PipelineState(Status.RUNNING, error=self.state.error))
         if unsaved is not None:
             return Ending(How.FAILED, unsaved)
@@ -180,14 +185,14 @@ class Supervisor:
     async def _back_off(self, seconds: float) -> None:
         """Wait before the next run, and until writes that the last one left behind have ended; a stop ends it."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._cancel_when_stopped, nursery.cancel_scope)
+            nursery.start_soon(self._cancel_on_stop, nursery.cancel_scope)
             with trio.move_on_after(seconds):
                 await self._mended.wait()
             if self._run is not None:
                 await self._run.join_writes()
             nursery.cancel_scope.cancel()
 
-    async def _cancel_when_stopped(self, scope: trio.CancelScope) -> None:
+    async def _cancel_on_stop(self, scope: trio.CancelScope) -> None:
         await self._stop_requested.wait()
         scope.cancel()
 

@@ -24,9 +24,10 @@ async def watch(reloader: Reloader, until: trio.Event) -> None:
     watcher = _Watcher(definitions, until)
     while not until.is_set():
         await watcher.wait_for_change()
+        # Waiting also ends after LOOK_SECONDS, and for files that are not ours.
         if until.is_set() or await _stamp(definitions) == definitions.seen:
             continue
-        await _wait_until_unchanged(definitions)
+        await _wait_for_quiet(definitions)
         try:
             await reloader.reload(gone_seconds=GONE_SECONDS)
         except Exception:  # a border: no file may end the server
@@ -37,7 +38,7 @@ async def _stamp(definitions: Definitions) -> object:
     return await trio.to_thread.run_sync(definitions.stamp)
 
 
-async def _wait_until_unchanged(definitions: Definitions) -> None:
+async def _wait_for_quiet(definitions: Definitions) -> None:
     """Wait until files stop changing, but not for ever: one that never does may be a log."""
     before = await _stamp(definitions)
     with trio.move_on_after(PATIENCE_SECONDS):
@@ -69,6 +70,7 @@ class _Watcher:
             step=50,
             rust_timeout=round(LOOK_SECONDS * 1000),
             yield_on_timeout=True,
+            # Folders below hold no pipelines, but maybe their output, which changes all the time.
             recursive=False,
             stop_event=self._until,
         )

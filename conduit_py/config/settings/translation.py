@@ -67,6 +67,7 @@ class Translation:
             number = int(text) if whole else float(text)
         except ValueError:
             number = math.nan
+        # float() accepts nan and inf, and nan is below nothing.
         if not math.isfinite(number) or number < 0:
             kind = "a whole number" if whole else "a number"
             self.problem(name, f"must be {kind}, 0 or more{self.quote(name)}")

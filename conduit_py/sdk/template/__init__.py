@@ -5,11 +5,10 @@ in this order: `template` (Template, TemplateCondition), `lexer`, `parser`, then
 `values`, and for fields `field_path` with `field_syntax`. `text_option` makes both of them types of options.
 """
 
-from conduit_py.sdk.template.errors import TemplateInvalid
 from conduit_py.sdk.template.field_path import FieldPath
 from conduit_py.sdk.template.field_syntax import RecordPart, field_path_error, split_outside_quotes
 from conduit_py.sdk.template.template import Template, TemplateCondition, is_template
-from conduit_py.sdk.template.text_option import TextOption, option_error
+from conduit_py.sdk.template.text_option import TemplateInvalid, TextOption, option_error
 from conduit_py.sdk.template.values import kind_of, text_of
 
 __all__ = [

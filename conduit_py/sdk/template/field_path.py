@@ -5,9 +5,8 @@ from typing import Any, Final, Self, TypeAlias
 
 from conduit_py.errors import RecordRefused
 from conduit_py.record import Data, Operation, Record, Structured
-from conduit_py.sdk.template.errors import FieldPathInvalid
 from conduit_py.sdk.template.field_syntax import Names, RecordPart, field_path_error, format_path, parse_path
-from conduit_py.sdk.template.text_option import TextOption
+from conduit_py.sdk.template.text_option import FieldPathInvalid, TextOption
 from conduit_py.sdk.template.values import kind_of
 
 Change: TypeAlias = Callable[[Any], Any]
@@ -65,7 +64,7 @@ class FieldPath(TextOption):
             if value is None:
                 return None
             if not isinstance(value, dict):
-                raise self._unstructured("delete", value, depth)
+                raise self._no_fields_error("delete", value, depth)
             if depth + 1 == len(self.names):
                 return value
             value = value.get(name)
@@ -79,16 +78,17 @@ class FieldPath(TextOption):
         value: Any = _WHOLE[self.part](record)
         if value is None:
             value = {}
+            # Attached before it is filled, so that the caller changes the record and not a copy.
             _PUT[self.part](record, value)
         for depth, name in enumerate(self.names[:-1]):
             if not isinstance(value, dict):
-                raise self._unstructured("set", value, depth)
+                raise self._no_fields_error("set", value, depth)
             inner = value.get(name)
             if inner is None:
                 inner = value[name] = {}
             value = inner
         if not isinstance(value, dict):
-            raise self._unstructured("set", value, len(self.names) - 1)
+            raise self._no_fields_error("set", value, len(self.names) - 1)
         return value
 
     def _missing(self, record: Record) -> RecordRefused:
@@ -96,14 +96,14 @@ class FieldPath(TextOption):
         value: Any = _WHOLE[self.part](record)
         for depth, name in enumerate(self.names):
             if not isinstance(value, dict):
-                return self._unstructured("read", value, depth)
+                return self._no_fields_error("read", value, depth)
             if name not in value:
                 where = format_path(self.part, self.names[:depth])
                 return RecordRefused(f"the record has no {self}: {where} has no field {name!r}")
             value = value[name]
         raise AssertionError(f"{self} is in the record")
 
-    def _unstructured(self, doing: str, value: object, depth: int) -> RecordRefused:
+    def _no_fields_error(self, doing: str, value: object, depth: int) -> RecordRefused:
         where = format_path(self.part, self.names[:depth])
         hint = f'decode it first, for example with conduit_processors.json.Decode(field="{where}")'
         return RecordRefused(
@@ -142,7 +142,7 @@ def _finder(path: FieldPath) -> Callable[[Record], Any]:
                 # is another matter: a condition on it would be false for a reason nobody thought of.
                 if value is None and depth:
                     return None
-                raise path._unstructured("read", value, depth)
+                raise path._no_fields_error("read", value, depth)
             value = value.get(name)
         return value
 
@@ -176,6 +176,7 @@ def _setter(path: FieldPath) -> Callable[[Record, Any], None]:
 
     def set_field(record: Record, value: Any) -> None:
         try:
+            # Tried first, because mostly everything on the way is there.
             holder = whole(record)
             for name in way:
                 holder = holder[name]

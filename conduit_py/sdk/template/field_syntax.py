@@ -6,8 +6,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from conduit_py.sdk.options import did_you_mean
-from conduit_py.sdk.template.errors import FieldPathInvalid
-from conduit_py.sdk.template.text_option import option_error
+from conduit_py.sdk.template.text_option import FieldPathInvalid, option_error
 
 Names: TypeAlias = tuple[str, ...]
 

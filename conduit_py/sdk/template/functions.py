@@ -54,6 +54,7 @@ def _equals(value: Any, *others: Any) -> bool:
 def _index(value: Any, *keys: Any) -> Any:
     for key in keys:
         if isinstance(value, dict):
+            # A missing key is absent, as in Go, so that `default` can follow.
             value = value.get(text_of(key))
         elif value is not None:
             at, items = whole(key), elements(value)
@@ -147,6 +148,7 @@ def _product(*values: Any) -> int:
     return result
 
 
+# A template with a few nested products of large numbers could take all memory.
 _BITS_MAX: Final = 4096
 
 

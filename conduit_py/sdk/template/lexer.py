@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from conduit_py.sdk.template.errors import TemplateInvalid
 from conduit_py.sdk.template.field_syntax import QUOTED, unquote
+from conduit_py.sdk.template.text_option import TemplateInvalid
 
 TokenKind: TypeAlias = Literal["field", "subscript", "name", "variable", "string", "number", "symbol", "end"]
 
@@ -122,6 +122,7 @@ _TOKEN = re.compile(
 def _token(kind: str, text: str, offset: int, spaced: bool) -> Token:
     if kind == "string":
         return Token("string", text[1:-1] if text[0] == "`" else _unescape(text, offset), offset, spaced)
+    # Unescaped as in a field path, not as a Go string: `\n` in a name is the letter n.
     if kind == "subscript":
         return Token("subscript", unquote(text[1:-1].strip()), offset, spaced)
     if kind == "number":

@@ -78,6 +78,7 @@ def printf(format: Any, *values: Any) -> str:
         raise RecordRefused(f"printf: {error}") from None
     if count != len(values):
         raise RecordRefused(f"printf: the format has {count} verbs and {len(values)} values")
+    # One pass over the format: a value with a % in it must not be read as a verb.
     waiting = iter(values)
     return _VERB.sub(lambda match: "%" if match["verb"] == "%" else _format_verb(match, next(waiting)), text)
 

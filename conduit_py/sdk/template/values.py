@@ -24,6 +24,7 @@ def text_of(value: Any, name: str = "the value") -> str:
     What has no text, such as an absent value, raises RecordRefused that calls it `name`.
     """
     if isinstance(value, str):
+        # Not `value` itself, which may be a StrEnum: the text may become a value of a record.
         return str(value)
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -54,6 +55,7 @@ def equal(left: Any, right: Any) -> bool:
 def less(left: Any, right: Any) -> bool:
     """Whether one number, text or time is less than the other."""
     left, right = _comparable(left, right)
+    # bool is an int to Python, but true < 2 is never what was meant.
     if isinstance(left, bool) or not isinstance(left, _ORDERED):
         raise RecordRefused(f"{_operand(left)} cannot be compared by size")
     try:

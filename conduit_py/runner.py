@@ -65,7 +65,7 @@ def supervise(graph: Graph, store: Store) -> Supervisor:
     # Spark takes seconds to import, which other pipelines must not pay.
     from conduit_py.spark.engine.supervisor import spark_supervisor
 
-    return spark_supervisor(graph.pipeline, store)
+    return spark_supervisor(graph, store)
 
 
 def require_engine(pipeline: Pipeline) -> None:

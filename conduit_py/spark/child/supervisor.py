@@ -60,14 +60,14 @@ class ChildSupervisor(Supervisor):
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        definition: Pipeline | Graph,
         store: Store,
         *,
         recovery: Recovery | None = None,
         rng: random.Random | None = None,
         taps: Taps | None = None,
     ) -> None:
-        super().__init__(pipeline, store, recovery=recovery, rng=rng, taps=taps)
+        super().__init__(definition, store, recovery=recovery, rng=rng, taps=taps)
         self._forced = trio.Event()
         self._ordered = trio.Event()
         self._before: Progress | None = None

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from conduit_py.errors import EnvironmentUnfit, FatalError
-from conduit_py.graph.compile import DEAD_LETTERS, compile_pipeline
+from conduit_py.graph.compile import DEAD_LETTERS, as_graph
+from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor, blocked_on
 from conduit_py.pipeline import Pipeline, Source
 from conduit_py.sdk.destination import PieceRefused, PreparingDestination
@@ -36,14 +37,19 @@ class SparkSupervisor(Supervisor):
     """
 
     def __init__(
-        self, pipeline: Pipeline, store: Store, *, spark: SparkOptions | None = None, part_size: int = PART_SIZE
+        self,
+        definition: Pipeline | Graph,
+        store: Store,
+        *,
+        spark: SparkOptions | None = None,
+        part_size: int = PART_SIZE,
     ) -> None:
         """Raises PipelineInvalid with everything in the pipeline that cannot run on Spark."""
-        self._whole = compile_pipeline(pipeline)
+        self._whole = as_graph(definition)
         self._counts = ExecutorCounts()
         self._split = PipelineSplit(self._whole)
         self._prepares = prepares(self._split)
-        super().__init__(self._driver_pipeline(shared_options(pipeline, spark), part_size), store)
+        super().__init__(self._driver_pipeline(shared_options(self._whole.pipeline, spark), part_size), store)
 
     def progress(self) -> Progress:
         """The progress of the pipeline as the user defined it. Counts of executors are added when their task ends."""
@@ -119,9 +125,10 @@ def _persistent(master: str) -> str:
     return f"local[{inside},4]" if master == f"local[{inside}]" and "," not in inside else master
 
 
-def spark_supervisor(pipeline: Pipeline, store: Store) -> SparkSupervisor:
+def spark_supervisor(definition: Pipeline | Graph, store: Store) -> SparkSupervisor:
     """The supervisor of a pipeline, with this process as the driver of its Spark."""
-    return SparkSupervisor(pipeline, store, spark=options_of(pipeline))
+    graph = as_graph(definition)
+    return SparkSupervisor(graph, store, spark=options_of(graph.pipeline))
 
 
 def options_of(pipeline: Pipeline) -> SparkOptions:

@@ -161,7 +161,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         with _errors(self.options.path):
             write_deltalake(self._table, rows, mode="append", commit_properties=properties)
             log = f"_delta_log/{self._table.version():020d}.json"
-            self._settle([*_added(self._files.open_input_file(log).read()), log])
+            self._settle([*_added_files(self._files.open_input_file(log).read()), log])
 
     def _settle(self, names: Sequence[str]) -> None:
         """Sync local files. Object stores make a file durable when it is closed."""
@@ -189,7 +189,7 @@ class _Action(msgspec.Struct):
     add: _Add | None = None
 
 
-def _added(commit: bytes) -> list[str]:
+def _added_files(commit: bytes) -> list[str]:
     """The files that a commit of the table's log adds."""
     actions = (msgspec.json.decode(line, type=_Action) for line in commit.splitlines())
     return [unquote(action.add.path) for action in actions if action.add is not None]

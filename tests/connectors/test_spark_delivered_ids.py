@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from conduit_connectors.spark.delivered_ids import DeliveredIds, ids_of
-from conduit_connectors.spark.row_buffer import Load, Piece
+from conduit_connectors.spark.row_buffer import BufferedRows, Load
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,7 +52,7 @@ def test_a_load_is_its_halves(kept: list[list[int]]) -> None:
     for number, indices in enumerate(map(sorted, kept)):
         batch = batch_of([[()]] * 10, first=10 * number)
         rows = pa.RecordBatch.from_pydict({"n": [10 * number + index for index in indices]})
-        pieces.append(Piece(rows, batch, indices))
+        pieces.append(BufferedRows(rows, batch, indices))
     load = Load.of(pieces)
 
     assert load.rows["n"].to_pylist() == [message.sequence for message in load.messages]

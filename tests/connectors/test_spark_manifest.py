@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from conduit_connectors.spark.folder import LocalFolder
-from conduit_connectors.spark.manifest import Manifests, staged, visible
+from conduit_connectors.spark.manifest import Manifests, batch_folder, stage_folder
 
 
 def opened(root: Path) -> Manifests:
@@ -13,10 +13,10 @@ def opened(root: Path) -> Manifests:
 
 
 def stage(root: Path, name: str) -> str:
-    path = root / staged(name)
+    path = root / stage_folder(name)
     path.mkdir(parents=True)
     (path / "part-0").write_text(name)
-    return staged(name)
+    return stage_folder(name)
 
 
 def shown(root: Path) -> dict[str, str]:
@@ -26,12 +26,14 @@ def shown(root: Path) -> dict[str, str]:
 def test_what_is_committed_is_shown_by_the_next_run_and_all_else_removed(tmp_path: Path) -> None:
     manifests = opened(tmp_path)
     stage(tmp_path, "not committed")
-    LocalFolder(tmp_path).move(stage(tmp_path, "first"), visible(manifests.commit(staged("first"), [{"p": [b"1"]}])))
+    LocalFolder(tmp_path).move(
+        stage(tmp_path, "first"), batch_folder(manifests.commit(stage_folder("first"), [{"p": [b"1"]}]))
+    )
     manifests.commit(stage(tmp_path, "second"), [{"p": [b"2"]}])
 
     again = opened(tmp_path)
 
-    assert shown(tmp_path) == {visible(0): "first", visible(1): "second"}
+    assert shown(tmp_path) == {batch_folder(0): "first", batch_folder(1): "second"}
     assert [*(tmp_path / "_conduit/plain").iterdir()] == []
     assert (again.next, len(again.written)) == (2, 2)
 
@@ -45,5 +47,7 @@ def test_a_manifest_that_outlived_a_power_cut_without_its_names_does_not_count(t
     again = opened(tmp_path)
 
     assert (again.next, len(again.written), shown(tmp_path)) == (0, 0, {})
-    LocalFolder(tmp_path).move(stage(tmp_path, "again"), visible(again.commit(staged("again"), [{"p": [b"1"]}])))
-    assert shown(tmp_path) == {visible(0): "again"}
+    LocalFolder(tmp_path).move(
+        stage(tmp_path, "again"), batch_folder(again.commit(stage_folder("again"), [{"p": [b"1"]}]))
+    )
+    assert shown(tmp_path) == {batch_folder(0): "again"}

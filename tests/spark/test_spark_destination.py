@@ -14,7 +14,7 @@ import pytest
 import trio
 from conduit_connectors.spark import Destination
 from conduit_connectors.spark.folder import HadoopFolder
-from conduit_connectors.spark.manifest import Manifests, staged, visible
+from conduit_connectors.spark.manifest import Manifests, batch_folder, stage_folder
 from delivered import delivered
 from pyspark.sql import SparkSession
 
@@ -96,19 +96,19 @@ def test_other_file_systems_keep_the_same_promises(tmp_path: Path, spark: SparkS
     manifests = Manifests(folder, 4)
     manifests.recover()
     for number in range(3):
-        path = tmp_path / "lake" / staged(str(number))
+        path = tmp_path / "lake" / stage_folder(str(number))
         path.mkdir(parents=True)
         (path / "part-0").write_text(str(number))
-        assert manifests.commit(staged(str(number)), [{"p": [b"%d" % number]}, {"q": [b"%d" % number]}]) == number
+        assert manifests.commit(stage_folder(str(number)), [{"p": [b"%d" % number]}, {"q": [b"%d" % number]}]) == number
         if number < 2:
-            folder.move(staged(str(number)), visible(number))
-    (tmp_path / "lake" / staged("7")).mkdir()
+            folder.move(stage_folder(str(number)), batch_folder(number))
+    (tmp_path / "lake" / stage_folder("7")).mkdir()
 
     again = Manifests(folder, 4)
     again.recover()
     again.recover()
 
-    assert [(tmp_path / "lake" / visible(number) / "part-0").read_text() for number in range(3)] == ["0", "1", "2"]
+    assert [(tmp_path / "lake" / batch_folder(number) / "part-0").read_text() for number in range(3)] == ["0", "1", "2"]
     assert folder.names("_conduit/plain") == []
     assert folder.names("_conduit")[-1] == "plain"
     assert [name for name in folder.names("_conduit") if "names" in name] == [f"{n:012d}.names" for n in (1, 2)]

@@ -57,13 +57,13 @@ def test_the_last_ack_lets_the_files_go(tmp_path: Path, crashed_before_the_ack: 
     stage = a_stage(tmp_path)
     *others, last = [position(at) for _, at in read(stage)]
     for at in others:
-        stage.acked(at)
+        stage.ack(at)
     kept = (tmp_path / "data").exists()
     # A position that is durable is acked, even if the process was killed before it could say so.
     if crashed_before_the_ack:
         RowSpool(tmp_path).seek(last)
     else:
-        stage.acked(last)
+        stage.ack(last)
     again = RowSpool(tmp_path)
     again.seek(last)
 
@@ -75,7 +75,7 @@ def test_the_last_ack_lets_the_files_go(tmp_path: Path, crashed_before_the_ack: 
 def test_a_position_that_was_set_back_behind_what_is_kept_is_told(tmp_path: Path) -> None:
     stage = a_stage(tmp_path)
     first, *_, last = [position(at) for _, at in read(stage)]
-    stage.acked(last)
+    stage.ack(last)
 
     with pytest.raises(FatalError, match="follow segment 0, row 0 of s were acked, and are no longer kept"):
         RowSpool(tmp_path).seek(first)

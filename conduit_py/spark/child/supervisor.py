@@ -129,6 +129,10 @@ class ChildSupervisor(Supervisor):
         finally:
             self._fold()
 
+    def _retries_at_once(self, ending: Ending) -> bool:
+        # The child isolates failing transactions by itself. Here a run fails only because the child is gone.
+        return False
+
     def _after(self, ending: Ending) -> PipelineState:
         if self._concluded is None:
             return super()._after(ending)

@@ -60,7 +60,7 @@ class WriteSettings(FormatSettings):
 
     @field_validator("key_columns", mode="before")
     @classmethod
-    def _parted(cls, value: Any) -> Any:
+    def _split_names(cls, value: Any) -> Any:
         return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 

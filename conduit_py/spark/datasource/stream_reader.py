@@ -38,19 +38,19 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         self._options = dict(options)
         self._schema = schema
         self._folder = os.getcwd()
-        self._ways: DriverStream | SplitStream | None = None
+        self._stream: DriverStream | SplitStream | None = None
         self._available_now = False
         self._finished = False
 
     def initialOffset(self) -> Json:  # noqa: N802
         with note_suggestions():
-            self._way()
+            self._open_stream()
             return BEGINNING.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         with note_suggestions():
             settings, _ = _check(self._options)
-            if isinstance(self._way(), DriverStream):
+            if isinstance(self._open_stream(), DriverStream):
                 return ReadMaxRows(settings.rows_per_batch or ROWS)
             return ReadMaxBytes(settings.bytes_per_batch)
 
@@ -60,10 +60,14 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         with note_suggestions():
             at = Offset.parse(start)
-            way = self._way()
+            stream = self._open_stream()
             if self._finished:
                 return start
-            latest = self._carried(way, at, limit) if isinstance(way, DriverStream) else self._split(way, at, limit)
+            latest = (
+                self._latest_of_driver(stream, at, limit)
+                if isinstance(stream, DriverStream)
+                else self._latest_of_split(stream, at, limit)
+            )
             if latest != at:
                 return latest.to_json()
             # With availableNow, what comes from now on is for the next query.
@@ -75,12 +79,12 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
             first, last = Offset.parse(start), Offset.parse(end)
             if first == last:
                 return []
-            # A batch that is run again has the same partitions, even if it would be read in another way now.
+            # A batch that is run again has the same partitions, even if it would be read in another stream now.
             if last.parts:
                 return [datasource.InputPartition((False, part)) for part in last.split]
-            way = self._way()
-            if isinstance(way, DriverStream):
-                return [datasource.InputPartition((True, way.part(first, last)))]
+            stream = self._open_stream()
+            if isinstance(stream, DriverStream):
+                return [datasource.InputPartition((True, stream.part(first, last)))]
             with closing(DriverStream(_check(self._options)[1])) as carrying:
                 return [datasource.InputPartition((True, carrying.part(first, last)))]
 
@@ -96,36 +100,36 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def commit(self, end: Json) -> None:
         with note_suggestions():
-            if isinstance(self._ways, DriverStream):
-                self._ways.commit(Offset.parse(end))
+            if isinstance(self._stream, DriverStream):
+                self._stream.commit(Offset.parse(end))
 
     def stop(self) -> None:
-        if self._ways is not None:
-            self._ways.close()
+        if self._stream is not None:
+            self._stream.close()
 
-    def _way(self) -> DriverStream | SplitStream:
-        if self._ways is None:
+    def _open_stream(self) -> DriverStream | SplitStream:
+        if self._stream is None:
             check_schema(self._schema)
             settings, source = _check(self._options)
             # Acks need the position of each record, and only the process that reads knows those.
             heard = not PluginCaller("source", source).inherits("ack")
             if isinstance(source, SplittableSource) and source.splits() and not settings.rows_per_batch and not heard:
-                self._ways = SplitStream(source)
+                self._stream = SplitStream(source)
             else:
-                self._ways = DriverStream(source)
-        return self._ways
+                self._stream = DriverStream(source)
+        return self._stream
 
-    def _carried(self, way: DriverStream, at: Offset, limit: ReadLimit) -> Offset:
+    def _latest_of_driver(self, stream: DriverStream, at: Offset, limit: ReadLimit) -> Offset:
         # Limited even without a limit of Spark: the rest is the next batch, and must not be held all at once.
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else ROWS
         size = _check(self._options)[0].bytes_per_batch
-        return way.latest(at, rows, size, PATIENCE_SECONDS if self._available_now else WAIT_SECONDS)
+        return stream.latest(at, rows, size, PATIENCE_SECONDS if self._available_now else WAIT_SECONDS)
 
-    def _split(self, way: SplitStream, at: Offset, limit: ReadLimit) -> Offset:
+    def _latest_of_split(self, stream: SplitStream, at: Offset, limit: ReadLimit) -> Offset:
         settings, _ = _check(self._options)
         unlimited = isinstance(limit, ReadAllAvailable)
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else settings.bytes_per_batch
-        return way.latest(at, 2**63 if unlimited else size)
+        return stream.latest(at, 2**63 if unlimited else size)
 
 
 def _check(options: Mapping[str, str]) -> tuple[ReadSettings, Any]:

@@ -114,7 +114,7 @@ class DriverStream:
         except EndOfSource:
             pass  # Missing records are reported below.
         if len(taken.rows) != end.rows or taken.rows[-1][0] != end.position:
-            raise _source_changed(start, end, taken.rows)
+            raise _changed_source_error(start, end, taken.rows)
         return taken
 
 
@@ -137,7 +137,7 @@ def decode_rows(part: bytes) -> list[Row]:
     return msgspec.msgpack.decode(part, type=list[Row])
 
 
-def _source_changed(start: Offset, end: Offset, rows: list[Row]) -> FatalError:
+def _changed_source_error(start: Offset, end: Offset, rows: list[Row]) -> FatalError:
     there = f"ending at {rows[-1][0]!r}" if rows else "nothing"
     after = "the beginning" if start == BEGINNING else repr(start.position)
     return FatalError(

@@ -78,7 +78,7 @@ def encode_outcome(deliveries: Sequence[DeliveredRecord], letters: Sequence[Dead
     return MIXED + _ENCODER.encode((deliveries, refusals))
 
 
-def encode_prepared(batches: Mapping[int, PreparedBatch], letters: Sequence[DeadLetter]) -> bytes:
+def encode_task_outcome(batches: Mapping[int, PreparedBatch], letters: Sequence[DeadLetter]) -> bytes:
     """The outcome of a task with these batches and letters."""
     if not batches and not letters:
         return FILTERED
@@ -100,20 +100,20 @@ def decode_refusal(encoded: bytes) -> RefusedRecord:
     return _REFUSAL.decode(memoryview(encoded)[1:])
 
 
-def split_mixed(encoded: bytes) -> list[bytes]:
+def split_kinds(encoded: bytes) -> list[bytes]:
     """A mixed outcome as outcomes of one kind each."""
     deliveries, refusals = _MIXED.decode(memoryview(encoded)[1:])
     delivered = [DELIVERED + _ENCODER.encode(deliveries)] if deliveries else []
     return delivered + [REFUSED + _ENCODER.encode(each) for each in refusals]
 
 
-def decode_prepared(encoded: bytes) -> PreparedOutcome:
+def decode_task_outcome(encoded: bytes) -> PreparedOutcome:
     return _PREPARED.decode(memoryview(encoded)[1:])
 
 
-def split_prepared(encoded: bytes) -> list[bytes]:
+def split_refusals(encoded: bytes) -> list[bytes]:
     """A prepared outcome as one without refusals, if it has batches, and each refusal as an outcome of its own."""
-    whole = decode_prepared(encoded)
+    whole = decode_task_outcome(encoded)
     if not whole.refusals:
         return [encoded]
     taken = [PREPARED + _ENCODER.encode(PreparedOutcome(whole.batches, []))] if whole.batches else []

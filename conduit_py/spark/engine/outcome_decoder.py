@@ -13,6 +13,7 @@ from conduit_py.record_codec import decode_record
 from conduit_py.sdk.destination import PieceRefused
 from conduit_py.sdk.processor import FunctionProcessor, Result
 from conduit_py.spark.engine import outcome
+from conduit_py.write_adapter import WriteAdapter
 
 
 def outcome_decoders(prefix: str, *, stops: bool) -> list[Processor]:
@@ -23,7 +24,7 @@ def outcome_decoders(prefix: str, *, stops: bool) -> list[Processor]:
     """
 
     def sort(batch: Batch) -> list[Result]:
-        return [(_stopped(record) if stops else None) or _sorted(record) for record in batch]
+        return [(_stop_error(record) if stops else None) or _decode(record) for record in batch]
 
     return [_by_batch(prefix, sort), _by_batch(f"{prefix}-letters", _refuse)]
 
@@ -37,7 +38,7 @@ def boundary_decoder(prefix: str, place: int) -> Processor:
     return _by_batch(prefix, take)
 
 
-class PreparedWrites:
+class PreparedWrites(WriteAdapter):
     """The WriteAdapter of the driver: what executors have prepared goes to `take`, single records to `write`.
 
     With `when_asked` the destination's `when` was asked on executors, about all but dead letters that are replayed.
@@ -68,34 +69,34 @@ def _by_batch(id: str, function: Callable[[Batch], list[Result]]) -> Processor:
     return Processor(id, FunctionProcessor(function, batch=True))
 
 
-def _stopped(record: Record) -> PieceRefused | None:
-    if not isinstance(record, RecordGroup) or not _encoded(record).startswith(outcome.PREPARED):
+def _stop_error(record: Record) -> PieceRefused | None:
+    if not isinstance(record, RecordGroup) or not _bytes_of(record).startswith(outcome.PREPARED):
         return None
-    refusals = outcome.decode_prepared(_encoded(record)).refusals
+    refusals = outcome.decode_task_outcome(_bytes_of(record)).refusals
     return PieceRefused(f"a record is refused: {refusals[0].failures[0].error}") if refusals else None
 
 
-def _sorted(record: Record) -> Result:
-    encoded = _encoded(record)
+def _decode(record: Record) -> Result:
+    encoded = _bytes_of(record)
     if encoded == outcome.FILTERED:
         return None
     if encoded.startswith(outcome.MIXED):
-        return [Record.of(piece, position=record.position) for piece in outcome.split_mixed(encoded)]
+        return [Record.of(piece, position=record.position) for piece in outcome.split_kinds(encoded)]
     if encoded.startswith(outcome.PREPARED) and isinstance(record, RecordGroup):
-        return [group(part, record.position, record.size) for part in outcome.split_prepared(encoded)]
+        return [group(part, record.position, record.size) for part in outcome.split_refusals(encoded)]
     return record
 
 
 def _refuse(batch: Batch) -> list[Result]:
-    return [_refused(batch, index) or record for index, record in enumerate(batch)]
+    return [_refusal(batch, index) or record for index, record in enumerate(batch)]
 
 
-def _refused(batch: Batch, index: int) -> RefusedWithLetter | None:
+def _refusal(batch: Batch, index: int) -> RefusedWithLetter | None:
     """A refusal on an executor as the dead letter that one machine would have made."""
     record = batch[index]
-    if not _encoded(record).startswith(outcome.REFUSED):
+    if not _bytes_of(record).startswith(outcome.REFUSED):
         return None
-    refusal = outcome.decode_refusal(_encoded(record))
+    refusal = outcome.decode_refusal(_bytes_of(record))
     message = MessageId(batch.span.source, batch.sequences[index], refusal.piece)
     (_, first), *others = outcome.unpack_records(refusal).items()
     letter = DeadLetter(batch.span.pipeline, message, refusal.position, first, list(refusal.failures))
@@ -107,15 +108,15 @@ def _refused(batch: Batch, index: int) -> RefusedWithLetter | None:
 def _for_destination(place: int, record: Record, name: Piece) -> Result:
     """The records of this outcome for a boundary. A piece keeps the name that its split on the executor gave it."""
     if isinstance(record, RecordGroup):
-        piece = outcome.decode_prepared(_encoded(record)).batches.get(place)
+        piece = outcome.decode_task_outcome(_bytes_of(record)).batches.get(place)
         return None if piece is None else group(piece.data, record.position, piece.size)
-    mine = [each for each in outcome.decode_deliveries(_encoded(record)) if place in each.destinations]
+    mine = [each for each in outcome.decode_deliveries(_bytes_of(record)) if place in each.destinations]
     if len(mine) == 1 and mine[0].piece == name:
         return decode_record(mine[0].record)
     return NamedPieces([decode_record(each.record) for each in mine], [each.piece for each in mine])
 
 
-def _encoded(record: Record) -> bytes:
+def _bytes_of(record: Record) -> bytes:
     encoded = record.payload.after
     assert isinstance(encoded, bytes)
     return encoded

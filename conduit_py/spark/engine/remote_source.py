@@ -220,10 +220,10 @@ class RemoteSource(sdk.SourceConnector[Options]):
             return None  # It is raised again when nothing is left of what came before.
 
     async def _begin_job(self) -> SparkJob:
-        parts = await self._split() if self._splits else await self._carried()
+        parts = await self._split_inputs() if self._splits else await self._carry_inputs()
         return self._executors.run(self._plan, [part.encode() for part in parts])
 
-    async def _split(self) -> list[TaskInput]:
+    async def _split_inputs(self) -> list[TaskInput]:
         """The next splits of the source, one for each core; at least one."""
         parts: list[TaskInput] = []
         try:
@@ -235,7 +235,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
                 raise
         return parts
 
-    async def _carried(self) -> list[TaskInput]:
+    async def _carry_inputs(self) -> list[TaskInput]:
         """What has been read by now, divided by the number of cores."""
         assert self._read_ahead is not None
         cores = self._executors.cores

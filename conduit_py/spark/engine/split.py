@@ -79,7 +79,7 @@ class PipelineSplit:
         letters = whole.dead_letters
         decoders = {each.node: self._boundary_decoder(place) for place, each in enumerate(self.boundaries)}
         stops, taker = letters.policy.stops, letters.policy.connector
-        prefix = self.unused("executors")
+        prefix = self.free_prefix("executors")
         sources = [
             derive(each, connector=read_outcomes(each), processors=outcome_decoders(prefix, stops=stops))
             for each in whole.sources
@@ -97,7 +97,7 @@ class PipelineSplit:
             dead_letters=letters if taker is None else derive(letters, policy=DestinationPolicy(substitute(taker))),
         )
 
-    def unused(self, prefix: str) -> str:
+    def free_prefix(self, prefix: str) -> str:
         """A text like this one with which no id begins, of the pipeline or of a source or destination."""
         while any(id.rpartition(":")[2].startswith(prefix) for id in self.graph.nodes):
             prefix += "-"
@@ -167,10 +167,10 @@ class PipelineSplit:
         ]
 
     def _entry_id(self, place: int) -> str:
-        return f"{self.unused('letters')}-{place}"
+        return f"{self.free_prefix('letters')}-{place}"
 
     def _boundary_decoder(self, place: int) -> Processor:
-        decoder = boundary_decoder(f"{self.unused('boundary')}-{place}", place)
+        decoder = boundary_decoder(f"{self.free_prefix('boundary')}-{place}", place)
         return derive(decoder, after=self.boundaries[place].sources)
 
 

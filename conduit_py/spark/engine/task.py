@@ -32,7 +32,7 @@ from conduit_py.spark.engine.outcome import (
     PreparedBatch,
     TaskResult,
     encode_outcome,
-    encode_prepared,
+    encode_task_outcome,
 )
 from conduit_py.spark.engine.plan import Plan
 from conduit_py.store.memory import MemoryStore
@@ -96,12 +96,12 @@ class TaskInputSource(sdk.SourceConnector[sdk.Options]):
 
     async def read(self, n: int) -> list[Record] | Reading:
         reading: list[Record] | Reading
-        reading = await self._calls("read", n) if self._calls is not None else self._carried(n)
+        reading = await self._calls("read", n) if self._calls is not None else self._unpack_next(n)
         records = reading.records if isinstance(reading, Reading) else reading
         self.positions += [record.position for record in records]
         return reading
 
-    def _carried(self, n: int) -> Reading:
+    def _unpack_next(self, n: int) -> Reading:
         left = self._left
         if left is None or not left.records:
             raise EndOfSource
@@ -141,7 +141,7 @@ async def run_task(pipeline: Pipeline, part: TaskInput) -> TaskResult:
     if part.equipment is None:
         return TaskResult(source.positions, results.outcomes(count), counts)
     positions = source.positions if part.each else source.positions[-1:]
-    return TaskResult(positions, [results.prepared()] if count else [], counts, count)
+    return TaskResult(positions, [results.task_outcome()] if count else [], counts, count)
 
 
 class TaskOutcomes:
@@ -167,10 +167,10 @@ class TaskOutcomes:
         """Keep what a destination takes for all records of the task together."""
         self._prepared[destination] = piece
 
-    def prepared(self) -> bytes:
+    def task_outcome(self) -> bytes:
         """One outcome for all records, where destinations take prepared batches."""
         letters = [letter for sequence in sorted(self._letters) for letter in self._letters[sequence]]
-        return encode_prepared(self._prepared, letters)
+        return encode_task_outcome(self._prepared, letters)
 
     def outcomes(self, count: int) -> list[bytes]:
         return [

@@ -110,7 +110,7 @@ def _is_cancellation(error: BaseException) -> bool:
     return "SPARK_JOB_CANCELLED" in str(error) or "OPERATION_CANCELED" in str(error)
 
 
-def has_ended(session: "SparkSession") -> bool:
+def is_over(session: "SparkSession") -> bool:
     """Whether the session has ended: it was stopped, or its Java process is gone."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.spark.session import yarn
-from conduit_py.spark.session.errors import error_text, has_ended
+from conduit_py.spark.session.errors import error_text, is_over
 from conduit_py.spark.session.java import require_java
 from conduit_py.spark.session.options import SparkOptions
 
@@ -64,7 +64,7 @@ class SharedSession:
     def acquire(self, options: SparkOptions) -> "SparkSession":
         """The session. Blocks for seconds while it starts. Raises FatalError or TransientError when it cannot."""
         with self._lock:
-            if self._session is not None and has_ended(self._session):
+            if self._session is not None and is_over(self._session):
                 _forget(self._session)
                 self._session = self._asked = None
             if self._session is None:
@@ -87,7 +87,7 @@ class SharedSession:
                 return
             session, ours = self._session, self._ours
             self._session = self._asked = None
-            if has_ended(session):
+            if is_over(session):
                 _forget(session)
             elif ours:
                 session.stop()
@@ -133,7 +133,7 @@ def _forget(session: "SparkSession") -> None:
     _logger.warning("Spark has ended by itself; it will be started again when it is needed")
     try:
         session.stop()
-        ended = _java_ended()
+        ended = _java_exits()
     except (Py4JError, PySparkException, OSError):
         ended = True
     if ended:
@@ -149,7 +149,7 @@ def _forget_java() -> None:
     SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
-def _java_ended() -> bool:
+def _java_exits() -> bool:
     """Whether the Java process that this process started has ended, or is about to."""
     from pyspark import SparkContext
 
@@ -224,12 +224,12 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
     for name, value in conf.items():
         builder = builder.config(name, value)
     try:
-        with submission.watched() if submission else nullcontext():
+        with submission.watching() if submission else nullcontext():
             session = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         if submission and (known := submission.explanation()):
             raise known from error
-        if _java_ended():
+        if _java_exits():
             _forget_java()
             what = f"Java ended while Spark was starting on {options.master}: {error_text(error)}"
             raise TransientError(

@@ -67,7 +67,7 @@ class Submission:
         return ",".join(filter(None, [others, self._tag]))
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watching(self) -> Iterator[None]:
         """Watch the queue while Spark starts in the block."""
         threading.Thread(target=self._watch, name="conduit-spark-yarn", daemon=True).start()
         try:

@@ -11,7 +11,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from conduit_connectors.spark.row_buffer import BufferOptions, Load, Piece, RowBuffer
+from conduit_connectors.spark.row_buffer import BufferedRows, BufferOptions, Load, RowBuffer
 from conduit_connectors.spark.rows import Envelopes, Fields, RowMaker, parse_schema
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Answer, Batch, FatalError, MessageId, TransientError
@@ -60,7 +60,7 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
 
     def write(self, batch: Batch) -> dict[int, str] | None:
         """Make rows of the records. Those that do not fit are refused at once."""
-        repeated = self._repeated(batch)
+        repeated = self._find_repeats(batch)
         fresh = [index for index in range(len(batch)) if index not in repeated] if repeated else range(len(batch))
         records = [batch.records[index] for index in fresh] if repeated else batch.records
         rows, kept, refused = self._maker.rows(records, batch.source)
@@ -68,7 +68,7 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
             kept = [fresh[index] for index in kept]
         with self._changed:
             if kept:
-                self._buffer.add(Piece(rows, batch, kept, bool(repeated)), time.monotonic())
+                self._buffer.add(BufferedRows(rows, batch, kept, bool(repeated)), time.monotonic())
             elif repeated:
                 self._handled.append(batch.select(sorted(repeated)))
             self._changed.notify_all()
@@ -85,9 +85,9 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
                 handled, self._handled = self._handled, []
             return handled
         load, staged = self._jobs.take()
-        refused = self._committed(load, staged.result)
+        refused = self._publish_or_refuse(load, staged.result)
         messages = {answer.message for answer in refused}
-        return [*refused, *(piece.batch for piece in load.pieces if _some_left(piece, messages))]
+        return [*refused, *(piece.batch for piece in load.pieces if _has_unrefused(piece, messages))]
 
     def _close(self) -> None:
         self._closing = True
@@ -118,13 +118,13 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
         """Write the rows where no reader sees them yet. Loads are numbered from 0; several may be staged at once."""
 
     @abstractmethod
-    def _show(self, session: "SparkSession", load: Load, staged: Any) -> None:
+    def _publish(self, session: "SparkSession", load: Load, staged: Any) -> None:
         """Publish the rows, given what `_stage` returned; on return they are durable. Called for one load at a time.
 
         An error about the data, from either method, means that no row was kept.
         """
 
-    def _repeated(self, batch: Batch) -> set[int]:
+    def _find_repeats(self, batch: Batch) -> set[int]:
         """The indices of messages that were written before."""
         return set()
 
@@ -144,21 +144,23 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
 
     def _staging(self, load: Load) -> Callable[[], Any]:
         """The call that stages a load under the next number."""
-        return partial(self._staged, load, next(self._numbers))
+        return partial(self._run_stage, load, next(self._numbers))
 
-    def _staged(self, load: Load, number: int) -> Any:
+    def _run_stage(self, load: Load, number: int) -> Any:
         with spark_errors(_job_over(load)), self._job_group.running() as session:
             return self._stage(session, load, number)
 
-    def _committed(self, load: Load, staged: Callable[[], Any]) -> list[Answer]:
+    def _publish_or_refuse(self, load: Load, staged: Callable[[], Any]) -> list[Answer]:
         """Publish what is staged. If rows make it fail, publish the others and return refusals of those."""
         try:
             what = staged()
             with spark_errors(_job_over(load)), self._job_group.running() as session:
-                self._show(session, load, what)
+                self._publish(session, load, what)
         except BadRows as bad:
             if len(load) > 1:
-                return [answer for half in load.halves() for answer in self._committed(half, self._staging(half))]
+                return [
+                    answer for half in load.halves() for answer in self._publish_or_refuse(half, self._staging(half))
+                ]
             [message] = load.messages
             return [Answer(message, refused=str(bad))]
         return []
@@ -173,7 +175,7 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
         load = Load.of(pieces)
         self._jobs.begin(load, self._staging(load))
 
-    def _collect_staged(self) -> list[Any]:
+    def _collect_stages(self) -> list[Any]:
         """In an exactly-once pipeline: what `_stage` returned for everything written since the last call, in order."""
         self._stage_buffer()
         while self._jobs:
@@ -192,7 +194,7 @@ def _job_over(load: Load) -> str:
     return f"a Spark job over {len(load)} records"
 
 
-def _some_left(piece: Piece, refused: set[MessageId]) -> bool:
+def _has_unrefused(piece: BufferedRows, refused: set[MessageId]) -> bool:
     """Whether any message of the batch was not refused."""
     return not refused or piece.repeated or any(piece.batch.id(index) not in refused for index in piece.kept)
 

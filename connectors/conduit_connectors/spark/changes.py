@@ -43,7 +43,7 @@ class ChangeRows:
         refused |= {gone[row]: reason for row, reason in made_gone.refused.items()}
         kept = [put[row] for row in made_put.kept] + [gone[row] for row in made_gone.kept]
         return FittedRows(
-            self._joined(made_put.batch, made_gone.batch, kept), sorted(kept), dict(sorted(refused.items()))
+            self._join(made_put.batch, made_gone.batch, kept), sorted(kept), dict(sorted(refused.items()))
         )
 
     def _read(self, record: Record, values: dict[str, Any]) -> str | None:
@@ -57,7 +57,7 @@ class ChangeRows:
         missing = [name for name in self._key if values.get(name) is None]
         return f"has no value for {missing[0]!r}, which is part of the key" if missing else None
 
-    def _joined(self, put: pa.RecordBatch, gone: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
+    def _join(self, put: pa.RecordBatch, gone: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
         """Both kinds as rows of one schema, in the order of the records."""
         columns: list[pa.ChunkedArray] = []
         for field in self._staged.remove(len(self._staged) - 1):

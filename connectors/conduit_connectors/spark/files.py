@@ -15,7 +15,7 @@ from pydantic import Field
 from conduit_connectors.spark.buffered_destination import BufferedDestination
 from conduit_connectors.spark.delivered_ids import ids_of
 from conduit_connectors.spark.folder import Folder, LocalFolder, folder_of
-from conduit_connectors.spark.manifest import Manifests, staged, visible
+from conduit_connectors.spark.manifest import Manifests, batch_folder, stage_folder
 from conduit_connectors.spark.row_buffer import BufferOptions, Load
 from conduit_connectors.spark.rows import Envelopes, Fields, RowMaker, frame_of, schema_difference
 from conduit_py import sdk
@@ -144,7 +144,7 @@ class Destination(
         self._collected.append(number)
 
     def stage(self) -> bytes | None:
-        numbers = self._collect_staged()
+        numbers = self._collect_stages()
         if not numbers:
             return None
         self._keep_schema()
@@ -184,7 +184,7 @@ class Destination(
             )
         self._maker.schema = there
 
-    def _repeated(self, batch: Batch) -> set[int]:
+    def _find_repeats(self, batch: Batch) -> set[int]:
         return self._manifests.written.among(batch)
 
     def _stage(self, session: "SparkSession", load: Load, number: int) -> int:
@@ -198,13 +198,13 @@ class Destination(
             raise
         return number
 
-    def _show(self, session: "SparkSession", load: Load, number: int) -> None:
+    def _publish(self, session: "SparkSession", load: Load, number: int) -> None:
         self._keep_schema()
         # `recover` looks for the last batch only, so the one before must be in place first.
         self._move_committed()
         stage = self._stage_name(number)
         batch = self._manifests.commit(stage, [ids_of(piece.batch, piece.kept) for piece in load.pieces])
-        self._unmoved = stage, visible(batch)
+        self._unmoved = stage, batch_folder(batch)
         self._move_committed()
 
     def _move_committed(self) -> None:
@@ -214,7 +214,7 @@ class Destination(
 
     def _stage_name(self, number: int) -> str:
         """The folder of a stage; its files become visible with their manifest, or with the pipeline's transaction."""
-        return staged(f"{self._run}-{number}") if self._stages is None else f"{self._stages}/{number:012d}"
+        return stage_folder(f"{self._run}-{number}") if self._stages is None else f"{self._stages}/{number:012d}"
 
     def _keep_schema(self) -> None:
         """Store the schema. Called before the first rows are visible."""

@@ -83,7 +83,7 @@ class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions])
         return refused
 
     def stage(self) -> bytes | None:
-        stages = self._collect_staged()
+        stages = self._collect_stages()
         return msgspec.json.encode(StagedTables(stages, self._columns, self.options.key)) if stages else None
 
     def apply(self, intent: bytes) -> None:
@@ -107,9 +107,9 @@ class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions])
 
             there = session.read.format("jdbc").options(**self._spark_options(options.table)).load()
             maker = Fields(to_arrow_schema(there.schema, timezone="UTC"), options.drift)
-        return ChangeRows(self._keyed(maker), options.key) if options.key else maker
+        return ChangeRows(self._check_key(maker), options.key) if options.key else maker
 
-    def _keyed(self, maker: RowMaker) -> Fields:
+    def _check_key(self, maker: RowMaker) -> Fields:
         """Check that the key is unique: otherwise the database could not tell which row to update."""
         assert isinstance(maker, Fields)
         assert maker.schema is not None
@@ -125,7 +125,7 @@ class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions])
     def _prepare(self, session: "SparkSession") -> None:
         self._database.prepare()
 
-    def _show(self, session: "SparkSession", load: Load, stage: str) -> None:
+    def _publish(self, session: "SparkSession", load: Load, stage: str) -> None:
         try:
             self._database.apply(stage, self._columns, self.options.key)
         except Exception:

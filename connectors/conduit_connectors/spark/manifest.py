@@ -70,7 +70,7 @@ class Manifests:
         self._folder.remove(_names_file(number))
         # Before the manifest: the manifest commits both.
         self._folder.create(_names_file(number), msgspec.msgpack.encode(names), alone=False)
-        manifest = msgspec.json.encode(Manifest(number, _count(names), visible(number), stage))
+        manifest = msgspec.json.encode(Manifest(number, _count(names), batch_folder(number), stage))
         if not self._folder.create(f"{_FOLDER}/{number:012d}.json", manifest):
             raise TransientError(
                 f"batch {number} of {self._folder.url('')} was committed by another process",
@@ -112,12 +112,12 @@ def _check_format(folder: Folder) -> None:
         )
 
 
-def staged(name: str) -> str:
+def stage_folder(name: str) -> str:
     """Where a batch is written before it is committed: readers skip names that begin with an underscore."""
     return f"{_STAGES}/{name}"
 
 
-def visible(number: int) -> str:
+def batch_folder(number: int) -> str:
     """Where readers see a batch."""
     return f"batch={number:012d}"
 

@@ -55,7 +55,7 @@ class OrderedRows:
         if self._after is not None:
             frame = frame.where(self._beyond(self._after))
         # One more than wanted: the next query would skip a row with the same key as the last one.
-        chunk = frame.orderBy(*map(_quoted, self._columns)).limit(self._chunk_rows + 1).toArrow()
+        chunk = frame.orderBy(*map(_quote, self._columns)).limit(self._chunk_rows + 1).toArrow()
         columns = [[_text(name, value) for value in values_of(chunk.column(name))] for name in self._columns]
         keys = list(zip(*columns, strict=True))
         for key, following in pairwise(keys):
@@ -72,7 +72,7 @@ class OrderedRows:
         """Rows that come after these values: the first column is greater, or equal and the next is greater, …"""
         from pyspark.sql import functions
 
-        columns = [functions.col(_quoted(name)) for name in self._columns]
+        columns = [functions.col(_quote(name)) for name in self._columns]
         limits = [functions.lit(value).cast(kind) for value, kind in zip(values, self._kinds, strict=True)]
         condition = columns[-1] > limits[-1]
         for column, limit in reversed(list(zip(columns[:-1], limits[:-1], strict=True))):
@@ -111,6 +111,6 @@ def _text(name: str, value: object) -> str:
     return str(value)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     doubled = name.replace("`", "``")
     return f"`{doubled}`"

@@ -35,7 +35,7 @@ class BufferOptions(SparkOptions):
     )
 
 
-class Piece(NamedTuple):
+class BufferedRows(NamedTuple):
     """Rows of one batch, and the indices in it of the messages that they are made of."""
 
     rows: pa.RecordBatch
@@ -49,10 +49,10 @@ class Load(msgspec.Struct, frozen=True):
     """Rows for one Spark job, at least one, and the pieces that they are put together from."""
 
     rows: pa.RecordBatch
-    pieces: Sequence[Piece]
+    pieces: Sequence[BufferedRows]
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece]) -> "Load":
+    def of(cls, pieces: Sequence[BufferedRows]) -> "Load":
         [rows] = pa.Table.from_batches([piece.rows for piece in pieces]).combine_chunks().to_batches()
         return cls(rows, pieces)
 
@@ -87,7 +87,7 @@ class RowBuffer:
         self._options = options
         self._clear()
 
-    def add(self, piece: Piece, now: float) -> None:
+    def add(self, piece: BufferedRows, now: float) -> None:
         if not self._pieces:
             self._first_at = now
         self._last_at = now
@@ -109,13 +109,13 @@ class RowBuffer:
         delay = self._options.delay_seconds
         return min(self._first_at + delay, self._last_at + QUIET * delay)
 
-    def take(self) -> list[Piece]:
+    def take(self) -> list[BufferedRows]:
         """Remove and return everything."""
         pieces = self._pieces
         self._clear()
         return pieces
 
     def _clear(self) -> None:
-        self._pieces: list[Piece] = []
+        self._pieces: list[BufferedRows] = []
         self._first_at = self._last_at = 0.0
         self.rows = self._bytes = 0

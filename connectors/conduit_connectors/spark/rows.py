@@ -60,7 +60,7 @@ def _column_type(values: Sequence[Any]) -> pa.DataType:
         # Values of several types: the first decides, and the others will be refused.
         found = _type_of([next(value for value in values if value is not None)])
     assert found is not None
-    return _widened(found)
+    return _widen(found)
 
 
 def _type_of(values: Sequence[Any]) -> pa.DataType | None:
@@ -83,16 +83,16 @@ def _known_to_spark(kind: pa.DataType) -> bool:
     return True
 
 
-def _widened(kind: pa.DataType) -> pa.DataType:
+def _widen(kind: pa.DataType) -> pa.DataType:
     """A type with room for later values: the most digits for decimals, text where only null was seen."""
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_decimal(kind):
         return pa.decimal128(38, kind.scale)
     if pa.types.is_list(kind):
-        return pa.list_(_widened(kind.value_type))
+        return pa.list_(_widen(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _widened(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, _widen(field.type)) for field in kind])
     return kind
 
 
@@ -155,7 +155,7 @@ class Fields:
 
     def fit(self, rows: list[Structured]) -> FittedRows:
         """Rows as columns of the schema; those that do not fit are refused, or end the run."""
-        made = self._fitted(rows)
+        made = self._fit_rows(rows)
         if made.refused and self._drift == "stop":
             raise FatalError(
                 f"a record does not fit the schema: {next(iter(made.refused.values()))}",
@@ -163,7 +163,7 @@ class Fields:
             )
         return made
 
-    def _fitted(self, rows: list[Structured]) -> FittedRows:
+    def _fit_rows(self, rows: list[Structured]) -> FittedRows:
         if self.schema is None:
             self.schema = infer(rows)
         if self.schema is None:

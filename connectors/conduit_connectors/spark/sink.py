@@ -58,9 +58,9 @@ class Sink(BufferedDestination[SinkOptions]):
         return Fields(_schema_of(session, self.options.table), self.options.drift)
 
     def _stage(self, session: "SparkSession", load: Load, number: int) -> None:
-        """A sink has no staging: `_show` writes one load after the other."""
+        """A sink has no staging: `_publish` writes one load after the other."""
 
-    def _show(self, session: "SparkSession", load: Load, staged: None) -> None:
+    def _publish(self, session: "SparkSession", load: Load, staged: None) -> None:
         frame = frame_of(session, load.rows)
         if self.options.function is not None:
             self.options.function(frame)

@@ -104,7 +104,7 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
         if staged is not None:
             at = decode(positions[-1])
             assert isinstance(at, SnapshotPosition)
-            staged.acked(at)
+            staged.ack(at)
 
     def stop(self) -> None:
         self._stopping.set()

@@ -73,7 +73,7 @@ class RowSpool:
                 suggestion="reset the position of the source to read everything again",
             )
         self._segment, self._row = position.segment, position.row + 1
-        self.acked(position)
+        self.ack(position)
 
     def write(self, frame: "DataFrame") -> list[int]:
         """Run the query and return how many rows each file has. Rows that were never kept are thrown away."""
@@ -115,7 +115,7 @@ class RowSpool:
         self._row += len(found)
         return found, staged_positions(self.segments.snapshot, self._segment, numbers)
 
-    def acked(self, position: SnapshotPosition) -> None:
+    def ack(self, position: SnapshotPosition) -> None:
         """Delete the files once the last row is acked; the segments stay known."""
         if self.segments is None or self.segments.done or position != self.segments.last:
             return
@@ -184,9 +184,9 @@ class QuerySnapshot:
         """The next rows, at most `n`, and their positions; none at the end."""
         return self._stage.read(n)
 
-    def acked(self, position: SnapshotPosition) -> None:
+    def ack(self, position: SnapshotPosition) -> None:
         """Delete the files once the last row is acked; the name of the snapshot stays known."""
-        self._stage.acked(position)
+        self._stage.ack(position)
 
     def forget(self) -> None:
         """Remove everything."""

@@ -89,9 +89,9 @@ class MicroBatches:
                 self._changed.wait()
             return [], []
 
-    def acked(self, position: SnapshotPosition) -> None:
+    def ack(self, position: SnapshotPosition) -> None:
         with self._changed:
-            self._stage.acked(position)
+            self._stage.ack(position)
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -144,7 +144,7 @@ class MicroBatches:
         LocalFolder(self._checkpoint).settle("")
         before = self._stage.segments
         last = before.last if before is not None and before.rows else None
-        segments = Segments(self._named(number), rows, query=_query_id(self._checkpoint), before=last)
+        segments = Segments(self._snapshot_name(number), rows, query=_query_id(self._checkpoint), before=last)
         with self._changed:
             self._stage.keep(segments)
             self._changed.notify_all()
@@ -176,14 +176,14 @@ class MicroBatches:
         self._generation = _generation(state) + 1 if state is not None else 0
         for path in self._stage.folder.glob("checkpoint-*"):
             shutil.rmtree(path)
-        self._stage.keep(Segments(self._named(-1), [], done=True))
+        self._stage.keep(Segments(self._snapshot_name(-1), [], done=True))
         return self._generation
 
     def _is_checkpoint_of(self, state: Segments) -> bool:
         folder = self._stage.folder / f"checkpoint-{_generation(state)}"
         return state.query is not None and state.query == _query_id(folder)
 
-    def _named(self, batch: int) -> str:
+    def _snapshot_name(self, batch: int) -> str:
         return f"{self._stage.folder.name}.{self._generation}.{batch}"
 
     @property

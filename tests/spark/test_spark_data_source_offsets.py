@@ -196,5 +196,5 @@ def test_parts_without_a_record_do_not_tell_where_they_end(tmp_path: Path) -> No
     source = file.Source(path=path, format="json")
     with closing(SplitStream(source)) as way:
         blank = way.latest(BEGINNING, SIZE)
-    with closing(SplitStream(source)) as way, pytest.raises(FatalError, match="no record in its parts"):
+    with closing(SplitStream(source)) as way, pytest.raises(FatalError, match="its parts have no record"):
         way.latest(again(blank), SIZE)

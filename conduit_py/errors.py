@@ -84,7 +84,7 @@ class ConduitError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a pipeline definition: where it stands, what is wrong, what to do about it."""
+    """One problem in a pipeline definition: where it is, what is wrong, what to do about it."""
 
     path: str
     message: str
@@ -99,14 +99,14 @@ class Problem:
 
 
 class PipelineInvalid(ConduitError):
-    """The definition has mistakes; `problems` lists all of them, not only the first."""
+    """The definition has problems; `problems` lists all of them, not only the first."""
 
     code = "pipeline.invalid"
 
     def __init__(self, pipeline: str, problems: Sequence[Problem]) -> None:
         self.pipeline = pipeline
         self.problems = tuple(problems)
-        count = f"{len(problems)} mistake" + ("s" if len(problems) != 1 else "")
+        count = f"{len(problems)} problem" + ("s" if len(problems) != 1 else "")
         lines = "\n".join(f"  {problem}" for problem in problems)
         super().__init__(f"pipeline {pipeline!r} has {count}:\n{lines}")
 
@@ -178,7 +178,7 @@ class PositionBound(FleetError):
 
 
 class ShuttingDown(FleetError):
-    """The server is about to end and starts nothing any more."""
+    """The server is shutting down and starts nothing more."""
 
     code = "server.shutting_down"
 

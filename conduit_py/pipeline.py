@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
-from conduit_py import sdk
+from conduit_py import defaults, sdk
 from conduit_py.backoff import Recovery, Retry
 from conduit_py.dead_letter_policy import NAMED_POLICIES, DeadLetterFunction, DeadLetterPolicy, StopPolicy, parse_policy
 from conduit_py.engine import Engine, Spark, spark_of
@@ -54,8 +54,8 @@ class Source:
         *,
         settings: Mapping[str, Any] | None = None,
         processors: Sequence[ProcessorLike] = (),
-        batch_size: int = 256,
-        window: int = 32_768,
+        batch_size: int = defaults.BATCH_SIZE,
+        window: int = defaults.WINDOW,
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
@@ -215,7 +215,7 @@ class Pipeline:
         dead_letters: DeadLetters | None = None,
         delivery: Delivery = "at_least_once",
         description: str = "",
-        stop_seconds: float = 30.0,
+        stop_seconds: float = defaults.STOP_SECONDS,
         recovery: Recovery | None = None,
         transaction: TransactionLimits | None = None,
         outbox: Mapping[str, sdk.DestinationConnector[Any]] | None = None,

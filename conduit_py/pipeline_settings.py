@@ -7,12 +7,17 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from conduit_py import defaults
 from conduit_py.backoff import Recovery, Retry
 from conduit_py.engine import parse_engine
 from conduit_py.sdk.options import Options
 
-Id = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
-NodeId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.:-]+$")]
+Id = Annotated[
+    str, StringConstraints(min_length=1, max_length=defaults.PIPELINE_ID_LENGTH_MAX, pattern=f"^{defaults.ID_PATTERN}$")
+]
+NodeId = Annotated[
+    str, StringConstraints(min_length=1, max_length=defaults.NODE_ID_LENGTH_MAX, pattern=f"^{defaults.ID_PATTERN}$")
+]
 Delivery: TypeAlias = Literal["at_least_once", "at_most_once", "exactly_once"]
 
 
@@ -30,8 +35,8 @@ class SourceSettings(Options):
     """How the runtime treats a source, whatever the connector."""
 
     id: NodeId
-    batch_size: int = Field(default=256, ge=1, description="the most records that travel together")
-    window: int = Field(default=32_768, ge=1, description="the most records read and not yet settled")
+    batch_size: int = Field(default=defaults.BATCH_SIZE, ge=1, description="the most records that travel together")
+    window: int = Field(default=defaults.WINDOW, ge=1, description="the most records read and not yet settled")
 
 
 class DestinationSettings(Options):
@@ -46,7 +51,9 @@ class ProcessorSettings(Options):
     """How the runtime treats a processor, whatever it does."""
 
     id: NodeId
-    workers: int = Field(default=1, ge=1, le=1000, description="how many records are processed at once, order kept")
+    workers: int = Field(
+        default=1, ge=1, le=defaults.WORKERS_MAX, description="how many records are processed at once, order kept"
+    )
     when: When | None = None
     retry: Retry | None = None
 
@@ -112,7 +119,7 @@ class PipelineSettings(Options):
     id: Id
     description: str = Field(default="", max_length=8192)
     delivery: Delivery = "at_least_once"
-    stop_seconds: float = Field(default=30.0, gt=0, description="how long a graceful stop may take")
+    stop_seconds: float = Field(default=defaults.STOP_SECONDS, gt=0, description="how long a graceful stop may take")
     recovery: Recovery | None = None
     transaction: TransactionLimits | None = None
     # Any: as a union, each of its members would complain of a value that is none of them.

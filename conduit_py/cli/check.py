@@ -24,7 +24,7 @@ from conduit_py.wire_error import WireError
 
 
 def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
-    """Print one line per sound pipeline, or raise with every mistake of all of them."""
+    """Print one line per sound pipeline, or raise with every problem of all of them."""
     warnings: list[LoadWarning] = []
     try:
         graphs = load_graphs(file, pipeline, warnings)
@@ -47,7 +47,7 @@ def check(file: Path, *, pipeline: str | None, as_json: bool) -> ExitCode:
 
 
 def load_graphs(file: Path, pipeline: str | None, warnings: list[LoadWarning] | None = None) -> list[Graph]:
-    """The checked graphs of a file's pipelines. All mistakes in all of them are in one FileInvalid."""
+    """The checked graphs of a file's pipelines. All their problems are in one FileInvalid."""
     return list(load_with_graphs(file, pipeline, warnings).values())
 
 
@@ -59,9 +59,9 @@ def load_with_graphs(
     engine: EngineName | None = None,
     master: str | None = None,
 ) -> dict[LoadedPipeline, Graph]:
-    """The same with what the file wants of each, on another engine if one is named.
+    """The same, with the status that the file gives each pipeline; `engine` and `master` override the file.
 
-    Warnings are said on stderr, and added to `warnings`.
+    Warnings are printed on stderr and added to `warnings`.
     """
     wanted = _choose_pipelines(file, pipeline, [] if warnings is None else warnings)
     graphs: dict[LoadedPipeline, Graph] = {}
@@ -84,7 +84,7 @@ def require_engines(pipelines: Iterable[Pipeline]) -> None:
 
 
 def _choose_pipelines(file: Path, pipeline: str | None, warnings: list[LoadWarning]) -> list[LoadedPipeline]:
-    """The pipelines asked for. A mistake elsewhere in the file counts unless the one asked for is sound."""
+    """The pipelines asked for. A problem elsewhere in the file counts unless the pipeline asked for has none."""
     loaded = load_file(file)
     warnings += loaded.warnings
     print_warnings(loaded.warnings)

@@ -110,8 +110,8 @@ class ApiClient:
 
     def _foreign(self, response: httpx.Response) -> ServerUnreachable:
         return ServerUnreachable(
-            f"what answers at {self.url} is not a conduit-py server (HTTP status {response.status_code})",
-            suggestion="name the server's address with --url or CONDUIT_URL",
+            f"the server at {self.url} is not a conduit-py server (HTTP status {response.status_code})",
+            suggestion="give the server's address with --url or CONDUIT_URL",
         )
 
 
@@ -125,7 +125,7 @@ def connect(call: ServerCall) -> Iterator[ApiClient]:
 def _tls(call: ServerCall) -> ssl.SSLContext:
     """Whom to trust, and what to show to a server that lets in only clients it knows."""
     if call.tls_key is not None and call.tls_cert is None:
-        raise EnvironmentUnfit("--tls-key needs --tls-cert", suggestion="give both, or neither")
+        raise EnvironmentUnfit("--tls-key requires --tls-cert", suggestion="give both or neither")
     try:
         context = ssl.create_default_context(cafile=call.tls_ca)
         if call.tls_cert is not None:
@@ -180,10 +180,10 @@ def _advice(error: WireError) -> str | None:
 
 def _way_to(error: httpx.HTTPError) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return "name the certificate that you trust with --tls-ca, or have the variable SSL_CERT_FILE name it"
+        return "give the certificate to trust with --tls-ca or the variable SSL_CERT_FILE"
     if "CERTIFICATE_REQUIRED" in str(error) or "alert certificate required" in str(error):
-        return "the server wants to see a certificate: give --tls-cert and --tls-key"
-    return "start one with `conduit-py serve`, or name another with --url or CONDUIT_URL"
+        return "the server requires a client certificate: give --tls-cert and --tls-key"
+    return "start one with `conduit-py serve`, or give its address with --url or CONDUIT_URL"
 
 
 def _path(parts: tuple[str, ...]) -> str:

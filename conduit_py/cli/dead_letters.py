@@ -15,9 +15,8 @@ from typing import Any
 from conduit_py.cli.client import ApiClient, connect
 from conduit_py.cli.output import ExitCode, ago, printable, put, put_json, put_table
 from conduit_py.cli.server_commands import ServerCall
+from conduit_py.defaults import LETTERS_PAGE_MAX
 from conduit_py.errors import ConduitError
-
-PAGE = 1000
 
 
 class CommandUnclear(ConduitError):
@@ -49,9 +48,9 @@ def show_all(call: ServerCall, fields: dict[str, Any], limit: int) -> ExitCode:
 
 
 def _pages(client: ApiClient, fields: dict[str, Any], limit: int) -> dict[str, Any]:
-    answer = client.ask("GET", "dead-letters", query={**fields, "limit": min(limit, PAGE)})
+    answer = client.ask("GET", "dead-letters", query={**fields, "limit": min(limit, LETTERS_PAGE_MAX)})
     while answer["next"] is not None and len(answer["letters"]) < limit:
-        room = min(limit - len(answer["letters"]), PAGE)
+        room = min(limit - len(answer["letters"]), LETTERS_PAGE_MAX)
         more = client.ask("GET", "dead-letters", query={**fields, "limit": room, "cursor": answer["next"]})
         answer = {**more, "letters": answer["letters"] + more["letters"]}
     return answer

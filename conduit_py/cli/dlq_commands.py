@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter, validators
 
+from conduit_py import defaults
 from conduit_py.cli.server_commands import HERE, ServerCall
 
 dlq = App(name="dlq", help="See, edit, replay and discard the dead letters of a server.", sort_key=12)
@@ -36,7 +37,7 @@ def _check_moment(_: Any, text: str | None) -> None:
 
 
 def _check_letter(_: Any, id: str) -> None:
-    if not fullmatch(r"[a-z2-7]{16}", id):
+    if not fullmatch(defaults.LETTER_ID_PATTERN, id):
         raise ValueError("must be the id of a dead letter: 16 letters and digits, as `dlq list` prints it")
 
 
@@ -96,7 +97,7 @@ def list_letters(
     causes: Annotated[bool, Parameter(help="count them by node and cause instead")] = False,
     limit: Annotated[
         int, Parameter(help="the most letters to list", show_default=True, validator=validators.Number(gte=1))
-    ] = 100,
+    ] = defaults.LETTERS_LISTED,
     call: ServerCall = HERE,
 ) -> int:
     """List dead letters, the newest first."""

@@ -27,7 +27,7 @@ class ServerRefused(ConduitError):
 
 
 def print_error(error: BaseException) -> ExitCode:
-    """Say on stderr what is wrong, where, and what to do; the exit code that goes with it."""
+    """Print on stderr what is wrong, where, and what to do. Returns the exit code for the error."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     problems = problems_of(error)
     for problem in problems:
@@ -45,7 +45,7 @@ def print_error(error: BaseException) -> ExitCode:
 
 
 def print_warnings(warnings: Iterable[LoadWarning]) -> None:
-    """Say on stderr what keeps nothing from running, but is hardly what was meant."""
+    """Print on stderr what stops no pipeline but is probably unintended."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     for warning in warnings:
         console.print(Text.assemble(("warning: ", "bold yellow"), short_text(str(warning))))
@@ -74,7 +74,7 @@ def problems_of(error: BaseException) -> Sequence[Problem]:
 
 
 def count_of(problems: Sequence[Problem]) -> str:
-    return "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+    return "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
 
 
 def short_text(text: str) -> str:

@@ -38,7 +38,7 @@ def cat(
 ) -> int:
     """Print the messages of a journal: those that are committed, each once.
 
-    With --offset only transactions that begin there or later are seen. Damage is told on stderr, and what
+    With --offset only transactions that begin there or later are seen. Damage is reported on stderr, and what
     follows it is printed; the exit code is then 1.
     """
     from conduit_py.cli.journal import CatOptions, print_messages
@@ -70,7 +70,7 @@ def repair(
 ) -> int:
     """Set aside what is damaged and give up what is missing, so that readers and writers can go on.
 
-    What is set aside is kept in the folder quarantine of the journal. Readers are told of the gaps.
+    What is set aside is kept in the folder quarantine of the journal. Readers get an error at each gap.
     """
     from conduit_py.cli.journal import repair_journal
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter, validators
 
-from conduit_py import __version__
+from conduit_py import __version__, defaults
 from conduit_py.cli import server_commands
 from conduit_py.cli.dlq_commands import dlq
 from conduit_py.cli.journal_commands import journal
@@ -86,19 +86,19 @@ def serve(
         str,
         Parameter(
             help="folder that remembers positions and statuses, or a PostgreSQL database, which several servers "
-            "may share, as postgresql://user@host/name [default: .conduit/serve]"
+            f"may share, as postgresql://user@host/name [default: {defaults.SERVER_STATE}]"
         ),
-    ] = ".conduit/serve",
+    ] = defaults.SERVER_STATE,
     watch: Annotated[bool, Parameter(help="follow changes of the files while it runs")] = False,
-    host: Annotated[str, Parameter(help="address to listen on", show_default=True)] = "127.0.0.1",
+    host: Annotated[str, Parameter(help="address to listen on", show_default=True)] = defaults.HOST,
     port: Annotated[
         int, Parameter(help="port to listen on; 0 is any", show_default=True, validator=validators.Number(gte=0))
-    ] = 8080,
+    ] = defaults.PORT,
     token_file: Annotated[Path | None, Parameter(help="file with a role and a token a line, mode 0600")] = None,
     allow_host: Annotated[tuple[str, ...], Parameter(help="further name by which clients may call it")] = (),
     stop_timeout: Annotated[
         float, Parameter(help="seconds that a stop may take", show_default=True, validator=validators.Number(gt=0))
-    ] = 30.0,
+    ] = defaults.STOP_SECONDS,
     tls_cert: Annotated[Path | None, Parameter(help="certificate to serve HTTPS with")] = None,
     tls_key: Annotated[Path | None, Parameter(help="key of the certificate")] = None,
     tls_client_ca: Annotated[
@@ -123,7 +123,7 @@ def serve(
 
 @app.command(sort_key=3)
 def check(file: File, /, *, pipeline: PipelineId = None, json: Json = False, debug: Debug = False) -> int:
-    """Check the pipelines of a file without starting them, and report all mistakes at once."""
+    """Check the pipelines of a file without starting them, and report all problems at once."""
     from conduit_py.cli.check import check
 
     return check(file, pipeline=pipeline, as_json=json)
@@ -181,11 +181,13 @@ def doctor(
     pipelines: Annotated[
         Path | None, Parameter(help="folder of pipeline files, or one file [default: pipelines, if there is one]")
     ] = None,
-    state: Annotated[Path, Parameter(help="folder that remembers positions [default: .conduit/serve]")] = Path(
-        ".conduit/serve"
-    ),
-    host: Annotated[str, Parameter(help="address that a server would listen on", show_default=True)] = "127.0.0.1",
-    port: Annotated[int, Parameter(help="and its port", show_default=True, validator=validators.Number(gte=0))] = 8080,
+    state: Annotated[
+        Path, Parameter(help=f"folder that remembers positions [default: {defaults.SERVER_STATE}]")
+    ] = Path(defaults.SERVER_STATE),
+    host: Annotated[str, Parameter(help="address that a server would listen on", show_default=True)] = defaults.HOST,
+    port: Annotated[
+        int, Parameter(help="and its port", show_default=True, validator=validators.Number(gte=0))
+    ] = defaults.PORT,
     token_file: Annotated[Path | None, Parameter(help="file with a role and a token a line")] = None,
     json: Json = False,
     debug: Debug = False,

@@ -61,7 +61,7 @@ def put_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
 
 
 def printable(text: str) -> str:
-    """The text in one line, with what could steer a terminal spelled out: errors quote records, whoever made them."""
+    """The text in one line, with what could steer a terminal spelled out: errors quote records."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 

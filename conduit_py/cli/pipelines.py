@@ -17,7 +17,7 @@ STEPS = {
     "add": "is new, and started",
     "remove": "is gone; what it has read is delivered, then it is removed",
     "swap": "goes on with other processors",
-    "restart": "delivers what it has read, and is started anew",
+    "restart": "delivers what it has read, then restarts",
     "note": "has another definition, for the next start",
 }
 STARTED = ("running", "recovering", "completed", "degraded")
@@ -81,7 +81,7 @@ def stop(call: ServerCall, id: str, wait: float, *, force: bool) -> ExitCode:
 
 
 def restart(call: ServerCall, id: str, wait: float) -> ExitCode:
-    """Restart a pipeline and wait until it runs anew."""
+    """Restart a pipeline and wait until it runs again."""
     with connect(call) as client:
         before = client.ask("GET", "pipelines", id)["since"]
         shown = client.ask("POST", "pipelines", id, "restart")

@@ -15,6 +15,7 @@ from conduit_py.cli.output import ExitCode, put_json
 from conduit_py.cli.result import ProgressLine, RecordRate, RunResult
 from conduit_py.cli.signals import stop_on_signal
 from conduit_py.config.python_file import FileInvalid
+from conduit_py.defaults import STATE_FOLDER
 from conduit_py.engine import EngineName
 from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
 from conduit_py.graph.node import Graph
@@ -27,7 +28,7 @@ from conduit_py.store.store import Store
 
 SupervisorFactory: TypeAlias = Callable[[Graph, Store], Supervisor]
 
-STATE = Path(".conduit")
+STATE = Path(STATE_FOLDER)
 """Below the working directory, like the relative paths in a pipeline: another folder is other data."""
 
 
@@ -66,10 +67,10 @@ def _load_graphs(file: Path, pipeline: str | None, engine: EngineName | None, ma
     checked = load_with_graphs(file, pipeline, engine=engine, master=master)
     loaded = [each for each in checked if pipeline or each.desired == "running"]
     if not loaded:
-        hint = "choose one with --pipeline to run it all the same"
+        hint = "run one of them with --pipeline ID"
         raise FileInvalid(file, [Problem("", "all its pipelines have status: stopped", hint, str(file))])
     if master is not None and all(each.pipeline.spark is None for each in loaded):
-        raise EnvironmentUnfit("--master names a Spark, which only --engine spark uses", suggestion="add that")
+        raise EnvironmentUnfit("--master requires --engine spark", suggestion="add --engine spark")
     return [each.graph for each in loaded]
 
 

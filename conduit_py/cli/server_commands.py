@@ -11,25 +11,28 @@ from urllib.parse import urlsplit
 
 from cyclopts import App, Parameter, validators
 
-DEFAULT_URL = "http://127.0.0.1:8080"
+from conduit_py import defaults
+
+WAIT_SECONDS = 30.0
+"""How long the commands wait for a pipeline to start or stop."""
 
 
 def _check_url(_: Any, url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"must be an address such as {DEFAULT_URL}")
+        raise ValueError(f"must be an address such as {defaults.URL}")
     if "@" in parts.netloc:
         raise ValueError("may hold no password: give a token with --token-file or CONDUIT_API_TOKEN")
 
 
-def _check_id(_: Any, id: str, length_max: int = 128) -> None:
-    if not fullmatch(r"[A-Za-z0-9_.:-]+", id) or len(id) > length_max:
+def _check_id(_: Any, id: str, length_max: int = defaults.PIPELINE_ID_LENGTH_MAX) -> None:
+    if not fullmatch(defaults.ID_PATTERN, id) or len(id) > length_max:
         raise ValueError(f"must be 1 to {length_max} letters, digits or any of _.:-")
 
 
 def _check_node_id(_: Any, id: str | None) -> None:
     if id is not None:
-        _check_id(_, id, length_max=256)
+        _check_id(_, id, length_max=defaults.NODE_ID_LENGTH_MAX)
 
 
 def _within(least: int, most: int) -> validators.Number:
@@ -43,7 +46,7 @@ class ServerCall:
 
     url: Annotated[
         str, Parameter(help="address of the server", env_var="CONDUIT_URL", show_default=True, validator=_check_url)
-    ] = DEFAULT_URL
+    ] = defaults.URL
     token_file: Annotated[
         Path | None, Parameter(help="file with the token, mode 0600 [default: the one in CONDUIT_API_TOKEN]")
     ] = None
@@ -97,7 +100,7 @@ def describe(id: PipelineId, /, *, call: ServerCall = HERE) -> int:
 
 
 @pipelines.command(sort_key=3)
-def start(id: PipelineId, /, *, wait: Wait = 30.0, call: ServerCall = HERE) -> int:
+def start(id: PipelineId, /, *, wait: Wait = WAIT_SECONDS, call: ServerCall = HERE) -> int:
     """Start a pipeline; it goes on from its positions."""
     from conduit_py.cli.pipelines import start
 
@@ -110,7 +113,7 @@ def stop(
     /,
     *,
     force: Annotated[bool, Parameter(help="at once: what is in flight is read again")] = False,
-    wait: Wait = 30.0,
+    wait: Wait = WAIT_SECONDS,
     call: ServerCall = HERE,
 ) -> int:
     """Stop a pipeline: what has been read is delivered first. It stays stopped until it is started."""
@@ -120,7 +123,7 @@ def stop(
 
 
 @pipelines.command(sort_key=5)
-def restart(id: PipelineId, /, *, wait: Wait = 30.0, call: ServerCall = HERE) -> int:
+def restart(id: PipelineId, /, *, wait: Wait = WAIT_SECONDS, call: ServerCall = HERE) -> int:
     """Stop a pipeline if it is running, and start it."""
     from conduit_py.cli.pipelines import restart
 
@@ -245,9 +248,14 @@ def tap(
     /,
     *,
     rate: Annotated[
-        int, Parameter(help="at most so many records a second", show_default=True, validator=_within(1, 1000))
-    ] = 10,
-    limit: Annotated[int | None, Parameter(help="leave after so many records", validator=_within(1, 1_000_000))] = None,
+        int,
+        Parameter(
+            help="at most so many records a second", show_default=True, validator=_within(1, defaults.TAP_RATE_MAX)
+        ),
+    ] = defaults.TAP_RATE,
+    limit: Annotated[
+        int | None, Parameter(help="leave after so many records", validator=_within(1, defaults.TAP_LIMIT_MAX))
+    ] = None,
     call: ServerCall = HERE,
 ) -> int:
     """Watch the records of a node as they pass, with what it changes, until Ctrl-C. The pipeline does not notice.

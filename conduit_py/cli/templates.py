@@ -120,7 +120,7 @@ README = """\
 
 A pipeline of conduit-py: `pipelines/{file}` takes orders from `data/orders.jsonl` to `data/lake.jsonl`.
 
-    conduit-py check pipelines/{file}        every mistake at once
+    conduit-py check pipelines/{file}        every problem at once
     conduit-py run pipelines/{file}          runs it; a second run goes on where the first ended
     conduit-py serve --pipelines pipelines --watch    runs everything in the folder, and follows your edits
     pip install 'conduit-dataflow[testing]' && pytest       tests it
@@ -227,7 +227,7 @@ def quickstart(*, records: int = RECORDS, write: Path | None = None, debug: bool
         code = run_file(file, state=Path(folder, "state"), debug=debug)
     put(
         "next: conduit-py quickstart --write first.py   the pipeline you just saw, to change\n"
-        "      conduit-py check first.py                every mistake at once\n"
+        "      conduit-py check first.py                every problem at once\n"
         "      conduit-py graph first.py                draws it\n"
         "      conduit-py run first.py                  runs it; a second run goes on where the first ended"
     )

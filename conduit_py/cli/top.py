@@ -39,7 +39,7 @@ def top(call: ServerCall, count: int | None) -> ExitCode:
 
 
 def _events(client: ApiClient, view: "EventView") -> Iterator[dict[str, Any]]:
-    """The events of a server. Once there was one, a connection that ends is made anew, for as long as it takes."""
+    """The events of a server. Once there was one, a lost connection is made again, for as long as it takes."""
     seen, delay = False, RETRY_SECONDS
     while True:
         lost = ServerUnreachable(f"the server at {client.url} has ended the connection", suggestion="look at its log")
@@ -64,7 +64,7 @@ class EventView:
         put_json(event)
 
     def lose(self, reason: str) -> None:
-        """Say that the connection is lost, and that it is being made anew."""
+        """Show that the connection is lost and being made again."""
 
 
 class ScreenView(EventView):

@@ -6,6 +6,7 @@ from conduit_py import sdk
 from conduit_py.config.settings.middleware import refuse_avro
 from conduit_py.config.yaml_plugin import ReadPlugin, read_id, read_plugin, set_place
 from conduit_py.config.yaml_section import Section
+from conduit_py.defaults import WORKERS_MAX
 from conduit_py.errors import RecordRefused
 from conduit_py.pipeline import DeadLetters, Destination, Processor, Source
 from conduit_py.pipeline_settings import Delivery, SourceSettings
@@ -18,7 +19,6 @@ CONNECTOR_KEYS: Final = ["id", "type", "plugin", "name", "settings", "processors
 PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "type"]
 QUEUE_KEYS: Final = ["plugin", "settings", "window-size", "window-nack-threshold"]
 NAME_LENGTH_MAX: Final = 256
-WORKERS_MAX: Final = 1000
 DEFAULT_QUEUE: Final = "log"
 DEFAULT_QUEUE_OPTIONS: Final = {"level": "warning", "message": "record delivery failed"}
 BEFORE_TYPE_WAS_PLUGIN: Final = ("2.0", "2.1")

@@ -8,6 +8,7 @@ from conduit_py import sdk
 from conduit_py.config.settings.translate import translate
 from conduit_py.config.settings.translation import Translation
 from conduit_py.config.yaml_section import PluginSettings, Section
+from conduit_py.defaults import ID_PATTERN, NODE_ID_LENGTH_MAX
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.graph.compile import taken_id
 from conduit_py.sdk import registry
@@ -15,7 +16,6 @@ from conduit_py.sdk.options import Place
 from conduit_py.sdk.plugin import Plugin
 
 ItemT = TypeVar("ItemT", bound=Any)
-NODE_ID_LENGTH_MAX: Final = 256
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def bare_name(name: str) -> str:
     return name.rpartition(":")[2].partition("@")[0]
 
 
-_ID: Final = re.compile(r"[A-Za-z0-9_.:-]+")
+_ID: Final = re.compile(ID_PATTERN)
 
 
 def _find(section: Section, kind: registry.Kind, key: str, name: str) -> type[Plugin[Any]] | None:

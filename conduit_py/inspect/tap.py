@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from conduit_py.batch import Batch, MessageId
+from conduit_py.defaults import TAP_RATE
 from conduit_py.errors import RunError, describe
 from conduit_py.inspect.record_view import RecordView, Redact, view_record
 from conduit_py.record import Record, Structured
@@ -25,7 +26,6 @@ log = logging.getLogger("conduit_py")
 Outcome: TypeAlias = Literal["read", "passed", "changed", "filtered", "split", "written", "refused", "failed"]
 """What a node made of a message. `failed`: the node itself did, which says nothing about the message."""
 
-RATE = 10
 BUFFER_SIZE = 100
 RECORD_SIZE_MAX = 16 * 1024
 PIECES_MAX = 20
@@ -55,7 +55,7 @@ class Tap:
     A reader that does not keep up loses samples, and hears how many. Nobody ever waits for it.
     """
 
-    def __init__(self, *, rate: int = RATE, limit: int | None = None, redact: Redact = str) -> None:
+    def __init__(self, *, rate: int = TAP_RATE, limit: int | None = None, redact: Redact = str) -> None:
         self.dropped = 0
         self._limit = limit
         self._redact = redact

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from conduit_py.dead_letter_policy import KeepPolicy
+from conduit_py.defaults import LETTERS_PAGE_MAX
 from conduit_py.errors import LetterUnclear, LetterUnknown
 from conduit_py.graph.node import Graph
 from conduit_py.record import Record
@@ -17,7 +18,6 @@ from conduit_py.store.stored_letter import LetterFilter, LetterState, LetterSumm
 
 log = logging.getLogger("conduit_py.dead_letters")
 
-PAGE = 1000
 LISTED_MAX = 1000
 """How many letters a report lists one by one."""
 
@@ -115,10 +115,10 @@ class DeadLetterService:
     async def _summaries(self, filter: LetterFilter) -> list[LetterSummary]:
         """All that match, oldest first."""
         found: list[LetterSummary] = []
-        page = await self.box.page(filter, limit=PAGE)
+        page = await self.box.page(filter, limit=LETTERS_PAGE_MAX)
         found += page.letters
         while page.next is not None:
-            page = await self.box.page(filter, page.next, PAGE)
+            page = await self.box.page(filter, page.next, LETTERS_PAGE_MAX)
             found += page.letters
         # Pages come newest first, and a replay must keep the order of the records.
         return found[::-1]
@@ -144,7 +144,7 @@ class DeadLetterService:
         queued = 0
         for pipeline in dict.fromkeys(replay.pipeline for replay in replays):
             mine = iter([replay for replay in replays if replay.pipeline == pipeline])
-            while some := list(islice(mine, PAGE)):
+            while some := list(islice(mine, LETTERS_PAGE_MAX)):
                 queued += len(await self.box.queue(pipeline, {each.id: each.nodes for each in some}))
         # Another request may have queued some of them meanwhile.
         report.already_queued += len(replays) - queued

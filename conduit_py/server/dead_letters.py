@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import ConfigDict, Field, StringConstraints
 from starlette.convertors import StringConvertor, register_url_convertor
 
+from conduit_py.defaults import LETTER_ID_PATTERN, LETTERS_LISTED, LETTERS_PAGE_MAX
 from conduit_py.inspect.record_edit import apply_edit
 from conduit_py.pipeline_settings import Id, NodeId
 from conduit_py.record import Operation, Record
@@ -37,7 +38,7 @@ IDS_MAX = 5000
 class _LetterConvertor(StringConvertor):
     """Keeps /causes, /replay and /discard from being taken for the id of a letter."""
 
-    regex = "[a-z2-7]{16}"
+    regex = LETTER_ID_PATTERN
 
 
 register_url_convertor("letter", _LetterConvertor())
@@ -45,13 +46,13 @@ register_url_convertor("letter", _LetterConvertor())
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 ExactTime = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False, strict=True)]
-LetterId = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{16}$", strict=True)]
+LetterId = Annotated[str, StringConstraints(pattern=f"^{LETTER_ID_PATTERN}$", strict=True)]
 LetterIdInPath = Annotated[LetterId, Path(description="the id of a dead letter")]
 Base64 = Annotated[
     str, StringConstraints(pattern=r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$", strict=True)
 ]
 Cursor = Annotated[int, Query(ge=1, le=2**62, description="`next` of the page before")]
-Limit = Annotated[int, Query(ge=1, le=1000, description="the most letters in the answer")]
+Limit = Annotated[int, Query(ge=1, le=LETTERS_PAGE_MAX, description="the most letters in the answer")]
 
 
 class FilterQuery(ApiModel):
@@ -83,7 +84,7 @@ class PageQuery(FilterQuery):
     """Which letters, and how many of them at once."""
 
     cursor: Cursor | None = None
-    limit: Limit = 100
+    limit: Limit = LETTERS_LISTED
 
 
 class _Request(ApiModel):

@@ -143,7 +143,7 @@ async def _pipeline_events(live: LiveEvents, service: Service, id: str) -> Async
         try:
             event = live.pipeline(service, id)
         except PipelineUnknown:
-            return  # it was removed; who asks again is told so
+            return  # it was removed: the next request gets a 404
         yield event + live.fleet(service) if tick % FLEET_EVERY == 0 else event
 
 

@@ -55,7 +55,7 @@ async def start_pipeline(service: InService, id: PipelineId) -> AcceptedView:
 
 @router.post("/{id}/stop", status_code=202, responses=error_responses(404, 409))
 async def stop_pipeline(service: InService, id: PipelineId, request: StopRequest | None = None) -> AcceptedView:
-    """Stop a running pipeline; it stays stopped, also when the server is started anew, until a user starts it."""
+    """Stop a running pipeline; it stays stopped until a user starts it, also after a restart of the server."""
     force = request is not None and request.force
     service.fleet.stop(id, force=force)
     return _log_and_answer(service, id, "forceful stop" if force else "stop")

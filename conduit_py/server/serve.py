@@ -14,6 +14,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import wrap_app
 
+from conduit_py.defaults import HOST, PORT
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.server.access import VARIABLE, Policy, Tokens
 from conduit_py.server.app import create_app
@@ -30,8 +31,8 @@ GRACE_SECONDS = 3.0
 class ServerConfig:
     """Where the API is served, and to whom."""
 
-    host: str = "127.0.0.1"
-    port: int = 8080
+    host: str = HOST
+    port: int = PORT
     tokens: Tokens = field(default_factory=lambda: Tokens({}))
     allowed_hosts: frozenset[str] = frozenset()
     tls_cert: Path | None = None
@@ -41,13 +42,13 @@ class ServerConfig:
     def check(self) -> None:
         """Raise EnvironmentUnfit for what would be unsafe or cannot work."""
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise EnvironmentUnfit("--tls-cert and --tls-key go together", suggestion="give both, or neither")
+            raise EnvironmentUnfit("--tls-cert and --tls-key require each other", suggestion="give both or neither")
         if self.tls_client_ca is not None and self.tls_cert is None:
-            raise EnvironmentUnfit("--tls-client-ca needs --tls-cert and --tls-key", suggestion="give all three")
+            raise EnvironmentUnfit("--tls-client-ca requires --tls-cert and --tls-key", suggestion="give all three")
         if self.public and not len(self.tokens):
             raise EnvironmentUnfit(
-                f"others could reach {self.host} and operate every pipeline, for there are no tokens",
-                suggestion=f"give --token-file or {VARIABLE}, or bind 127.0.0.1",
+                f"other machines could reach {self.host} and operate every pipeline without a token",
+                suggestion=f"give --token-file or {VARIABLE}, or bind {HOST}",
             )
 
     @property

@@ -73,7 +73,7 @@ class Service:
             await trio.sleep(RETAIN_SECONDS)
 
     async def count_letters(self) -> None:
-        """Count the dead letters anew. A store that cannot, or takes long, leaves the numbers as they were."""
+        """Count the dead letters again. If the store fails or is slow, the last numbers stay."""
         try:
             with trio.move_on_after(COUNT_SECONDS):
                 await self.store.letters.count()

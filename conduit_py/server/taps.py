@@ -12,8 +12,9 @@ from fastapi.requests import HTTPConnection
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
+from conduit_py.defaults import TAP_LIMIT_MAX, TAP_RATE, TAP_RATE_MAX
 from conduit_py.errors import FleetError, PipelineUnknown
-from conduit_py.inspect.tap import RATE, Outcome, Sample, Tap
+from conduit_py.inspect.tap import Outcome, Sample, Tap
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline_settings import NodeId
 from conduit_py.server.errors import error_responses
@@ -30,11 +31,11 @@ TAPS_MAX = 20
 LOOK_SECONDS = 0.5
 """How often a stream looks whether it is to end."""
 QUIET_SECONDS = 10.0
-"""After so long without an event a comment is sent: whoever stands in between must not think that it has ended."""
+"""After so long without an event a comment is sent, or a proxy might close the connection as idle."""
 
 Node = Annotated[NodeId, Path(description="the id of a source, processor or destination of the pipeline")]
-Rate = Annotated[int, Query(ge=1, le=1000, description="the most records a second")]
-Limit = Annotated[int | None, Query(ge=1, le=1_000_000, description="end after so many records")]
+Rate = Annotated[int, Query(ge=1, le=TAP_RATE_MAX, description="the most records a second")]
+Limit = Annotated[int | None, Query(ge=1, le=TAP_LIMIT_MAX, description="end after so many records")]
 
 
 class TapsFull(FleetError):
@@ -121,7 +122,7 @@ async def tap_node(
     taps: Annotated[TapCount, Depends(_taps_of)],
     id: PipelineId,
     node: Node,
-    rate: Rate = RATE,
+    rate: Rate = TAP_RATE,
     limit: Limit = None,
 ) -> EventStream:
     """Records before and after a node, sampled, until the limit, the client or the server ends it.

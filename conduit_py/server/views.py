@@ -132,7 +132,7 @@ class DeadLettersView(ApiModel):
 
 
 class DefinitionView(ApiModel):
-    """A mistake in a definition, with the place where it stands."""
+    """A problem in a definition, and where it is."""
 
     message: str
     path: str

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from conduit_py.dead_letter import DeadLetter
+from conduit_py.defaults import LETTERS_LISTED, LETTERS_PAGE_MAX
 from conduit_py.record import Record
 from conduit_py.store.sql_letters import SqlLetters
 from conduit_py.store.stored_letter import (
@@ -42,11 +43,11 @@ class DeadLetterStore(ABC):
         """One letter with its records. Raises LetterUnknown."""
         return await self._look(lambda table: table.letter(id))
 
-    async def page(self, filter: LetterFilter, before: int | None = None, limit: int = 100) -> LetterPage:
+    async def page(self, filter: LetterFilter, before: int | None = None, limit: int = LETTERS_LISTED) -> LetterPage:
         """Letters that match, newest first, from where the last page ended."""
         return await self._look(lambda table: table.page(filter, before, limit))
 
-    async def causes(self, filter: LetterFilter, limit: int = 1000) -> list[CauseCount]:
+    async def causes(self, filter: LetterFilter, limit: int = LETTERS_PAGE_MAX) -> list[CauseCount]:
         """Letters that match, counted by what refused them; the most frequent first."""
         return await self._look(lambda table: table.causes(filter, limit))
 

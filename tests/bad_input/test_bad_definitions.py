@@ -133,7 +133,7 @@ def test_all_mistakes_are_named_with_their_line_before_anything_starts(folder: F
 
     assert answer.code == 2
     assert lines[:-1] == expected
-    assert lines[-1] == f"{len(expected)} mistakes; nothing was started"
+    assert lines[-1] == f"{len(expected)} problems; nothing was started"
     assert folder.untouched
 
 

@@ -49,7 +49,7 @@ def test_all_mistakes_of_all_pipelines_are_reported_at_once_with_file_and_line(c
 
     assert done.returncode == 2
     assert done.stdout == ""
-    assert lines[-1] == f"{len(lines) - 1} mistakes; nothing was started"
+    assert lines[-1] == f"{len(lines) - 1} problems; nothing was started"
     for line in (
         "orders.py:7: first.sources.count.too: there is no such option (did you mean 'to'?)",
         "orders.py:8: first.count: the id 'count' is already taken by a source (give every node an id of its own)",
@@ -107,7 +107,7 @@ def test_a_syntax_error_is_one_line_and_no_traceback(inside: "CommandInside") ->
         assert done.returncode == 2
         assert done.stderr.splitlines() == [
             "orders.py:2: '(' was never closed: pipeline = Pipeline(",
-            "1 mistake; nothing was started",
+            "1 problem; nothing was started",
         ]
 
 

@@ -261,7 +261,7 @@ def test_a_server_that_is_gone_is_said_to_be(serving: "Serving") -> None:
     assert done.returncode == 3
     assert done.stdout == ""
     assert done.stderr.startswith(f"error: cannot reach a server at {serving.url}: ")
-    assert "start one with `conduit-py serve`, or name another with --url or CONDUIT_URL" in done.stderr
+    assert "start one with `conduit-py serve`, or give its address with --url or CONDUIT_URL" in done.stderr
     assert for_programs.returncode == 3
     assert json.loads(for_programs.stdout)["error"]["code"] == "server.unreachable"
 
@@ -278,9 +278,7 @@ def test_a_certificate_is_trusted_only_when_the_user_says_so(serving: "Serving")
     assert serving.url.startswith("https://")
     assert stranger.returncode == 3
     assert "certificate verify failed" in stranger.stderr
-    assert (
-        "name the certificate that you trust with --tls-ca, or have the variable SSL_CERT_FILE name" in stranger.stderr
-    )
+    assert "give the certificate to trust with --tls-ca or the variable SSL_CERT_FILE" in stranger.stderr
     assert (friend.returncode, friend.stdout) == (0, "the server has no pipelines\n")
 
 
@@ -303,7 +301,7 @@ def test_a_server_that_asks_for_a_certificate_is_shown_one(serving: "Serving") -
     assert (friend.returncode, friend.stdout) == (0, "the server has no pipelines\n")
     assert by_variables.returncode == 0
     assert wrong_key.stderr.startswith("error: the TLS files cannot be used: ")
-    assert no_cert.stderr == "error: --tls-key needs --tls-cert\n  give both, or neither\n"
+    assert no_cert.stderr == "error: --tls-key requires --tls-cert\n  give both or neither\n"
 
 
 class Stranger(BaseHTTPRequestHandler):
@@ -327,7 +325,7 @@ def test_a_server_of_something_else_is_recognised(command: "Command", arguments:
         stranger.shutdown()
 
     assert done.returncode == 3
-    assert done.stderr.startswith(f"error: what answers at {url} is not a conduit-py server")
+    assert done.stderr.startswith(f"error: the server at {url} is not a conduit-py server")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_mistakes_are_reported_at_once_and_nothing_starts(inside: "CommandInside
         == [
             "orders.yaml:11: pipelines.second.connectors.in.settings.recordcount: there is no such setting "
             "(did you mean 'recordCount'?)",
-            "1 mistake; nothing was started",
+            "1 problem; nothing was started",
         ]
     )
     assert not inside.out.exists()
@@ -79,7 +79,7 @@ def test_a_stopped_pipeline_does_not_run_unless_it_is_asked_for(inside: "Command
     assert not Path("parked.txt").exists()
     assert alone.returncode == 2
     assert alone.stderr.splitlines()[0] == (
-        "parked.yaml: all its pipelines have status: stopped (choose one with --pipeline to run it all the same)"
+        "parked.yaml: all its pipelines have status: stopped (run one of them with --pipeline ID)"
     )
     assert inside("run", "orders.yaml", "--pipeline", "parked").returncode == 0
     assert len(Path("parked.txt").read_text().splitlines()) == 5
@@ -131,5 +131,5 @@ def test_a_secret_is_never_printed_whoever_complains(command: "Command") -> None
     assert missing.stderr.splitlines() == [
         "orders.yaml:7: pipelines.numbers.connectors.out.settings.path: the environment variable HIDING_PLACE is not "
         "set (set it, or give a default: ${HIDING_PLACE:-…})",
-        "1 mistake; nothing was started",
+        "1 problem; nothing was started",
     ]

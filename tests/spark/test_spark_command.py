@@ -56,7 +56,7 @@ def test_a_master_without_the_engine_is_a_mistake(tmp_path: Path) -> None:
     code, said = run(tmp_path, "--master", "local[2]")
 
     assert code == 3
-    assert "--master names a Spark, which only --engine spark uses" in said
+    assert "--master requires --engine spark" in said
 
 
 def test_without_pyspark_it_says_what_to_install(tmp_path: Path) -> None:

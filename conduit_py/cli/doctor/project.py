@@ -20,7 +20,7 @@ from conduit_py.store.sqlite.lock import StateLock
 
 
 def check_pipelines(path: Path | None) -> Iterator[CheckResult]:
-    """All mistakes of all pipelines, without starting any."""
+    """All problems of all pipelines, without starting any."""
     if path is None:
         yield ok("pipelines", "no folder was named, and there is none called pipelines here")
         return

@@ -1,0 +1,32 @@
+"""Defaults and limits that several parts use: pipelines, the server, the commands and the configuration.
+
+Imports nothing, so that `--help` answers at once. What only one module uses stands in that module.
+"""
+
+# Pipelines
+BATCH_SIZE = 256
+"""The most records of a source that travel together."""
+WINDOW = 32_768
+"""The most records of a source that are read and not yet settled."""
+STOP_SECONDS = 30.0
+"""How long a graceful stop may take, of a pipeline and of a server."""
+WORKERS_MAX = 1000
+ID_PATTERN = r"[A-Za-z0-9_.:-]+"
+PIPELINE_ID_LENGTH_MAX = 128
+NODE_ID_LENGTH_MAX = 256
+
+# The server and the commands that call it
+HOST = "127.0.0.1"
+PORT = 8080
+URL = f"http://{HOST}:{PORT}"
+STATE_FOLDER = ".conduit"
+SERVER_STATE = f"{STATE_FOLDER}/serve"
+LETTER_ID_PATTERN = "[a-z2-7]{16}"
+LETTERS_LISTED = 100
+"""How many dead letters are listed unless a number is given."""
+LETTERS_PAGE_MAX = 1000
+"""The most dead letters in one answer."""
+TAP_RATE = 10
+"""How many records a second a tap samples."""
+TAP_RATE_MAX = 1000
+TAP_LIMIT_MAX = 1_000_000

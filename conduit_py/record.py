@@ -161,7 +161,7 @@ def encode_json(value: object) -> bytes:
         text = _ENCODER.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise RecordRefused(f"cannot be written as JSON: {error}") from error
-    # NaN and infinity have no JSON; the encoder would write null. Only texts with a null can hide one.
+    # Invariant 12: NaN and infinity have no JSON; the encoder would write null. Only texts with a null can hide one.
     if b"null" in text:
         refuse_non_finite(value)
     return text

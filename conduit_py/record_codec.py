@@ -43,6 +43,7 @@ def encode_record(record: Record, *, with_position: bool = True) -> bytes:
         pass
     except RecursionError as error:
         raise _nested_too_deeply() from error
+    # Invariant 12: what MessagePack itself would change is encoded exactly, or refused by name.
     return _encode_extended(fields)
 
 

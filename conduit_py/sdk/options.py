@@ -15,6 +15,7 @@ from conduit_py.errors import Problem
 class Options(BaseModel):
     """Base of every plugin's options: unknown names are mistakes, values never change."""
 
+    # Invariant 12: an option that nobody knows is a problem, not ignored.
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 

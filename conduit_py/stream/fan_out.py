@@ -30,7 +30,7 @@ class FanOut:
                 channel.send_nowait(own)
             except trio.WouldBlock:
                 waiting.append((channel, own))
-        # Invariant 7: the next batch is taken only when the slowest follower has received this one.
+        # Invariants 1 and 7: the next batch is taken only when the slowest follower has this one.
         for channel, own in waiting:
             with self._meter.waiting(WaitReason.CHANNEL):
                 await channel.send(own)

@@ -108,6 +108,7 @@ class Ledger:
 
     def admit(self, count: int) -> None:
         """Count messages that have been read, before they set out."""
+        # Invariant 6: this is the only place where messages enter, and they leave when they are settled.
         assert 0 < count <= self.credit, f"{count} messages admitted with a credit of {self.credit}"
         self.in_flight += count
 
@@ -133,6 +134,7 @@ class Ledger:
         """Cast a nack of each of `voters`. The first letter about a message is kept, later failures join it."""
         sequence, which = letter.message.sequence, (letter.record_index, letter.message.piece)
         letters = self._entry(span).nacks.setdefault(sequence, {})
+        # Invariant 5: several destinations may nack a message, and it becomes one dead letter.
         if which in letters:
             letters[which].join(letter)
         else:
@@ -151,6 +153,7 @@ class Ledger:
             stop = entry.settle_stop(self._voters)
             if stop > entry.released:
                 ranges.append(entry.settled_range(stop))
+            # Invariants 2 and 3: nothing behind an unsettled message, or its ack would skip that one.
             if stop < len(entry.span):
                 break
         return ranges
@@ -208,6 +211,7 @@ class Ledger:
 
     def _entry(self, span: Span) -> "_Entry":
         entry = self._entries.get(span.first)
+        # Invariant 4: a message that has its fate is never voted on again.
         assert entry is not None, f"a vote on messages of {self._source} that are already settled"
         return entry
 

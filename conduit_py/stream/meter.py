@@ -196,6 +196,7 @@ class _Waiting:
         self._wait = wait
 
     def __enter__(self) -> None:
+        # Invariant 7: what blocks is visible, for progress and metrics read this list.
         self._waits.append(self._wait)
 
     def __exit__(self, *error: object) -> None:

@@ -169,7 +169,7 @@ class ProcessorNode:
         self._context.ledgers[batch.span.source].ack_some(batch.span, sequences, self._context.voters)
 
     def split(self, batch: Batch, sequence: int, extra: int) -> None:
-        # Before any piece sets out: its votes must be expected before they come (invariant 5).
+        # Invariant 5: before any piece sets out, or the first vote could settle the record.
         self._context.ledgers[batch.span.source].split(batch.span, sequence, extra, self._context.voters)
 
     def refuse(self, batch: Batch, index: int, error: Exception, given_up: GivenUp) -> None:

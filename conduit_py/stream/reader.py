@@ -45,6 +45,7 @@ class Reader:
 
     def stop(self) -> None:
         """Stop reading: invariant 8, the only thing a graceful stop tells anybody."""
+        # Invariant 8: a graceful stop only ends reading; everything behind the reader drains.
         self._stop_requested.set()
         self._wake.set()
 
@@ -77,6 +78,7 @@ class Reader:
     async def _room(self) -> int:
         """Wait until records may be read; 0 when the run is to stop."""
         while not self._stop_requested.is_set():
+            # Invariants 6 and 7: no more than there is credit for, and nothing while window or buffer are full.
             if n := min(self._buffer.room, self._ledger.credit):
                 return n
             with self._meter.waiting(WaitReason.CHANNEL if self._ledger.credit else WaitReason.WINDOW):

@@ -90,6 +90,7 @@ class Run:
             return
         self._stop_requested = True
         self._scope.deadline = trio.current_time() + self._graph.pipeline.settings.stop_seconds
+        # Invariant 8: only the sources stop; every other node ends when its input does.
         for reader in self._wiring.readers.values():
             reader.stop()
         if self._wiring.replay is not None:
@@ -97,6 +98,7 @@ class Run:
 
     def force(self) -> None:
         self._forced = True
+        # Invariant 9: every node at once. What is in flight casts no vote and is read again.
         self._scope.cancel()
         self._closing.deadline = min(self._closing.deadline, trio.current_time() + FORCED_TEARDOWN_SECONDS)
 
@@ -130,6 +132,7 @@ class Run:
         for node, calls in [*self._wiring.destinations.items(), *self._wiring.outbox.items()]:
             if calls.busy:
                 log.warning("%s: a call of the last run has not returned yet; nothing starts before it does", node)
+            # Invariant 1: a late write would put older records over those of the next run.
             await calls.join()
         await self._wiring.dead_letters.join()
 
@@ -190,6 +193,7 @@ class Run:
 
     def _fail(self, error: RunError) -> None:
         """Keep the first error and end the run; what fails because of that is only noted (invariant 9)."""
+        # Invariant 9: the first error is kept; those that it causes do not mask it.
         if self._scope.cancel_called or self._error is not None:
             log.debug("a later error in %s", self._graph.pipeline.id, exc_info=error)
             return

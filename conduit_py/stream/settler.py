@@ -125,6 +125,7 @@ class Settler:
             position, node = positions[-1][-1], self._context.node
             history = self._history.extend(position)
             trails = {} if history is None else {node: history}
+            # Invariant 11: in one commit, so a crash leaves the old progress or the new, never a mix.
             await self._store.save_positions(self._pipeline, {node: position}, trails)
             if self.shard_tracker is not None:
                 await self.shard_tracker.advance(positions)

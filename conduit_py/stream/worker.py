@@ -119,7 +119,7 @@ class WorkerPool:
     async def _share_out(self, batch: Batch) -> list[Result]:
         size = -(-len(batch) // len(self._workers))
         parts = [range(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
-        results: list[list[Result]] = [[] for _ in parts]
+        results: list[list[Result]] = [[] for _ in parts]  # Invariant 1: joined in the order of the parts.
 
         async def work(number: int) -> None:
             results[number] = await self._run(self._workers[number], batch.select(parts[number]))

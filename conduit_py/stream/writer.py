@@ -124,6 +124,7 @@ class Writer:
     async def _write_with_retries(self, batch: Batch) -> tuple[Batch, dict[int, Failure]]:
         """Write the batch, again if need be; what was written last, and the indices in it that were refused."""
         attempt = 1
+        # Invariant 1: the next batch waits until this one is done, so a retry repeats and never reorders.
         while batch.records:
             try:
                 with plugin_errors(self._node, "write"), self._meter.waiting(WaitReason.WRITE):
@@ -196,5 +197,6 @@ class Writer:
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0
         if not self._flush_acks:
             return
+        # Invariant 2: votes on what was written come after the flush that made it durable.
         for span, sequences in unflushed:
             self._context.ledgers[span.source].ack_some(span, sequences, self._context.voters)

@@ -185,6 +185,7 @@ def _prepare(file: Path, connection: sqlite3.Connection, format: FileFormat) -> 
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     # Before anything that writes: a file of someone else's must stay as it is.
     version = _checked_version(file, connection, format)
+    # Invariant 11: torn state is found before anything reads it.
     problem = _one(connection, "PRAGMA quick_check(1)")
     if problem != "ok":
         raise _damage_error(file, format, str(problem))
@@ -193,6 +194,7 @@ def _prepare(file: Path, connection: sqlite3.Connection, format: FileFormat) -> 
             f"{file}: the file system does not support SQLite's write-ahead log",
             suggestion="choose a directory on a local disk with --state",
         )
+    # Invariant 11: a commit that returned survives a crash; NORMAL could lose the last ones.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")
     # Keys come in no order and touch a page each: the log is folded back less often than by default.

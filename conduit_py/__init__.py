@@ -3,8 +3,9 @@
 The names are imported on first use: `conduit-py --help` must not pay for pydantic and trio.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from conduit_py.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from conduit_py.backoff import Recovery, Retry
@@ -77,13 +78,4 @@ __all__ = [
     "running",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOME.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module 'conduit_py' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

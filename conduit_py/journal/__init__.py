@@ -1,1 +1,77 @@
 """The journal: a durable ordered log with registers, and the message ids that make reading it exactly-once."""
+
+from typing import TYPE_CHECKING
+
+from conduit_py.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from conduit_py.journal.body import decode_bodies, decode_body, encode_body
+    from conduit_py.journal.committed_reader import CommittedReader
+    from conduit_py.journal.file_log import SEGMENT_SIZE, FileLog
+    from conduit_py.journal.file_reader import FileReader, JournalFiles
+    from conduit_py.journal.journal import Journal
+    from conduit_py.journal.message_id import TICK, Flag, MessageUuid, ProducerId
+    from conduit_py.journal.publisher import Publisher, WriterClaim
+    from conduit_py.journal.sequencer import HORIZON, NONE, Checkpoint, ProducerState, Sequencer, Slice
+
+_HOME = {
+    "conduit_py.journal.body": (
+        "decode_bodies",
+        "decode_body",
+        "encode_body",
+    ),
+    "conduit_py.journal.committed_reader": ("CommittedReader",),
+    "conduit_py.journal.file_log": (
+        "SEGMENT_SIZE",
+        "FileLog",
+    ),
+    "conduit_py.journal.file_reader": (
+        "FileReader",
+        "JournalFiles",
+    ),
+    "conduit_py.journal.journal": ("Journal",),
+    "conduit_py.journal.message_id": (
+        "TICK",
+        "Flag",
+        "MessageUuid",
+        "ProducerId",
+    ),
+    "conduit_py.journal.publisher": (
+        "Publisher",
+        "WriterClaim",
+    ),
+    "conduit_py.journal.sequencer": (
+        "HORIZON",
+        "NONE",
+        "Checkpoint",
+        "ProducerState",
+        "Sequencer",
+        "Slice",
+    ),
+}
+
+__all__ = [
+    "HORIZON",
+    "NONE",
+    "SEGMENT_SIZE",
+    "TICK",
+    "Checkpoint",
+    "CommittedReader",
+    "FileLog",
+    "FileReader",
+    "Flag",
+    "Journal",
+    "JournalFiles",
+    "MessageUuid",
+    "ProducerId",
+    "ProducerState",
+    "Publisher",
+    "Sequencer",
+    "Slice",
+    "WriterClaim",
+    "decode_bodies",
+    "decode_body",
+    "encode_body",
+]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

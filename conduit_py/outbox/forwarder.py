@@ -14,7 +14,7 @@ import trio
 from conduit_py import crash_point
 from conduit_py.backoff import Backoff
 from conduit_py.errors import StateFailed, describe
-from conduit_py.store.tables import PendingIntent
+from conduit_py.store.tables import OutboxMessage
 from conduit_py.stream.signal import Signal
 
 
@@ -29,7 +29,7 @@ class Outbox(Protocol):
         """The targets for which messages wait."""
         ...
 
-    async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[PendingIntent] | None:
+    async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
         """The oldest messages of a target, which is the holder's alone for that long; None if it is another's."""
         ...
 
@@ -48,7 +48,7 @@ class Outbox(Protocol):
 
 log = logging.getLogger("conduit_py")
 
-Send: TypeAlias = Callable[[PendingIntent], Awaitable[None] | None]
+Send: TypeAlias = Callable[[OutboxMessage], Awaitable[None] | None]
 """Hands one message to its target; returns when it has arrived, raises when it has not."""
 
 Flush: TypeAlias = Callable[[str], Awaitable[None]]
@@ -176,7 +176,7 @@ class Forwarder:
         crash_point.reach("forwarder.removed")
         return ours and not scope.cancelled_caught
 
-    async def _send_all(self, target: str, pending: list[PendingIntent], sent: list[int]) -> None:
+    async def _send_all(self, target: str, pending: list[OutboxMessage], sent: list[int]) -> None:
         """Send in order up to the first that does not arrive, noting the numbers of those that did."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_lease, target, nursery.cancel_scope)
@@ -201,7 +201,7 @@ class Forwarder:
                 log.warning("the lease of %r was lost; another forwarder may have taken over", target)
                 sending.cancel()
 
-    async def _arrives(self, message: PendingIntent) -> bool:
+    async def _arrives(self, message: OutboxMessage) -> bool:
         try:
             await self._call(message)
         # The border to the user's own function: whatever it raises, the message has not arrived.
@@ -221,7 +221,7 @@ class Forwarder:
             return False
         return True
 
-    async def _call(self, message: PendingIntent) -> None:
+    async def _call(self, message: OutboxMessage) -> None:
         if inspect.iscoroutinefunction(self._send):
             await self._send(message)
         else:

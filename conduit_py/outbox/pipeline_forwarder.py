@@ -10,7 +10,7 @@ from conduit_py.errors import RecordRefused, StateFailed
 from conduit_py.outbox.forwarder import Forwarder, Outbox
 from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, DestinationConnector
-from conduit_py.store.tables import PendingIntent
+from conduit_py.store.tables import OutboxMessage
 from conduit_py.stream.plugin_calls import PluginCaller, answers_about, check_refusals, plugin_errors
 
 log = logging.getLogger("conduit_py")
@@ -66,7 +66,7 @@ class PipelineForwarder:
             return False
         return bool(waiting)
 
-    async def _send(self, message: PendingIntent) -> None:
+    async def _send(self, message: OutboxMessage) -> None:
         calls = self._calls[message.target]
         node, batch = target_node(message.target), _PublishedBatch(message)
         with plugin_errors(node, "write"):
@@ -97,7 +97,7 @@ class _PublishedBatch(Batch):
 
     __slots__ = ()
 
-    def __init__(self, message: PendingIntent) -> None:
+    def __init__(self, message: OutboxMessage) -> None:
         record = Record.from_json(message.body)
         record.position = record.position or b"%d" % message.number
         # Several published records may have the same position: what names the message is its key.

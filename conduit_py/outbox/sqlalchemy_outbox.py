@@ -27,7 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from conduit_py.errors import StateFailed
-from conduit_py.store.tables import PendingIntent
+from conduit_py.store.tables import OutboxMessage
 
 T = TypeVar("T")
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
@@ -90,7 +90,7 @@ class SqlAlchemyOutbox:
         target = self.messages.c.target
         return await self._run(lambda on: list(on.scalars(select(target).distinct().order_by(target))))
 
-    async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[PendingIntent] | None:
+    async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
         return await self._run(lambda on: self._lease(on, target, holder, seconds, limit))
 
     async def extend(self, target: str, holder: str, seconds: float) -> bool:
@@ -117,7 +117,7 @@ class SqlAlchemyOutbox:
 
     def _lease(
         self, on: Connection, target: str, holder: str, seconds: float, limit: int
-    ) -> list[PendingIntent] | None:
+    ) -> list[OutboxMessage] | None:
         now = self._clock()
         row = {"holder": holder, "expires": now + seconds}
         free = (self.leases.c.holder == holder) | (self.leases.c.expires <= now)
@@ -126,7 +126,7 @@ class SqlAlchemyOutbox:
             return None
         table = self.messages.c
         oldest = select(table.number, table.key, table.body).where(table.target == target).order_by(table.number)
-        return [PendingIntent(number, "", target, key, body) for number, key, body in on.execute(oldest.limit(limit))]
+        return [OutboxMessage(number, "", target, key, body) for number, key, body in on.execute(oldest.limit(limit))]
 
     def _first(self, on: Connection, row: dict[str, Any]) -> bool:
         """Whether nobody had the lease yet."""

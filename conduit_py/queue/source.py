@@ -20,7 +20,7 @@ from conduit_py.queue.options import QueueOptions
 from conduit_py.queue.work_in_progress import HeldMessage, WorkInProgress, WorkItem
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk.plugin import OptionsT
-from conduit_py.sdk.source import QueueCounts, Reading, ShardProgress, ShardState, ShardTable, SharedSource
+from conduit_py.sdk.source import QueueCounts, Reading, ShardProgress, ShardTable, SharedShard, SharedSource
 
 log = logging.getLogger("conduit_py.queue")
 
@@ -202,12 +202,12 @@ class QueueSource(SharedSource[OptionsT]):
                     self._work.add(WorkItem(name, held, rows[name].position))
                 await self._leases.send(held.lease)
 
-    async def _take_over(self, rows: Iterable[ShardState]) -> list[ShardState]:
+    async def _take_over(self, rows: Iterable[SharedShard]) -> list[SharedShard]:
         """What we began in an earlier run is ours at once, for that one is over; what others began, if they left it."""
         foreign = [row for row in rows if row.token != self._token and not row.done]
         earlier = [row.shard for row in foreign if row.token.startswith(f"{self._home}/")]
         left = [row.shard for row in foreign if row.shard not in earlier]
-        taken: list[ShardState] = []
+        taken: list[SharedShard] = []
         if earlier:
             taken += await self._shards.acquire(self.scope, earlier, self._token, 0.0)
         if left:

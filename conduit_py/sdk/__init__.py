@@ -2,7 +2,7 @@
 
 from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
-from conduit_py.errors import FatalError, Fenced, RecordRefused, TransientError
+from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
 from conduit_py.sdk.destination import (
     AckMode,
@@ -23,6 +23,7 @@ __all__ = [
     "AckMode",
     "Answer",
     "Batch",
+    "ConduitError",
     "Data",
     "Defer",
     "DestinationConnector",

@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from conduit_py.record import Structured
 
+__all__ = ["ARROW_ERRORS", "FittedRows", "columns", "fit_to_schema", "misfit_reason", "rows_of", "values_of"]
+
 ARROW_ERRORS = (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError)
 """What Arrow raises for a value that it cannot take."""
 

@@ -127,7 +127,7 @@ class SplittableSource(SourceConnector[OptionsT]):
         """Get ready to read one part, in place of `open`: after its last record `read` raises EndOfSource."""
 
 
-class ShardState(Protocol):
+class SharedShard(Protocol):
     """One piece of work: whose it is, and how far it has come. Times are those of the store."""
 
     @property
@@ -153,11 +153,11 @@ class ShardProgress(msgspec.Struct, frozen=True):
 class ShardTable(Protocol):
     """The pieces of work that are known, in the state store; shared by all who work on the same scope."""
 
-    async def open(self, scope: str, names: Sequence[str], token: str) -> Sequence[ShardState]:
+    async def open(self, scope: str, names: Sequence[str], token: str) -> Sequence[SharedShard]:
         """Create those that are missing with this token, leave the others, return all in the order asked."""
         ...
 
-    async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> Sequence[ShardState]:
+    async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> Sequence[SharedShard]:
         """Put this token on those that are not done and did not change for that long; return them.
 
         To be called with what the last `open` gave. What their last holder had committed is seen by then.

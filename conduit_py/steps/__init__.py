@@ -1,4 +1,8 @@
-"""Steps between durable queues: what a user of them imports."""
+"""Steps: functions joined by durable queues, each message taken through each of them exactly once.
+
+In reading order: `step` (what an author writes), `queue` (messages in journals), `attempt_log` (what a step writes
+down, and what that tells the next start), `worker` (one step), `graph` (all of them). The names below are public.
+"""
 
 from conduit_py.steps.graph import StepGraph, open_steps
 from conduit_py.steps.queue import Queue, QueueMetadata, Queues, Tailer

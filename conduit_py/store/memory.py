@@ -14,7 +14,7 @@ from conduit_py.store.dead_letter_store import DeadLetterStore
 from conduit_py.store.sql_letters import SqlLetters
 from conduit_py.store.sqlite.letters import letters_in_memory
 from conduit_py.store.store import Kind, Store, StoredEntry
-from conduit_py.store.tables import PendingIntent, ShardState, Tables, fenced_error, shard_after
+from conduit_py.store.tables import OutboxMessage, ShardState, Tables, fenced_error, shard_after
 
 T = TypeVar("T")
 
@@ -133,7 +133,7 @@ class MemoryTables(Tables):
             self._seen.setdefault(scope, {})[key] = self._clock()
         for intent in changes.intents:
             self._numbered += 1
-            pending = PendingIntent(self._numbered, owner, intent.target, intent.key, intent.body)
+            pending = OutboxMessage(self._numbered, owner, intent.target, intent.key, intent.body)
             self._outbox.setdefault(intent.target, _Target()).pending[pending.number] = pending
         for (scope, name), shard in shards.items():
             self._shards[scope][name] = shard
@@ -193,7 +193,7 @@ class MemoryTables(Tables):
     def targets(self) -> list[str]:
         return sorted(target for target, row in self._outbox.items() if row.pending)
 
-    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[PendingIntent] | None:
+    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
         row = self._outbox.setdefault(target, _Target())
         if row.holder != holder and row.until > self._clock():
             return None
@@ -278,7 +278,7 @@ class _Owner:
 
 @dataclass
 class _Target:
-    pending: dict[int, PendingIntent] = field(default_factory=dict)
+    pending: dict[int, OutboxMessage] = field(default_factory=dict)
     holder: str | None = None
     until: float = 0.0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from conduit_py.errors import OutOfStep, Repeated, StaleToken
 from conduit_py.store.claim import Changes, ClaimState, Intent, ShardChange
 from conduit_py.store.dialect import SqlSession, upsert
-from conduit_py.store.tables import PendingIntent, ShardState, Tables, fenced_error, shard_after
+from conduit_py.store.tables import OutboxMessage, ShardState, Tables, fenced_error, shard_after
 
 _ENTRY = upsert("entries", ("pipeline", "kind", "node"), ("value",))
 _SHARD = "shard, token, position, done, updated"
@@ -152,7 +152,7 @@ class SqlTables(Tables):
     def targets(self) -> list[str]:
         return [target for (target,) in self.sql.rows("SELECT DISTINCT target FROM intents ORDER BY target")]
 
-    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[PendingIntent] | None:
+    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
         now = self.sql.now()
         taken = self.sql.run(
             "INSERT INTO leases (target, holder, expires) VALUES (?, ?, ?) ON CONFLICT (target) DO UPDATE"
@@ -166,7 +166,7 @@ class SqlTables(Tables):
         if not taken:
             return None
         sql = "SELECT number, owner, target, key, body FROM intents WHERE target = ? ORDER BY number LIMIT ?"
-        return [PendingIntent(*row) for row in self.sql.rows(sql, target, limit)]
+        return [OutboxMessage(*row) for row in self.sql.rows(sql, target, limit)]
 
     def extend(self, target: str, holder: str, seconds: float) -> bool:
         sql = "UPDATE leases SET expires = ? WHERE target = ? AND holder = ?"

@@ -26,7 +26,7 @@ class ShardState(msgspec.Struct, frozen=True):
     updated: float = 0.0
 
 
-class PendingIntent(msgspec.Struct, frozen=True):
+class OutboxMessage(msgspec.Struct, frozen=True):
     """An intent that waits in the outbox."""
 
     number: int
@@ -88,7 +88,7 @@ class Tables(ABC):
         """The targets for which intents wait, sorted."""
 
     @abstractmethod
-    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[PendingIntent] | None:
+    def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
         """The oldest intents of a target, which is the holder's alone for that long; None if it is another's.
 
         The lease is of the whole target, because two holders could not keep its order.
@@ -176,7 +176,7 @@ class IntentOutbox:
         """The targets for which intents wait, sorted."""
         return await self._access.look(lambda tables: tables.targets())
 
-    async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[PendingIntent] | None:
+    async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
         """The oldest intents of a target, which is the holder's alone for that long; None if it is another's."""
         return await self._access.transact(lambda tables: tables.lease(target, holder, seconds, limit))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from conduit_py.sdk.source import ShardState, SharedSource
+from conduit_py.sdk.source import SharedShard, SharedSource
 from conduit_py.store.claim import ShardChange
 from conduit_py.store.tables import Shards
 
@@ -34,13 +34,13 @@ class ShardTracker:
     def scope(self) -> str:
         return self._source.scope
 
-    async def open(self, scope: str, names: Sequence[str], token: str) -> Sequence[ShardState]:
+    async def open(self, scope: str, names: Sequence[str], token: str) -> Sequence[SharedShard]:
         rows = await self._shards.open(scope, names, token)
         self._holders = {row.shard: row.token for row in rows if row.token != token}
         await self._meet([row.shard for row in rows if row.done])
         return rows
 
-    async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> Sequence[ShardState]:
+    async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> Sequence[SharedShard]:
         rows = await self._shards.acquire(scope, names, token, idle_seconds)
         # From now on they commit no more of it; what they did commit must be seen before what follows it.
         await self._meet([row.shard for row in rows])

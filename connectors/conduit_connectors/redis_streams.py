@@ -9,10 +9,8 @@ import msgspec
 from pydantic import Field, SecretStr
 
 from conduit_connectors.objects import ObjectOptions, ObjectReader
-from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
-from conduit_py.queue.options import QueueOptions
-from conduit_py.queue.source import QueueSource
 from conduit_py.sdk import FatalError, TransientError
+from conduit_py.sdk.queue import LeasedQueue, QueueDelivery, QueueOptions, QueueSource
 
 _GROUP = "conduit-py"
 _FORGOTTEN_SECONDS = 3600

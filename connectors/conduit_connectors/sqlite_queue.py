@@ -13,10 +13,8 @@ from pydantic import Field
 
 from conduit_connectors.objects import ObjectOptions, ObjectReader
 from conduit_py import sdk
-from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
-from conduit_py.queue.options import QueueOptions
-from conduit_py.queue.source import QueueSource
 from conduit_py.sdk import Batch, Data, Options, RecordRefused, encode_json
+from conduit_py.sdk.queue import LeasedQueue, QueueDelivery, QueueOptions, QueueSource
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS messages (

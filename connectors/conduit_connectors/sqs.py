@@ -8,10 +8,8 @@ from typing import Any
 from pydantic import Field, SecretStr
 
 from conduit_connectors.objects import ObjectOptions, ObjectReader
-from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
-from conduit_py.queue.options import QueueOptions
-from conduit_py.queue.source import QueueSource
 from conduit_py.sdk import FatalError, TransientError
+from conduit_py.sdk.queue import LeasedQueue, QueueDelivery, QueueOptions, QueueSource
 
 log = logging.getLogger("conduit_py.queue")
 

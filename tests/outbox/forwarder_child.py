@@ -11,13 +11,13 @@ import trio
 from conduit_py.backoff import Backoff
 from conduit_py.outbox.forwarder import Forwarder
 from conduit_py.store.opening import open_store
-from conduit_py.store.tables import PendingIntent
+from conduit_py.store.tables import OutboxMessage
 
 
 async def forward(state: str, file: str) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    async def send(message: PendingIntent) -> None:
+    async def send(message: OutboxMessage) -> None:
         await trio.lowlevel.checkpoint()
         # One write call per line: a line is whole or absent, wherever the process is killed.
         os.write(descriptor, b"%s %s %s\n" % (message.target.encode(), message.key, message.body))

@@ -20,7 +20,7 @@ from conduit_py.store.claim import Changes, Intent
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import Store
-from conduit_py.store.tables import PendingIntent
+from conduit_py.store.tables import OutboxMessage
 
 Add = Callable[..., Awaitable[None]]
 STEADY = Backoff(delay_seconds=10, delay_max_seconds=40)
@@ -78,11 +78,11 @@ class Receiver:
     """Takes messages; those whose body is in `refusing` are refused as often as it says."""
 
     def __init__(self, refusing: dict[bytes, int] | None = None) -> None:
-        self.got: list[PendingIntent] = []
+        self.got: list[OutboxMessage] = []
         self.at: list[float] = []
         self._refusing = refusing or {}
 
-    async def send(self, message: PendingIntent) -> None:
+    async def send(self, message: OutboxMessage) -> None:
         await trio.lowlevel.checkpoint()
         if self._refusing.get(message.body, 0):
             self._refusing[message.body] -= 1
@@ -216,7 +216,7 @@ async def test_a_lease_is_extended_while_a_message_is_being_sent(autojump_clock:
     await box.add(("mail", b"slow"), ("mail", b"next"))
     sent: list[bytes] = []
 
-    async def slowly(message: PendingIntent) -> None:
+    async def slowly(message: OutboxMessage) -> None:
         await trio.sleep(1000)
         sent.append(message.body)
 
@@ -236,7 +236,7 @@ async def test_a_forwarder_that_loses_its_lease_stops_and_removes_nothing(autoju
     await box.add(("mail", b"1"), ("mail", b"2"))
     started: list[bytes] = []
 
-    async def stuck(message: PendingIntent) -> None:
+    async def stuck(message: OutboxMessage) -> None:
         started.append(message.body)
         await trio.sleep_forever()
 
@@ -257,7 +257,7 @@ async def test_what_was_sent_when_a_forwarder_is_told_to_end_is_not_sent_again(a
     await box.add(("mail", b"1"), ("mail", b"2"), ("mail", b"3"))
     receiver = Receiver()
 
-    async def slowly(message: PendingIntent) -> None:
+    async def slowly(message: OutboxMessage) -> None:
         await trio.sleep(10)
         await receiver.send(message)
 

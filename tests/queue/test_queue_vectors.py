@@ -21,7 +21,7 @@ from conduit_py.queue.message_body import Kind
 from conduit_py.queue.options import QueueOptions
 from conduit_py.queue.source import QueueSource
 from conduit_py.record import Payload, Record
-from conduit_py.sdk.source import Reading, ShardProgress, ShardState
+from conduit_py.sdk.source import Reading, ShardProgress, SharedShard
 from conduit_py.store.claim import ShardChange
 from conduit_py.store.memory import MemoryStore
 
@@ -61,11 +61,11 @@ class Counted:
         self.opened = 0
         self.acquired: list[str] = []
 
-    async def open(self, scope: str, names: Sequence[str], token: str) -> Sequence[ShardState]:
+    async def open(self, scope: str, names: Sequence[str], token: str) -> Sequence[SharedShard]:
         self.opened += 1
         return await self._shards.open(scope, names, token)
 
-    async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> Sequence[ShardState]:
+    async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> Sequence[SharedShard]:
         rows = await self._shards.acquire(scope, names, token, idle_seconds)
         self.acquired += [row.shard for row in rows]
         return rows

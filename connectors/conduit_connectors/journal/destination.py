@@ -8,12 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from conduit_py import sdk
-from conduit_py.errors import ConduitError
-from conduit_py.journal.body import encode_body
-from conduit_py.journal.file_log import SEGMENT_SIZE, FileLog
-from conduit_py.journal.message_id import MessageUuid
-from conduit_py.journal.publisher import Publisher, WriterClaim
-from conduit_py.sdk import AckMode, Batch, Record, RecordRefused
+from conduit_py.journal import SEGMENT_SIZE, FileLog, MessageUuid, Publisher, WriterClaim, encode_body
+from conduit_py.sdk import AckMode, Batch, ConduitError, Record, RecordRefused
 
 
 class DestinationOptions(sdk.Options):

@@ -2,8 +2,7 @@
 
 import struct
 
-from conduit_py.journal.message_id import TICK, Flag, ProducerId
-from conduit_py.journal.sequencer import NONE, Checkpoint, ProducerState, Sequencer, Slice
+from conduit_py.journal import NONE, TICK, Checkpoint, Flag, ProducerId, ProducerState, Sequencer, Slice
 from conduit_py.sdk import FatalError
 
 _MAGIC = b"journal:1:"

@@ -7,11 +7,17 @@ from pydantic import Field
 
 from conduit_connectors.journal.position import JournalPosition, positions_by_number, positions_inside
 from conduit_py import sdk
-from conduit_py.journal.body import decode_bodies, decode_body
-from conduit_py.journal.committed_reader import CommittedReader
-from conduit_py.journal.file_reader import FileReader, JournalFiles
-from conduit_py.journal.message_id import Flag
-from conduit_py.journal.sequencer import HORIZON, Checkpoint, Slice
+from conduit_py.journal import (
+    HORIZON,
+    Checkpoint,
+    CommittedReader,
+    FileReader,
+    Flag,
+    JournalFiles,
+    Slice,
+    decode_bodies,
+    decode_body,
+)
 from conduit_py.sdk import EndOfSource, FatalError, Lag, NothingYet, Reading, Record, RecordRefused
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from conduit_connectors.line_formats import parse_json, parse_raw, too_long, without_line_end
 from conduit_connectors.lines import LineBuffer, Lines
-from conduit_py.queue.content import ObjectRecord
 from conduit_py.sdk import Payload, Record
+from conduit_py.sdk.queue import ObjectRecord
 
 BLOCK_SIZE = 2**18
 

@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, SecretStr
 
 from conduit_connectors.objects.formats import read_csv, read_lines, read_parquet
-from conduit_py.queue.content import ObjectRecord
 from conduit_py.sdk import FatalError, Options
+from conduit_py.sdk.queue import ObjectRecord
 
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 

@@ -70,6 +70,7 @@ def _type(option: dict[str, Any], definitions: dict[str, Any]) -> str:
 
 
 def show_version(*, as_json: bool) -> ExitCode:
+    """Print the versions that a bug report needs."""
     facts = {
         "conduit-py": __version__,
         "python": platform.python_version(),

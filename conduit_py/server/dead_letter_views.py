@@ -135,6 +135,7 @@ def cause_view(cause: CauseCount, redaction: Redaction) -> CauseView:
 
 
 def letter_view(letter: StoredLetter, redaction: Redaction) -> LetterView:
+    """A dead letter with its records as the API shows it, secrets removed."""
     records = [_record_view(node, letter, redaction) for node in letter.records]
     summary = {
         name: getattr(letter, name)

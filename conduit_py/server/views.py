@@ -224,6 +224,7 @@ def definition_view(problem: Problem, redaction: Redaction) -> DefinitionView:
 
 
 def pipeline_details_view(member: Member, redaction: Redaction) -> PipelineDetailsView:
+    """A pipeline with its nodes and edges as the API shows it."""
     progress = member.progress()
     meters = {meter.node: meter for meter in progress.nodes} if progress else {}
     refused = sum(meter.records for meter in meters.values() if meter.kind == "dead_letters")

@@ -27,6 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def check_machine() -> Iterator[CheckResult]:
+    """Check Python, the installed packages, and the limits and clock of the operating system."""
     yield check_python()
     yield check_packages()
     yield check_extras()

@@ -74,6 +74,7 @@ class RowDestination:
 
 @asynccontextmanager
 async def open_destination(destination: sdk.DestinationConnector[Any], owner: str) -> AsyncIterator[RowDestination]:
+    """Open the destination for one job. Tear it down afterwards, also after a failed open."""
     calls = PluginCaller(NODE, destination.fresh())
     rows = RowDestination(calls, owner)
     try:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Intent(msgspec.Struct, frozen=True):
-    """Something to do after the commit: the forwarder hands `body` to `target`, which knows it again by `key`."""
+    """Something to do after the commit: the forwarder gives `body` to `target`, which deduplicates by `key`."""
 
     target: str
     key: bytes

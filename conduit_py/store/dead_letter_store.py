@@ -27,13 +27,13 @@ class DeadLetterStore(ABC):
 
     A message has one letter at most: to store it again replaces the letter. As with the store, a write
     is durable when it returns, and atomic; one that raises StateFailed, or whose caller is cancelled,
-    may or may not have become durable, but never in part. One trio run uses a box.
+    may or may not have become durable, but never in part. One trio run uses it.
     """
 
     def __init__(self) -> None:
         self._watchers: dict[str, Callable[[], None]] = {}
         self.counts: list[LetterCount] = []
-        """How many letters there were when `count` was last asked."""
+        """The result of the last `count`."""
 
     async def store(self, letters: Sequence[DeadLetter]) -> None:
         """Keep letters, in this order."""
@@ -48,7 +48,7 @@ class DeadLetterStore(ABC):
         return await self._look(lambda table: table.page(filter, before, limit))
 
     async def causes(self, filter: LetterFilter, limit: int = LETTERS_PAGE_MAX) -> list[CauseCount]:
-        """Letters that match, counted by what refused them; the most frequent first."""
+        """Letters that match, counted by node and cause; the most frequent first."""
         return await self._look(lambda table: table.causes(filter, limit))
 
     async def count(self) -> list[LetterCount]:
@@ -57,9 +57,9 @@ class DeadLetterStore(ABC):
         return self.counts
 
     async def queue(self, pipeline: str, wanted: Mapping[str, Collection[str]]) -> list[str]:
-        """Have letters of a pipeline, by id, sent again to these of their nodes; at once, if it runs.
+        """Queue letters of a pipeline, by id, for replay to these of their nodes; a running pipeline is notified.
 
-        Gives the ids of those that were not queued before: to queue a letter twice is to queue it once.
+        Returns the ids of those that were not queued before. Queueing a letter twice has no further effect.
         """
         queued = await self._change(lambda table: table.queue(wanted))
         if queued and pipeline in self._watchers:
@@ -67,11 +67,11 @@ class DeadLetterStore(ABC):
         return queued
 
     async def replay_queue(self, pipeline: str, after: int, limit: int) -> list[QueuedLetter]:
-        """The next queued letters of a pipeline, whose turn comes after this one."""
+        """The queued letters of a pipeline whose turn is after this one, in order."""
         return await self._look(lambda table: table.replay_queue(pipeline, after, limit))
 
     async def settle(self, settled: Sequence[SettledLetter]) -> None:
-        """Put what is left of letters that were sent again in their place, all in one step."""
+        """Replace letters that were replayed by what is left of them, in one transaction."""
         await self._change(lambda table: table.settle(settled))
 
     async def edit(self, id: str, records: Mapping[str, Record]) -> StoredLetter:
@@ -79,11 +79,11 @@ class DeadLetterStore(ABC):
         return await self._change(lambda table: table.edit(id, records))
 
     async def discard(self, filter: LetterFilter) -> int:
-        """Forget the letters that match. One that is on its way may be delivered all the same."""
+        """Delete the letters that match. One that is being replayed may still be delivered."""
         return await self._change(lambda table: table.discard(filter))
 
     async def retain(self, pipeline: str, since: float | None, count_max: int | None) -> int:
-        """Forget what was last refused before then, and the oldest above this number; queued letters stay."""
+        """Delete letters last refused before `since`, and the oldest above `count_max`; queued letters stay."""
         return await self._change(lambda table: table.retain(pipeline, since, count_max))
 
     @contextmanager
@@ -93,18 +93,18 @@ class DeadLetterStore(ABC):
         try:
             yield
         finally:
-            # A run that took over may have put its own in the place of ours.
+            # A later run of the pipeline may have replaced ours already.
             if self._watchers.get(pipeline) is notice:
                 del self._watchers[pipeline]
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what is under way, then let go of everything. The store that the box belongs to calls it."""
+        """Finish what is running, then release everything. The store it belongs to calls this."""
 
     @abstractmethod
     async def _look(self, work: Callable[[SqlLetters], T]) -> T:
-        """The result of work that changes nothing."""
+        """Run work that only reads."""
 
     @abstractmethod
     async def _change(self, work: Callable[[SqlLetters], T]) -> T:
-        """The result of work whose changes are durable then, or of which nothing remains."""
+        """Run work in one transaction: its changes are durable on return, or there are none."""

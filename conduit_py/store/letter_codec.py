@@ -10,19 +10,31 @@ from typing import Any
 
 import msgspec
 
+from conduit_py import metadata
 from conduit_py.batch import MessageId, Piece
 from conduit_py.dead_letter import DeadLetter, Failure
+from conduit_py.errors import RecordRefused
 from conduit_py.record import Record
 from conduit_py.record_codec import decode_record, encode_record
 from conduit_py.store.stored_letter import LetterState, Refusal, SettledLetter, StoredLetter
 
 
-def encode_dead_letter(letter: DeadLetter) -> bytes:
-    """A letter as the pipeline wrote it."""
-    record, elsewhere = encode_record(letter.record), _encode_records(letter.elsewhere)
+def encode_dead_letter(letter: DeadLetter, *, as_text: bool = False) -> bytes:
+    """A letter as the pipeline wrote it. With `as_text`, a record that cannot be encoded is kept as marked text."""
+    encode = _encode_or_show if as_text else encode_record
+    record, elsewhere = encode(letter.record), {node: encode(each) for node, each in letter.elsewhere.items()}
     return _ENCODER.encode(
         _DeadLetter(letter.pipeline, letter.message, letter.position, record, letter.failures, letter.at, elsewhere)
     )
+
+
+def _encode_or_show(record: Record) -> bytes:
+    try:
+        return encode_record(record)
+    except RecordRefused:
+        shown = Record.of(repr(record.payload).encode(errors="replace"), position=record.position)
+        shown.metadata[metadata.KEPT_AS_TEXT] = "true"
+        return encode_record(shown)
 
 
 def decode_dead_letter(encoded: bytes) -> DeadLetter:

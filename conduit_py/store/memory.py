@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class MemoryStore(Store):
-    """Behaves as the SQLite store does, without thread, lock or disk: what happens depends on the schedule alone.
+    """Behaves as the SQLite store does, without thread, lock or disk, so tests are deterministic.
 
     A write passes one checkpoint and then happens at once, so a cancelled caller has written nothing.
     With `fail_after=n` the first n writes succeed and every later one raises StateFailed without
-    effect, as on a disk that broke; a test may set it again at any time, None mends the disk.
+    effect, as on a broken disk; a test may set it again at any time, None repairs the disk.
     `saved` has every successful `save_positions`, in order.
     """
 
@@ -305,7 +305,7 @@ class MemoryDeadLetterStore(DeadLetterStore):
         return self._opened[1]
 
     async def close(self) -> None:
-        """Nothing to let go of: the store refuses what comes after its end."""
+        """Nothing to release: the store refuses calls after its close."""
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _look(self, work: Callable[[SqlLetters], T]) -> T:

@@ -87,6 +87,7 @@ class SqlTables(Tables):
 
     def _advance(self, owner: str, fence: int, changes: Changes) -> bool:
         """Record the checkpoint under this fence; False when it is the last one already."""
+        # Invariant 11: fence, number and checkpoint change in one statement, so a fenced claim changes nothing.
         sql = "UPDATE claims SET committed = ?, checkpoint = ? WHERE owner = ? AND fence = ? AND committed = ?"
         if self.sql.run(sql, changes.number, changes.checkpoint, owner, fence, changes.number - 1):
             return True
@@ -125,7 +126,7 @@ class SqlTables(Tables):
         renewed = "UPDATE claims SET fence = fence + 1, committed = committed + 1, checkpoint = NULL WHERE owner = ?"
         if self.sql.run(renewed, owner):
             self.sql.run("DELETE FROM owned WHERE owner = ?", owner)
-            # "0" is the character after "/".
+            # All scopes named OWNER/…: "0" is the character after "/".
             self.sql.run("DELETE FROM seen WHERE scope >= ? AND scope < ?", f"{owner}/", f"{owner}0")
 
     def get(self, owner: str, key: bytes) -> bytes | None:

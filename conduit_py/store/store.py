@@ -1,4 +1,4 @@
-"""Store: what is remembered of every pipeline between runs, and what may be relied on about it."""
+"""Store: what is kept of every pipeline between runs, and what callers may rely on."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -21,7 +21,7 @@ Kind: TypeAlias = Literal["position", "trail", "state", "connector"]
 
 
 class StoredEntry(NamedTuple):
-    """One remembered thing: what kind, of which node of which pipeline. A pipeline's own state has node ""."""
+    """One row of the store. The state of a pipeline itself has node ""."""
 
     pipeline: str
     kind: Kind
@@ -30,7 +30,7 @@ class StoredEntry(NamedTuple):
 
 
 class ConnectorEntry(msgspec.Struct, frozen=True):
-    """A connector as it was configured when it last ran, to see that it was created, updated or deleted."""
+    """A connector as it was configured when it last ran, to detect that it was created, updated or deleted."""
 
     kind: str
     """"source" or "destination"."""
@@ -75,7 +75,7 @@ class Store(ABC):
             await trio.lowlevel.checkpoint()
 
     async def forget_positions(self, pipeline: str, source: str | None = None) -> None:
-        """Have one source, or all sources, start from the beginning. To forget what is unknown does nothing."""
+        """Let one source, or all sources, start from the beginning. Forgetting what is unknown has no effect."""
         await self._forget(pipeline, "position", source)
 
     async def position_history(self, pipeline: str, source: str) -> PositionHistory:
@@ -88,7 +88,7 @@ class Store(ABC):
         )
 
     async def forget_position_history(self, pipeline: str, source: str) -> None:
-        """Forget where a source has been. To forget what is unknown does nothing."""
+        """Forget where a source was. Forgetting what is unknown has no effect."""
         await self._forget(pipeline, "trail", source)
 
     async def state(self, pipeline: str) -> PipelineState:
@@ -111,45 +111,45 @@ class Store(ABC):
         await self._save([StoredEntry(pipeline, "connector", node, msgspec.json.encode(entry))])
 
     async def forget_connector(self, pipeline: str, node: str) -> None:
-        """Forget one connector. To forget what is unknown does nothing."""
+        """Forget one connector. Forgetting what is unknown has no effect."""
         await self._forget(pipeline, "connector", node)
 
     async def claim(self, owner: str) -> Claim:
-        """Take over an owner: whoever claimed it before can commit no more from the moment this returns."""
+        """Take over an owner: once this returns, every earlier claim of it is fenced and cannot commit."""
         return Claim(owner, await self.transact(lambda tables: tables.claim(owner)), self)
 
     async def claim_state(self, owner: str) -> ClaimState | None:
-        """How far an owner has come, without fencing it; None when nobody ever claimed it."""
+        """How far an owner has come, without fencing it; None if it was never claimed."""
         return await self.look(lambda tables: tables.claim_state(owner))
 
     async def reset_claim(self, owner: str) -> None:
-        """Have an owner start from the beginning; whoever claimed it is fenced.
+        """Let an owner start from the beginning; its claims are fenced.
 
         Its checkpoint, its state, the keys seen in its own scopes, named OWNER/…, and the positions of the
-        pipeline of that name are forgotten, in one step.
+        pipeline of that name are forgotten, in one transaction.
         """
         await self.transact(lambda tables: tables.reset(owner))
 
     @property
     def outbox(self) -> IntentOutbox:
-        """The intents of committed transactions that wait to be carried out."""
+        """The intents of committed transactions that are not forwarded yet."""
         return IntentOutbox(self)
 
     @property
     def seen(self) -> SeenKeys:
-        """The keys that were recorded as seen."""
+        """The keys recorded as seen."""
         return SeenKeys(self)
 
     @property
     def shards(self) -> Shards:
-        """Pieces of leased work: whose they are and how far they have come."""
+        """Shards of leased work: who owns each and how far it has come."""
         return Shards(self)
 
     @asynccontextmanager
     async def run_lock(self, pipeline: str) -> AsyncIterator[None]:
-        """Within the block nobody else who shares this state runs the pipeline; raises RunElsewhere if somebody does.
+        """Within the block no other server that shares this store runs the pipeline; raises RunElsewhere if one does.
 
-        A state that one process owns has nobody to exclude.
+        A store that one process owns has no other server to exclude.
         """
         yield
 
@@ -166,11 +166,11 @@ class Store(ABC):
 
     @abstractmethod
     async def pipelines(self) -> list[str]:
-        """Every pipeline of which anything is remembered, sorted."""
+        """Every pipeline of which anything is kept, sorted."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish the writes already begun, then let go of everything. Closing twice is closing once."""
+        """Finish the writes already begun, then release everything. A second close has no effect."""
 
     @abstractmethod
     async def _load(self, pipeline: str, kind: Kind) -> list[tuple[str, bytes]]:
@@ -178,7 +178,7 @@ class Store(ABC):
 
     @abstractmethod
     async def _save(self, rows: list[StoredEntry]) -> None:
-        """Make these rows durable in one step, each in place of an earlier one of the same node and kind."""
+        """Make these rows durable in one transaction, each replacing the one of the same node and kind."""
 
     @abstractmethod
     async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
@@ -209,7 +209,7 @@ def _decode(decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", val
 
 
 def _bytes(source: str, position: object) -> bytes:
-    # Refused here, not in the group that it would share a transaction with.
+    # Checked here: in the group commit it would fail the writes of others too.
     if not isinstance(position, bytes):
         raise TypeError(f"the position of source {source!r} must be bytes, not {type(position).__name__}")
     return position

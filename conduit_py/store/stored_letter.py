@@ -20,7 +20,7 @@ HISTORY_MAX = 20
 
 
 class LetterState(StrEnum):
-    """Whether a letter waits for a person or for its pipeline."""
+    """Whether a letter waits for an operator or is queued for replay."""
 
     KEPT = "kept"
     QUEUED = "queued"
@@ -39,7 +39,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class StoredLetter(msgspec.Struct, frozen=True):
-    """A refused message. (pipeline, source, position, piece) is who it is, and decides its id and delivery key.
+    """A refused message. (pipeline, source, position, piece) is its identity and decides its id and delivery key.
 
     `records` has the record as it stood at each node that refuses it still, which is where it enters
     again. `queued_for` are those of these nodes to which it is on its way. `history` has the refusals,
@@ -56,11 +56,11 @@ class StoredLetter(msgspec.Struct, frozen=True):
     state: LetterState = LetterState.KEPT
     queued_for: list[str] = []
     originals: dict[str, Record] = {}
-    """The records as they were before a person edited them."""
+    """The records as they were before an operator edited them."""
 
     @classmethod
     def of(cls, letter: DeadLetter) -> "StoredLetter":
-        """What is kept of a letter that the pipeline wrote."""
+        """The stored form of a letter that the pipeline wrote."""
         history = _refusals(letter, 1)
         return cls(
             letter.pipeline, letter.message.source, letter.position, letter.message.piece, letter.records, history
@@ -68,7 +68,7 @@ class StoredLetter(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Short, for people, and the same whenever this message is refused."""
+        """Short, and the same whenever this message is refused."""
         return letter_id(self.pipeline, self.source, self.position, self.piece)
 
     @property
@@ -103,17 +103,17 @@ class StoredLetter(msgspec.Struct, frozen=True):
         return self.history[-1].at
 
     def for_replay(self, nodes: Collection[str]) -> "StoredLetter":
-        """The letter on its way to those of its nodes."""
+        """The letter queued for those of its nodes."""
         chosen = [node for node in self.records if node in nodes]
         return msgspec.structs.replace(self, state=LetterState.QUEUED, queued_for=chosen)
 
     def with_records(self, records: Mapping[str, Record]) -> "StoredLetter":
-        """The letter with other records at some of its nodes; what they were first is kept."""
+        """The letter with other records at some of its nodes; the originals are kept."""
         originals = {**{node: self.records[node] for node in records}, **self.originals}
         return msgspec.structs.replace(self, records={**self.records, **records}, originals=originals)
 
     def merge(self, fresh: "StoredLetter") -> "StoredLetter":
-        """The letter when its message was refused once more after a crash: what a person did to it stays done."""
+        """The letter after its message was refused once more after a crash: edits and queueing by an operator stay."""
         if self.originals or self.state is LetterState.QUEUED:
             fresh = msgspec.structs.replace(
                 fresh, records=self.records, originals=self.originals, state=self.state, queued_for=self.queued_for
@@ -123,7 +123,7 @@ class StoredLetter(msgspec.Struct, frozen=True):
 
 
 def remaining_letters(letter: StoredLetter, refusals: Sequence[DeadLetter]) -> list[StoredLetter]:
-    """What is left of a queued letter once every node it was sent to has answered: nothing, if all took it.
+    """What is left of a replayed letter once every node it was sent to has answered: nothing, if all took it.
 
     Nodes to which it was not sent refuse it still. A piece of it that was refused further down is a
     letter of its own, in the place of this one: the other pieces were delivered and must not be again.
@@ -170,14 +170,14 @@ def _shorten(history: list[Refusal], nodes: Collection[str]) -> list[Refusal]:
 
 
 def letter_id(pipeline: str, source: str, position: bytes, piece: Piece) -> str:
-    """16 letters and digits that name a message; two share one as good as never."""
+    """16 letters and digits that identify a message: 80 bits of a hash."""
     text = ".".join(map(str, piece))
     key = delivery_key((pipeline.encode(), source.encode(), position, text.encode()))
     return b32encode(key[:10]).decode().lower()
 
 
 def cause_of(error: str) -> str:
-    """The error without what tells two records apart: numbers, ids, and values in quotes; names in quotes stay."""
+    """The error without what differs between records: numbers, ids and quoted values; quoted names stay."""
     text = error[:1000]
     for pattern, mark in _PARTICULARS:
         text = pattern.sub(mark, text)
@@ -196,7 +196,7 @@ _PARTICULARS = [
 
 
 class LetterFilter(msgspec.Struct, frozen=True):
-    """Letters that fit everything that is said; nothing said means all of them."""
+    """Letters that match every field that is set; none set matches all."""
 
     ids: tuple[str, ...] | None = None
     pipeline: str | None = None
@@ -263,16 +263,16 @@ class LetterCount(NamedTuple):
 
 
 class QueuedLetter(NamedTuple):
-    """A letter that waits for its turn to be sent again."""
+    """A letter queued for replay."""
 
     turn: int
     letter: StoredLetter
 
 
 class SettledLetter(NamedTuple):
-    """A letter that was sent again, and what is left of it: nothing, if it was delivered.
+    """A letter that was replayed, and what is left of it: nothing, if it was delivered.
 
-    `turn` and `attempts` tell this sending from a later one of the same letter.
+    `turn` and `attempts` distinguish this replay from a later one of the same letter.
     """
 
     id: str

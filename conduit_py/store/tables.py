@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class ShardState(msgspec.Struct, frozen=True):
-    """One piece of leased work: who may report progress on it, and how far it has come."""
+    """One shard of leased work: the token of its owner, and how far it has come."""
 
     shard: str
     token: str
@@ -104,7 +104,7 @@ class Tables(ABC):
 
     @abstractmethod
     def release(self, target: str, holder: str) -> None:
-        """Let another holder have the target at once. To release what is not held does nothing."""
+        """Give up the lease at once. Releasing what is not held has no effect."""
 
     @abstractmethod
     def shards(self, scope: str) -> list[ShardState]:
@@ -134,7 +134,7 @@ class Tables(ABC):
 
 
 class TableAccess(Protocol):
-    """How the parts of a store reach its tables."""
+    """How the faces of the tables reach them."""
 
     async def transact(self, work: Callable[[Tables], T]) -> T:
         """Run `work` in one transaction, durable on return; one of our errors undoes it and is raised."""
@@ -159,7 +159,7 @@ def shard_after(change: ShardChange, before: ShardState | None, now: float) -> S
 
 
 def fenced_error(owner: str, fence: int, newer: int) -> Fenced:
-    """What whoever claimed `owner` earlier is told when it commits."""
+    """The error for a commit under an earlier claim of `owner`."""
     return Fenced(
         f"{owner!r} was claimed again (fence {newer}) after this claim (fence {fence}); nothing was committed",
         suggestion="run a pipeline in one place at a time",

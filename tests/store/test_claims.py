@@ -223,3 +223,10 @@ async def test_a_broken_memory_store_commits_nothing() -> None:
     store.fail_after = None
 
     assert await store.claim_state("orders") == ClaimState(1)
+
+
+def test_position_histories_stand_on_disks_under_their_first_name() -> None:
+    changes = Changes(1, b"", histories={"s": b"points"})
+
+    assert b"\xa6trails\x81\xa1s\xc4\x06points" in changes.encode()
+    assert Changes.decode(changes.encode()) == changes

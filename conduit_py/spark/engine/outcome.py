@@ -4,11 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from conduit_py import metadata
-from conduit_py.dead_letter import DeadLetter, Failure
-from conduit_py.errors import RecordRefused
-from conduit_py.record import Record
-from conduit_py.record_codec import decode_record, encode_record
+from conduit_py.dead_letter import DeadLetter
+from conduit_py.store.letter_codec import decode_dead_letter, encode_dead_letter
 from conduit_py.wire_error import WireError
 
 FILTERED = b"f"
@@ -27,22 +24,12 @@ class DeliveredRecord(msgspec.Struct, frozen=True, array_like=True):
     piece: tuple[int, ...] = ()
 
 
-class RefusedRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A dead letter: the packed record as it was at each node that refused it, in order, and why."""
-
-    records: dict[str, bytes]
-    failures: list[Failure]
-    position: bytes
-    piece: tuple[int, ...]
-    record_index: int
-    """Which record of its task it was."""
-
-
 class PreparedOutcome(msgspec.Struct, frozen=True, array_like=True):
     """What came of all records of a task together: prepared batches, by the place of the destination."""
 
     batches: dict[int, "PreparedBatch"]
-    refusals: list[RefusedRecord]
+    letters: list[bytes]
+    """The encoded dead letters of its records."""
 
 
 class PreparedBatch(msgspec.Struct, frozen=True, array_like=True):
@@ -72,23 +59,18 @@ def encode_outcome(deliveries: Sequence[DeliveredRecord], letters: Sequence[Dead
     """The outcome of a record with these deliveries and letters."""
     if not letters:
         return DELIVERED + _ENCODER.encode(deliveries) if deliveries else FILTERED
-    refusals = [refused_record(letter) for letter in letters]
-    if not deliveries and len(refusals) == 1:
-        return REFUSED + _ENCODER.encode(refusals[0])
-    return MIXED + _ENCODER.encode((deliveries, refusals))
+    encoded = [encode_dead_letter(letter, as_text=True) for letter in letters]
+    if not deliveries and len(encoded) == 1:
+        return REFUSED + encoded[0]
+    return MIXED + _ENCODER.encode((deliveries, encoded))
 
 
 def encode_task_outcome(batches: Mapping[int, PreparedBatch], letters: Sequence[DeadLetter]) -> bytes:
     """The outcome of a task with these batches and letters."""
     if not batches and not letters:
         return FILTERED
-    return PREPARED + _ENCODER.encode(PreparedOutcome(dict(batches), [refused_record(letter) for letter in letters]))
-
-
-def refused_record(letter: DeadLetter) -> RefusedRecord:
-    records = {node: _pack_or_show(record) for node, record in letter.records.items()}
-    message = letter.message
-    return RefusedRecord(records, letter.failures, letter.position, message.piece, message.sequence)
+    encoded = [encode_dead_letter(letter, as_text=True) for letter in letters]
+    return PREPARED + _ENCODER.encode(PreparedOutcome(dict(batches), encoded))
 
 
 def decode_deliveries(encoded: bytes) -> list[DeliveredRecord]:
@@ -96,15 +78,16 @@ def decode_deliveries(encoded: bytes) -> list[DeliveredRecord]:
     return _DELIVERIES.decode(memoryview(encoded)[1:])
 
 
-def decode_refusal(encoded: bytes) -> RefusedRecord:
-    return _REFUSAL.decode(memoryview(encoded)[1:])
+def decode_refusal(encoded: bytes) -> DeadLetter:
+    """The letter as the task wrote it: its sequence counts the records of the task."""
+    return decode_dead_letter(encoded[1:])
 
 
 def split_kinds(encoded: bytes) -> list[bytes]:
     """A mixed outcome as outcomes of one kind each."""
-    deliveries, refusals = _MIXED.decode(memoryview(encoded)[1:])
+    deliveries, letters = _MIXED.decode(memoryview(encoded)[1:])
     delivered = [DELIVERED + _ENCODER.encode(deliveries)] if deliveries else []
-    return delivered + [REFUSED + _ENCODER.encode(each) for each in refusals]
+    return delivered + [REFUSED + letter for letter in letters]
 
 
 def decode_task_outcome(encoded: bytes) -> PreparedOutcome:
@@ -114,28 +97,13 @@ def decode_task_outcome(encoded: bytes) -> PreparedOutcome:
 def split_refusals(encoded: bytes) -> list[bytes]:
     """A prepared outcome as one without refusals, if it has batches, and each refusal as an outcome of its own."""
     whole = decode_task_outcome(encoded)
-    if not whole.refusals:
+    if not whole.letters:
         return [encoded]
     taken = [PREPARED + _ENCODER.encode(PreparedOutcome(whole.batches, []))] if whole.batches else []
-    return taken + [REFUSED + _ENCODER.encode(each) for each in whole.refusals]
-
-
-def unpack_records(refusal: RefusedRecord) -> Mapping[str, Record]:
-    return {node: decode_record(record) for node, record in refusal.records.items()}
-
-
-def _pack_or_show(record: Record) -> bytes:
-    """A refused record may hold what cannot be packed. Then its text is kept, marked as such."""
-    try:
-        return encode_record(record)
-    except RecordRefused:
-        shown = Record.of(repr(record.payload).encode(errors="replace"), position=record.position)
-        shown.metadata[metadata.KEPT_AS_TEXT] = "true"
-        return encode_record(shown)
+    return taken + [REFUSED + letter for letter in whole.letters]
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DELIVERIES = msgspec.msgpack.Decoder(list[DeliveredRecord])
-_REFUSAL = msgspec.msgpack.Decoder(RefusedRecord)
 _PREPARED = msgspec.msgpack.Decoder(PreparedOutcome)
-_MIXED = msgspec.msgpack.Decoder(tuple[list[DeliveredRecord], list[RefusedRecord]])
+_MIXED = msgspec.msgpack.Decoder(tuple[list[DeliveredRecord], list[bytes]])

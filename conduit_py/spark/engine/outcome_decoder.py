@@ -13,6 +13,7 @@ from conduit_py.record_codec import decode_record
 from conduit_py.sdk.destination import PieceRefused
 from conduit_py.sdk.processor import FunctionProcessor, Result
 from conduit_py.spark.engine import outcome
+from conduit_py.store.letter_codec import decode_dead_letter
 from conduit_py.write_adapter import WriteAdapter
 
 
@@ -72,8 +73,8 @@ def _by_batch(id: str, function: Callable[[Batch], list[Result]]) -> Processor:
 def _stop_error(record: Record) -> PieceRefused | None:
     if not isinstance(record, RecordGroup) or not _bytes_of(record).startswith(outcome.PREPARED):
         return None
-    refusals = outcome.decode_task_outcome(_bytes_of(record)).refusals
-    return PieceRefused(f"a record is refused: {refusals[0].failures[0].error}") if refusals else None
+    letters = outcome.decode_task_outcome(_bytes_of(record)).letters
+    return PieceRefused(f"a record is refused: {decode_dead_letter(letters[0]).error}") if letters else None
 
 
 def _decode(record: Record) -> Result:
@@ -96,12 +97,11 @@ def _refusal(batch: Batch, index: int) -> RefusedWithLetter | None:
     record = batch[index]
     if not _bytes_of(record).startswith(outcome.REFUSED):
         return None
-    refusal = outcome.decode_refusal(_bytes_of(record))
-    message = MessageId(batch.span.source, batch.sequences[index], refusal.piece)
-    (_, first), *others = outcome.unpack_records(refusal).items()
-    letter = DeadLetter(batch.span.pipeline, message, refusal.position, first, list(refusal.failures))
-    letter.elsewhere = dict(others)
-    letter.record_index = refusal.record_index if isinstance(record, RecordGroup) else 0
+    written = outcome.decode_refusal(_bytes_of(record))
+    message = MessageId(batch.span.source, batch.sequences[index], written.message.piece)
+    letter = DeadLetter(batch.span.pipeline, message, written.position, written.record, written.failures)
+    letter.elsewhere = written.elsewhere
+    letter.record_index = written.message.sequence if isinstance(record, RecordGroup) else 0
     return RefusedWithLetter(letter)
 
 

@@ -18,7 +18,7 @@ Connection: TypeAlias = "psycopg.Connection[Any]"
 _SIZE = 8
 _TRIES = 5
 _OPTIONS: dict[str, str | int] = {
-    # A server that is gone without a word is noticed within half a minute.
+    # A server that vanished without closing its connections is detected within half a minute.
     "connect_timeout": 10,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -58,7 +58,7 @@ class PostgresPool:
         )
 
     def connect(self) -> Connection:
-        """A connection of the caller's own. Blocks."""
+        """Open a connection that belongs to the caller. Blocks."""
         try:
             connection = psycopg.connect(self._dsn, autocommit=True)
             connection.execute(f"SET search_path = {SCHEMA}")

@@ -90,7 +90,7 @@ class PostgresDeadLetterStore(DeadLetterStore):
         self._pool = pool
 
     async def close(self) -> None:
-        """Nothing to let go of: the connections are the store's."""
+        """Nothing to release: the connections belong to the store."""
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _look(self, work: Callable[[SqlLetters], T]) -> T:
@@ -109,9 +109,8 @@ def _letters(connection: Connection) -> SqlLetters:
 class RunLock:
     """Held within the block; raises RunElsewhere, naming the other, when another server holds it.
 
-    The server lets go of it when the connection ends, so a process that was killed holds nothing. It is a
-    courtesy that keeps work from being done twice; what keeps state from being mixed up is the fence of
-    a claim, and that a position is saved only after its record was delivered.
+    PostgreSQL releases it when the connection ends, so a killed process holds nothing. It only avoids doing work
+    twice. Correctness rests on the fence of a claim, and on saving a position only after its record was delivered.
     """
 
     def __init__(self, pool: PostgresPool, pipeline: str) -> None:
@@ -141,7 +140,7 @@ class RunLock:
             )
         except psycopg.Error as error:
             connection.close()
-            raise self._pool.failure("could not be asked who runs what", error) from error
+            raise self._pool.failure("could not lock a pipeline", error) from error
         except BaseException:
             connection.close()
             raise

@@ -104,11 +104,11 @@ class StateDatabase:
             raise
 
     def rescue(self) -> None:
-        """Go on in a copy of the file after an error of the disk; see Renewal. If that fails it may be tried again."""
+        """Replace the file by a copy after a disk error; see `rescue.py`. If that fails it may be called again."""
         self.connection = reopen_from_copy(self.connection, self.file, STATE)
 
     def close(self) -> None:
-        # The lock goes last: whoever gets it must find the file released.
+        # The lock is released last: its next owner must find the file closed.
         try:
             self.connection.close()
         finally:
@@ -158,12 +158,12 @@ def open_file(file: Path, format: FileFormat) -> sqlite3.Connection:
 
 
 def reopen_from_copy(connection: sqlite3.Connection, file: Path, format: FileFormat) -> sqlite3.Connection:
-    """A connection to a copy that has taken the file's place. The old one is closed, unless the copy cannot be made.
+    """Replace a file by a copy and connect to it. The old connection is closed, unless the copy cannot be made.
 
     Raises EnvironmentUnfit when the disk does not take the copy.
     """
     try:
-        # An earlier attempt may have come further: nothing was written since then.
+        # An earlier attempt may have made the copy already: nothing was written since.
         if not (_closed(connection) or whole_of(file).exists()):
             copy_whole(connection, file)
     except (sqlite3.Error, OSError) as error:
@@ -181,9 +181,9 @@ def _closed(connection: sqlite3.Connection) -> bool:
 
 
 def _prepare(file: Path, connection: sqlite3.Connection, format: FileFormat) -> None:
-    # Nobody else may open the file: a reader that stays would keep the write-ahead log from being reused.
+    # Without this, a reader in another program that stays would keep the write-ahead log from being reused.
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    # Before anything that writes: a file of someone else's must stay as it is.
+    # Before anything that writes: a file of another program must not be changed.
     version = _checked_version(file, connection, format)
     # Invariant 11: torn state is found before anything reads it.
     problem = _one(connection, "PRAGMA quick_check(1)")
@@ -194,10 +194,10 @@ def _prepare(file: Path, connection: sqlite3.Connection, format: FileFormat) -> 
             f"{file}: the file system does not support SQLite's write-ahead log",
             suggestion="choose a directory on a local disk with --state",
         )
-    # Invariant 11: a commit that returned survives a crash; NORMAL could lose the last ones.
+    # Invariant 11: NORMAL would lose commits in a power cut, because it syncs only at checkpoints of the log.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")
-    # Keys come in no order and touch a page each: the log is folded back less often than by default.
+    # Keys come in no order and touch a page each, so the log is checkpointed less often than by default.
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     connection.execute("PRAGMA cache_size = -32768")
     if version < format.version:
@@ -265,9 +265,9 @@ def _create(file: Path, format: FileFormat) -> None:
 
 def _create_directory(directory: Path) -> None:
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    # Dead letters are whole records, so the rest of the machine has no business in it.
+    # Dead letters are whole records, so other users of the machine must not read them.
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A directory whose name is not on disk would take the state with it in a power cut.
+    # In a power cut, a directory whose name is not on the disk is lost with all that is in it.
     for path in missing:
         sync_directory(path.parent)
 

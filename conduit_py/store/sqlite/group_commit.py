@@ -1,4 +1,4 @@
-"""GroupCommitter: the one thread that owns the state database, and commits for everyone who waits at once."""
+"""GroupCommitter: the one thread that owns the state database and commits for all tasks that wait."""
 
 import logging
 import sqlite3
@@ -21,27 +21,25 @@ Work: TypeAlias = Callable[[sqlite3.Connection], Any]
 
 log = logging.getLogger("conduit_py")
 
-RENEW_SECONDS = 5.0
-"""How long to wait after an attempt to renew the database before the next."""
+RESCUE_SECONDS = 5.0
+"""Between two attempts to rescue the database after a disk error."""
 _ROWS_MAX = 240
 """Rows in one statement: SQLite before 3.32 takes 999 variables, a row has four."""
 
 
 class GroupCommitter:
-    """Group commit: the writes that wait when the thread comes round share one transaction.
+    """Writes that wait at the same time share one transaction.
 
     A caller is answered after the commit that holds its write has returned, or with StateFailed after
     it was rolled back. Reads see what was committed before them and nothing else.
 
     After a commit that failed for any reason but a full disk, no later one is believed: the system may
     have dropped the unwritten pages, so that a second fsync succeeds and proves nothing. Every later
-    write fails until the database could be renewed: copied to a file of its own, which is tried when
-    something is to be written, not more often than every few seconds. A full disk is different: SQLite
-    learns of it from the write call, before it asks for any fsync, and the next commit writes all its
-    pages anew; so that group fails and the next one is tried.
+    write fails until the database was rescued: copied to a new file. A write attempts that, at most every
+    few seconds. A full disk is different: SQLite gets that error from the write call, before any fsync,
+    and the next commit writes all its pages again. So that group fails and the next one is attempted.
 
-    A piece of work that is refused, or wrong in itself, is undone by itself: the others of its group are
-    committed as if it had never been there.
+    Work that raises is rolled back alone: the rest of its group is committed without it.
 
     A caller that is cancelled leaves at once; its write stays in the group.
     """
@@ -50,7 +48,7 @@ class GroupCommitter:
         self.commits = 0
         self._database = database
         self._broken: BaseException | None = None
-        self._renew_at = 0.0
+        self._rescue_at = 0.0
         self._closing = False
         self._closed = trio.Event()
         self._thread = GroupThread("store", self._carry_out, run_ended=self._abandon)
@@ -104,11 +102,11 @@ class GroupCommitter:
     def _commit(self, writes: "list[_Request]") -> None:
         if self._broken is not None and not self._try_rescue(self._broken):
             for request in writes:
-                request.answer = outcome.Error(self._disbelief(self._broken))
+                request.answer = outcome.Error(self._broken_error(self._broken))
             return
         try:
             self._transact(list(_steps(writes)))
-        # A border: whatever went wrong, those who wait must hear of it.
+        # A border: whatever the error is, it must reach the tasks that wait, or they wait for ever.
         except Exception as error:
             self._roll_back(error)
             for request in writes:
@@ -120,16 +118,16 @@ class GroupCommitter:
                     request.answer = outcome.Value(None)
 
     def _try_rescue(self, broken: BaseException) -> bool:
-        """Try to go on after an error of the disk, if the last attempt is long enough ago."""
-        if time.monotonic() < self._renew_at:
+        """Rescue the database after a disk error, unless that just failed; returns whether it worked."""
+        if time.monotonic() < self._rescue_at:
             return False
         try:
             self._database.rescue()
         except EnvironmentUnfit as error:
             log.warning("%s still cannot be written: %s", self._database.file, error.message)
-            self._renew_at = time.monotonic() + RENEW_SECONDS
+            self._rescue_at = time.monotonic() + RESCUE_SECONDS
             return False
-        log.warning("%s was renewed after an error of the disk: %s", self._database.file, describe(broken))
+        log.warning("%s was rescued after a disk error: %s", self._database.file, describe(broken))
         self._broken = None
         return True
 
@@ -148,19 +146,22 @@ class GroupCommitter:
                 else:
                     connection.execute(*step)
             crash_point.reach("store.within_commit")
+            # Invariant 11: with synchronous = FULL this returns after the disk confirmed the write-ahead log.
             connection.execute("COMMIT")
         crash_point.reach("store.after_commit")
 
     def _perform(self, request: "_Request", *, alone: bool) -> None:
-        """Do one piece of work; if it is refused, or wrong in itself, undo it and nothing else."""
+        """Run one piece of work; if it raises, roll back that piece only."""
         assert request.work is not None
         connection = self._database.connection
         if not alone:
             connection.execute("SAVEPOINT work")
         try:
             request.answer = outcome.Value(request.work(connection))
+        # A border: the work is the caller's, and its errors are the caller's too.
         except Exception as refusal:
-            if isinstance(refusal, sqlite3.Error) and not isinstance(refusal, _OWN_FAULT):
+            if isinstance(refusal, sqlite3.Error) and not isinstance(refusal, _OWN_ERRORS):
+                # The disk or the file, not this piece of work: nothing of the group may be believed.
                 raise
             request.answer = outcome.Error(refusal)
             connection.execute("ROLLBACK" if alone else "ROLLBACK TO work")
@@ -195,7 +196,7 @@ class GroupCommitter:
         failure.__cause__ = error
         return failure
 
-    def _disbelief(self, broken: BaseException) -> StateFailed:
+    def _broken_error(self, broken: BaseException) -> StateFailed:
         failure = StateFailed(
             f"{self._database.file} takes no more writes, because an earlier one failed: {describe(broken)}",
             suggestion=_CHECK_DISK,
@@ -221,8 +222,8 @@ class _Request(Request):
 
 
 _CHECK_DISK = "check the disk; once it takes writes again, so does conduit-py"
-_OWN_FAULT = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError, sqlite3.ProgrammingError)
-"""What a piece of work brings upon itself; the database and the disk are sound."""
+_OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError, sqlite3.ProgrammingError)
+"""Errors of a piece of work itself: database and disk are sound."""
 _NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
 
 

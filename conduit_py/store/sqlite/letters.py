@@ -1,4 +1,4 @@
-"""SqliteDeadLetterStore: dead letters in the file `letters.db` of a state directory, beside the state database."""
+"""SqliteDeadLetterStore: dead letters in the file `letters.db` of a state directory."""
 
 import itertools
 import sqlite3
@@ -50,33 +50,33 @@ CREATE INDEX letters_by_cause ON letters (pipeline, node, cause, last_at)
 
 
 class SqliteDeadLetterStore(DeadLetterStore):
-    """Durable on the local disk, in a file that comes to be with the first letter; until then there are none.
+    """Durable on the local disk, in a file that is created with the first letter.
 
-    The directory must be locked by the caller. After a failed commit that was not due to a full disk
-    every change raises StateFailed until the file could be renewed, for no later one could be believed.
+    The directory must be locked by the caller. After a failed commit, unless the disk was full, every change raises
+    StateFailed until the file was rescued: no later commit could be believed.
     """
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
-        self._drawer = _Drawer(directory / "letters.db")
+        self._file = _LettersFile(directory / "letters.db")
 
     async def close(self) -> None:
         with trio.CancelScope(shield=True):
-            await self._in_thread(self._drawer.close)
+            await self._in_thread(self._file.close)
 
     async def _look(self, work: Callable[[SqlLetters], T]) -> T:
-        return await self._in_thread(self._drawer.look, work)
+        return await self._in_thread(self._file.look, work)
 
     async def _change(self, work: Callable[[SqlLetters], T]) -> T:
-        return await self._in_thread(self._drawer.change, work)
+        return await self._in_thread(self._file.change, work)
 
     async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
-        # A disk that never answers must not keep a run from ending; the drawer has a lock of its own.
+        # A disk that never answers must not keep a run from ending. The file has a lock of its own.
         return await trio.to_thread.run_sync(call, *args, abandon_on_cancel=True)
 
 
-class _Drawer:
-    """The file, used by one thread at a time, whoever waits for it."""
+class _LettersFile:
+    """The file, used by one thread at a time."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -96,13 +96,13 @@ class _Drawer:
     def change(self, work: Callable[[SqlLetters], T]) -> T:
         with self._lock:
             if self._broken is not None:
-                self._renew(self._broken)
+                self._rescue(self._broken)
             opened = self._open(create=True)
             assert opened is not None
             return self._transact(opened, work)
 
-    def _renew(self, broken: BaseException) -> None:
-        """Try to go on after an error of the disk; see Renewal."""
+    def _rescue(self, broken: BaseException) -> None:
+        """Replace the file after a disk error; see `rescue.py`."""
         assert self._opened is not None
         try:
             self._opened = _Opened(reopen_from_copy(self._opened.connection, self._file, FORMAT))

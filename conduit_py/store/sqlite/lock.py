@@ -47,7 +47,7 @@ class StateLock:
 
 
 def unusable(directory: Path, error: OSError) -> EnvironmentUnfit:
-    """What to tell a user whose state directory cannot be created or written."""
+    """The error for a state directory that cannot be created or written."""
     not_a_directory = isinstance(error, FileExistsError | NotADirectoryError)
     reason = "it is, or lies below, a file that is not a directory" if not_a_directory else error.strerror
     return EnvironmentUnfit(
@@ -73,7 +73,7 @@ def _write_owner(descriptor: int) -> None:
 
 
 def _read_owner(descriptor: int) -> int | None:
-    # Empty for a moment after another process has locked it: then there is no number to name.
+    # Empty for a moment after another process has locked it.
     text = os.pread(descriptor, 32, 0).strip()
     return int(text) if text.isdigit() else None
 

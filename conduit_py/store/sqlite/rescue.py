@@ -1,9 +1,9 @@
-"""Renewal: going on with a database file after an error of the disk, in a copy of which every page is confirmed.
+"""Rescue: after a disk error, replace a database file by a copy of which the disk confirmed every page.
 
-After an fsync that failed nobody knows which pages of a file are on the disk: the system may have dropped
-some and calls them clean, so that a later fsync succeeds and proves nothing. What the open connection shows
-is still right, for it is made of commits that were confirmed. So its content is written to a file of its own,
-whose fsync says something about every page of it, and that file takes the place of the old one.
+After a failed fsync it is unknown which pages of a file are on the disk: the system may have dropped some and
+marked them clean, so that a later fsync succeeds and proves nothing. What the open connection shows is still
+right, because it consists of confirmed commits. So its content is written to a new file, whose fsync covers every
+page of it, and that file replaces the old one.
 """
 
 import os
@@ -17,7 +17,7 @@ _COMPANIONS = ("-wal", "-shm", "-journal")
 
 
 def copy_whole(connection: sqlite3.Connection, file: Path) -> None:
-    """Copy what a connection shows of its file to `FILE.whole`, which is there only once all of it is durable."""
+    """Copy what a connection shows of its file to `FILE.whole`, which exists only once all of it is durable."""
     if connection.in_transaction:
         raise sqlite3.OperationalError("a transaction could not be rolled back")
     draft = file.with_name(f"{file.name}.new")
@@ -33,9 +33,9 @@ def copy_whole(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def adopt_whole(file: Path) -> None:
-    """Put a whole copy, if there is one, in the place of the file; again after a crash on the way.
+    """Replace the file by its whole copy, if there is one. After a crash in between it can be called again.
 
-    The log of the old file goes first: it must never meet the copy, which holds newer pages than it.
+    The log of the old file is removed first: SQLite would apply it to the copy, which has newer pages.
     """
     whole = whole_of(file)
     if whole.exists():
@@ -44,8 +44,8 @@ def adopt_whole(file: Path) -> None:
         sync_directory(file.parent)
         crash_point.reach("store.within_adoption")
         whole.rename(file)
-    # Also when it was renamed before: were that undone by a power cut, the copy would be adopted once more,
-    # and what was committed to it since would be lost with its log.
+    # Also if the rename happened earlier: if a power cut undid it, the copy would be adopted once more, and what
+    # was committed to it since would be lost with its log.
     sync_directory(file.parent)
 
 

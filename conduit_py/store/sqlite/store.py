@@ -20,8 +20,8 @@ T = TypeVar("T")
 class SqliteStore(Store):
     """Durable on the local disk. Concurrent writes share commits, so a hundred cost little more than one.
 
-    After a failed commit that was not due to a full disk every write raises StateFailed until the database
-    could be renewed, which is tried now and then; reads go on and show what was durable before.
+    After a failed commit every write raises StateFailed until the database was rescued, which later writes attempt;
+    after a full disk the next write is attempted as it is. Reads go on and show what was durable before.
     """
 
     def __init__(self, database: StateDatabase, clock: Callable[[], float] = time.time) -> None:
@@ -57,7 +57,7 @@ class SqliteStore(Store):
 
     async def close(self) -> None:
         await self.letters.close()
-        # Last, for it holds the lock of the directory.
+        # Last, because it holds the lock of the directory.
         await self._committer.close()
 
     async def _load(self, pipeline: str, kind: Kind) -> list[tuple[str, bytes]]:

@@ -45,7 +45,7 @@ class SqliteSession(SqlSession):
 
 
 class SqliteTables(SqlTables):
-    """Many rows go into one statement: each call gives the interpreter away, and a busy thread gives it back late."""
+    """Many rows go into one statement: each call releases the GIL, which a busy trio thread returns late."""
 
     def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
         known: set[bytes] = set()
@@ -54,7 +54,7 @@ class SqliteTables(SqlTables):
         return known
 
     def record(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
-        # In their order, so that neighbours in the index are written together.
+        # Sorted, so that neighbours in the index are written together.
         for chunk in _chunks(sorted(keys), _VARIABLES_MAX):
             try:
                 self.sql.run(_record(len(chunk)), scope, self.sql.now(), *chunk)
@@ -72,8 +72,8 @@ class SqliteTables(SqlTables):
 
     def forget(self, scope: str, age_seconds: float, limit: int) -> int:
         before = self.sql.now() - age_seconds
-        # Rows lie in the order of their times, but for a clock that was put back: the end is found without
-        # an index, and every row is looked at all the same.
+        # Rows are in the order of their times, unless the clock was set back. So the last old row is found by
+        # bisection, without an index that every insert would have to update; the time of each is checked anyway.
         old = "SELECT number FROM seen WHERE number <= ? AND scope = ? AND at < ? ORDER BY number LIMIT ?"
         return self.sql.run(f"DELETE FROM seen WHERE number IN ({old})", self._last(before), scope, before, limit)
 

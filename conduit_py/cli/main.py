@@ -196,7 +196,7 @@ def doctor(
 
     Nothing is started, and no other machine is asked. The exit code is 0 unless something must be mended.
     """
-    from conduit_py.cli.doctor.report import DoctorOptions, run_checks
+    from conduit_py.cli.doctor import DoctorOptions, run_checks
 
     if pipelines is None and Path("pipelines").is_dir():
         pipelines = Path("pipelines")

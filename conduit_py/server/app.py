@@ -4,7 +4,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from conduit_py import __version__
-from conduit_py.server import dead_letters, health, live, metrics, pipelines, plugins, positions, reload, taps, web
+from conduit_py.server import dead_letters, live, monitoring, pipelines, plugins, positions, taps, web
 from conduit_py.server.access import AccessCheck, Policy
 from conduit_py.server.errors import UnexpectedErrors, handle_errors
 from conduit_py.server.limits import BodyLimit
@@ -26,8 +26,8 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
     app.state.service = service
     app.state.live = live.LiveEvents()
     app.state.taps = taps.TapCount()
-    nouns = (pipelines, positions, dead_letters, plugins, reload, taps, live, health, metrics, web)
-    routers = [noun.router for noun in nouns]
+    modules = (pipelines, positions, dead_letters, plugins, taps, live, monitoring, web)
+    routers = [*(module.router for module in modules), pipelines.reload_router]
     for router in routers:
         app.include_router(router)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]

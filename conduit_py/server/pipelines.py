@@ -1,20 +1,27 @@
-"""Pipelines over HTTP: see them, start, stop and restart them."""
+"""Pipelines over HTTP: see, start, stop, restart and reset them, and read their files again.
+
+No definition ever comes over HTTP: a token must not be enough to run code.
+"""
 
 import logging
 from typing import Annotated
 
 from fastapi import APIRouter, Path
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
+from conduit_py.errors import FleetError, ShuttingDown
+from conduit_py.lifecycle.reloader import Step
 from conduit_py.pipeline_settings import Id
 from conduit_py.server.errors import error_responses
 from conduit_py.server.service import InService, Service
 from conduit_py.server.views import (
     AcceptedView,
     ApiModel,
+    DefinitionView,
     PipelineDetailsView,
     PipelinesView,
     PipelineView,
+    definition_view,
     pipeline_details_view,
     pipeline_view,
 )
@@ -22,8 +29,22 @@ from conduit_py.server.views import (
 log = logging.getLogger("conduit_py.server")
 
 router = APIRouter(prefix="/api/v1/pipelines", tags=["pipelines"])
+reload_router = APIRouter(prefix="/api/v1/reload", tags=["pipelines"])
 
 PipelineId = Annotated[Id, Path(description="the id of a pipeline")]
+
+
+class NoFiles(FleetError):
+    """The pipelines of this server do not come from files."""
+
+    code = "reload.no_files"
+
+
+class ReloadView(ApiModel):
+    """What the files changed: a step for each pipeline that differs, and everything that is wrong with the files."""
+
+    steps: dict[str, Step] = Field(description="by pipeline: what is being done; its status says when it is done")
+    problems: list[DefinitionView]
 
 
 class StopRequest(ApiModel):
@@ -73,6 +94,20 @@ async def reset_pipeline(service: InService, id: PipelineId) -> AcceptedView:
     """Have all sources start from the beginning, with the state of processors forgotten; only while stopped."""
     await service.fleet.start_over(id)
     return _log_and_answer(service, id, "reset")
+
+
+@reload_router.post("", status_code=202, responses=error_responses(409, 503))
+async def reload(service: InService) -> ReloadView:
+    """Read all pipeline files again, with what they refer to, and begin to carry out what has changed."""
+    if service.reloader is None:
+        raise NoFiles("the pipelines of this server do not come from files")
+    if service.closing.is_set():
+        raise ShuttingDown("the server is shutting down and starts nothing any more")
+    log.info("reload, over HTTP")
+    done = await service.reloader.reload(afresh=True)
+    return ReloadView(
+        steps=done.steps, problems=[definition_view(problem, service.redaction) for problem in done.problems]
+    )
 
 
 def pipeline_views(service: Service) -> list[PipelineView]:

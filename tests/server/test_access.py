@@ -365,8 +365,8 @@ def test_a_host_name_is_never_more_than_one_name(host: str) -> None:
 
 
 def test_the_routes_are_all_http_routes_that_the_table_test_sees() -> None:
-    from conduit_py.server import health, live, metrics, pipelines, plugins, positions
+    from conduit_py.server import live, monitoring, pipelines, plugins, positions
 
-    for module in (health, live, metrics, pipelines, plugins, positions):
+    for module in (live, monitoring, pipelines, plugins, positions):
         assert module.router.routes
         assert all(isinstance(route, APIRoute) for route in module.router.routes)

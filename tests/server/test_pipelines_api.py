@@ -49,7 +49,7 @@ async def test_a_pipeline_is_shown_with_its_graph_and_counters(
     assert shown["delivery"] == "at_least_once"
     [guarantee] = shown["guarantees"]
     assert [guarantee[name] for name in ("source", "destination", "promise")] == ["source", "to", "at least once"]
-    assert "arrives again" in guarantee["why"]
+    assert "sent again" in guarantee["why"]
     assert shown["dead_letters"] == {"handler": "stop", "window_size": 0, "window_nack_threshold": 0, "records": 0}
 
 

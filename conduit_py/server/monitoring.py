@@ -1,4 +1,4 @@
-"""Health over HTTP: is the process well, and do its pipelines get on?"""
+"""Health, readiness and metrics over HTTP, for whatever watches the server."""
 
 from collections import Counter
 from typing import Literal
@@ -12,8 +12,9 @@ from conduit_py.server.errors import error_responses
 from conduit_py.server.service import InService, Service
 from conduit_py.server.views import ApiModel
 from conduit_py.status import Status
+from conduit_py.telemetry.metrics_text import CONTENT_TYPE, metrics_text
 
-router = APIRouter(tags=["health"])
+router = APIRouter()
 
 STORE_SECONDS = 5.0
 """How long the store may take to answer before it counts as stuck."""
@@ -44,17 +45,17 @@ class ReadyView(ApiModel):
     running: list[ProgressAgeView]
 
 
-@router.get("/healthz", responses={**error_responses(), 503: {"model": HealthView}})
+@router.get("/healthz", tags=["health"], responses={**error_responses(), 503: {"model": HealthView}})
 async def healthz(service: InService, response: Response) -> HealthView:
     """200 while the state store answers, else 503."""
-    reason = await _ailment(service)
+    reason = await _store_error(service)
     if reason is None:
         return HealthView(status="ok")
     response.status_code = 503
     return HealthView(status="unwell", reason=reason)
 
 
-@router.get("/readyz", responses={**error_responses(), 503: {"model": ReadyView}})
+@router.get("/readyz", tags=["health"], responses={**error_responses(), 503: {"model": ReadyView}})
 async def readyz(service: InService, response: Response) -> ReadyView:
     """200 from when every pipeline that should run was started until the server begins to stop, else 503."""
     status: Literal["ready", "starting", "stopping"] = "ready" if service.booted.is_set() else "starting"
@@ -71,7 +72,25 @@ async def readyz(service: InService, response: Response) -> ReadyView:
     )
 
 
-async def _ailment(service: Service) -> str | None:
+@router.get(
+    "/metrics",
+    tags=["metrics"],
+    response_class=Response,
+    responses={
+        **error_responses(),
+        200: {
+            "description": "the text format of Prometheus",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
+    },
+)
+async def metrics(service: InService) -> Response:
+    """Everything that is counted, of every pipeline and node."""
+    await service.count_letters()
+    return Response(metrics_text(service.fleet), headers={"content-type": CONTENT_TYPE})
+
+
+async def _store_error(service: Service) -> str | None:
     # The reason goes out without a token: it names no path and quotes no error.
     try:
         with trio.fail_after(STORE_SECONDS):

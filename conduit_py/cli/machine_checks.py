@@ -1,4 +1,4 @@
-"""Machine: checks of Python, of what is installed, and of the limits and clock of the operating system."""
+"""What a check returns, and the checks of Python, the installed packages, and the limits of the operating system."""
 
 import platform
 import re
@@ -9,15 +9,41 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from conduit_py import __version__
-from conduit_py.cli.doctor.check_result import CheckResult, fail, ok, warn
 from conduit_py.sdk.catalog import list_plugins
 
 DISTRIBUTION = "conduit-dataflow"
 """The name under which pip knows conduit-py."""
+Verdict: TypeAlias = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """`ok` is fine, `warn` may hurt later or only some, `fail` keeps something from running."""
+
+    check: str
+    verdict: Verdict
+    message: str
+    fix: str | None = None
+
+
+def ok(check: str, message: str) -> CheckResult:
+    return CheckResult(check, "ok", message)
+
+
+def warn(check: str, message: str, fix: str | None = None) -> CheckResult:
+    return CheckResult(check, "warn", message, fix)
+
+
+def fail(check: str, message: str, fix: str | None = None) -> CheckResult:
+    return CheckResult(check, "fail", message, fix)
+
+
 BUILT_AT = 1_760_000_000
 """No clock that is right shows a time before this one, October 2025."""
 FILES_MIN = 1024

@@ -1,21 +1,21 @@
-"""One run of a pipeline: what a batch meets between its source and its destinations, in reading order.
+"""One run of a pipeline: every step of a batch from its source to its destinations, in reading order.
 
 1. `run` — opens connectors (destinations first, sources last), runs every task in one nursery, keeps the first error.
-2. `wiring` — from the graph to tasks and channels. A node is a task only where that adds concurrency.
-3. `reader` — the only caller of a source's `read`. Reads what the window has room for, into a `ReadBuffer`.
+2. `wiring` — builds tasks and channels from the graph. A node is a task only where that adds concurrency.
+3. `reader` — the only caller of a source's `read`. Reads into a `ReadBuffer`, never more than the window allows.
 4. `dispatcher` — gives records their identities, registers their positions in the ledger and sends them on.
-5. `processor_node`, `worker` — filter, split, refuse; condition, retries, workers, threads. `arrow` shows a processor
-   tables, `atomic_state` makes a change of its state whole, `hot_swap` exchanges processors while a run goes on.
+5. `processor_node`, `worker` — filter, split, refuse; condition, retries, workers, threads. `arrow` calls a processor
+   with tables, `atomic_state` makes state changes all-or-nothing, `hot_swap` replaces processors during a run.
 6. `fan_out` — one batch to every follower. `fan_in` — the inbox of a task, fair over its senders.
 7. `writer` — the only caller of a destination's `write` and `flush`. `ack_reader` reads answers that come later.
 8. `ledger` — votes outstanding on each message, the settled prefix, credit. Synchronous and pure.
-9. `settler` — dead letters, then the store, then the ack, then credit. The only caller of a source's `ack`.
-   `commit` — when that happens: one strategy for each delivery guarantee.
+9. `settler` — stores dead letters, saves positions, acks, then returns credit. The only caller of a source's `ack`.
+   `commit` — decides when that happens: one strategy for each delivery guarantee.
 10. `dead_letters` — one handler for each policy. `replay` sends letters again from where they were refused.
 
-Every node has a `node_context`. `plugin_calls` is how plugins are called, sync or async, and where their errors get a
-name. `meter` counts, `signal` wakes and paces, `connector_changes` tells connectors that they changed, and
-`shard_tracker` records the work of sources that share it.
+Every node has a `node_context`. `plugin_calls` calls sync and async plugins and translates their errors. `meter`
+counts, `signal` wakes and paces tasks, `connector_changes` notifies connectors of changed options, and
+`shard_tracker` records the progress of sources that share work.
 
 The states of a message::
 
@@ -24,7 +24,7 @@ The states of a message::
                                                      └── a nack ──> nacked ────┘
                                                                     (its dead letter is stored first)
 
-*Open* until every destination that it can reach has voted on each of its pieces; then, once and for ever, *acked* or
-*nacked* (`ledger`). Messages settle in the order they were read (`settler`), and give their credit back when their
-position is durable and acked. What a run that ends early leaves open is read again by the next one.
+A message is *open* until every destination that it can reach has voted on each of its pieces. Then it is *acked* or
+*nacked*, once and finally (`ledger`). Messages settle in the order they were read (`settler`). They return their
+credit when their position is durable and acked. Messages that a run leaves open are read again by the next run.
 """

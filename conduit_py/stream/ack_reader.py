@@ -1,4 +1,4 @@
-"""AckReader: reads the answers of a destination that gives them later."""
+"""AckReader: reads the answers of a destination that acks asynchronously (`AckMode.LATER`)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,14 +14,14 @@ from conduit_py.stream.signal import Signal
 
 
 class AckReader:
-    """Matches answers to the messages written, in whatever order they come, and votes accordingly.
+    """Matches answers to written messages, in any order, and casts the votes of the destination.
 
-    A message is expected before it is written, because its answer may be faster than the return of
-    `write`. What is expected is bounded by the windows of the sources. Answers end when the writer
-    has finished and none is outstanding.
+    A message is expected before it is written, because its answer may arrive before `write` returns.
+    The windows of the sources bound how many messages are expected. `run` ends when the writer has
+    finished and no answer is outstanding.
 
-    A batch of which nothing was said yet is kept whole, and looked at message by message only when
-    somebody speaks of one of them.
+    A batch without answers is kept as one entry. It is split into messages at the first answer about
+    a single message.
     """
 
     def __init__(self, context: NodeContext, calls: PluginCaller) -> None:
@@ -30,43 +30,44 @@ class AckReader:
         self._calls = calls
         self._meter = context.meter
         self._whole: dict[MessageId, Batch] = {}
-        """Batches by their first messages."""
+        """Batches without an answer so far, by their first message."""
         self._single: dict[MessageId, tuple[Batch, int]] = {}
         self._writing: Span | None = None
         self._early: list[Batch] = []
-        """Answers about what is being written: `write` may still say of some messages that it refuses them."""
+        """Acks that arrived during `write`: it may still return refusals for the same messages."""
         self._changed = Signal()
         self._finishing = False
         self._listening = trio.CancelScope()
 
     def expect(self, batch: Batch) -> None:
+        """Expect answers about a batch. Call this before the batch is written."""
         self._whole[batch.id(0)] = batch
         self._writing = batch.span
         self._changed.set()
 
     def end_write(self) -> None:
-        """`write` has returned, and what it refused is forgotten."""
+        """Vote for the answers that came during `write`. Call this after `forget`."""
         self._writing = None
         self._vote_early()
 
     def forget(self, batch: Batch, indices: Iterable[int]) -> None:
-        """`write` itself has answered for these."""
+        """Expect no answers about these messages, because the result of `write` covers them."""
         self._look_into(batch.id(0))
         for index in indices:
             self._take(batch.id(index))
 
     def still_open(self, batch: Batch) -> Batch:
-        """What is left to write of a batch whose write failed: some answers may have come all the same."""
+        """Return the unanswered messages of a batch after its write failed; some may be acked already."""
         self._vote_early()
         self._look_into(batch.id(0))
         return batch.select([index for index, message in enumerate(batch.ids) if message in self._single])
 
     def finish(self) -> None:
-        """Nothing more will be written."""
+        """End `run` after the last outstanding answer. Call this when nothing more will be written."""
         self._finishing = True
         self._changed.set()
         if not self._outstanding:
-            # `write` itself may have answered while `answers` already waited: then no answer will ever come.
+            # `write` may have refused everything while `answers` was waiting. Then no answer will ever arrive.
             self._listening.cancel()
 
     @property
@@ -87,11 +88,12 @@ class AckReader:
         self._vote(answers)
 
     def _vote(self, answers: Iterable[Answer | Batch]) -> None:
-        """Vote for all that have come, for a run of acks within one span at once."""
+        """Cast votes for these answers, one vote for each run of acks within a span."""
         span: Span | None = None
         acked: list[int] = []
         for answer in answers:
             if isinstance(answer, Batch):
+                # Acked now, a message that `write` refuses a moment later would have two votes (invariant 4).
                 if answer.span is self._writing:
                     self._early.append(answer)
                 else:
@@ -132,9 +134,10 @@ class AckReader:
         return self._single.pop(message)
 
     def _take_all(self, answered: Batch) -> tuple[Span, Sequence[int]]:
-        """Those of its messages that waited for an answer, which some must have done."""
+        """Remove the messages of the batch that wait for an answer; raise if none does."""
         first = answered.id(0) if answered.sequences else None
         given = self._whole.get(first) if first is not None else None
+        # The usual case: the destination answers with the batch it was given. Identity checks avoid a loop.
         if given is not None and given.sequences is answered.sequences and given.pieces is answered.pieces:
             del self._whole[given.id(0)]
             return given.span, given.sequences
@@ -146,7 +149,7 @@ class AckReader:
         return waiting[0][0].span, [batch.sequences[index] for batch, index in waiting]
 
     def _look_into(self, first: MessageId) -> None:
-        """From now on each message of the batch that begins with this one is waited for by itself."""
+        """Expect the answers of the batch that begins with this message one by one."""
         batch = self._whole.pop(first, None)
         if batch is not None:
             self._single.update((message, (batch, index)) for index, message in enumerate(batch.ids))

@@ -1,4 +1,4 @@
-"""Tables: a processor that takes Arrow tables, as one that takes batches. Needs pyarrow."""
+"""Arrow tables: adapts a processor that takes tables to one that takes batches. Needs pyarrow."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ from conduit_py.stream.plugin_calls import is_async
 
 
 def with_tables(node: str, processor: Processor[Any]) -> Callable[[Batch], Any]:
-    """The processor's `process_table` as a call that takes a batch and gives a result for each record."""
+    """Wrap the processor's `process_table` into a call that takes a batch and returns one result per record."""
     call = processor.process_table
     alone = isinstance(processor, FunctionProcessor) and not processor.batch
 
@@ -37,10 +37,10 @@ def with_tables(node: str, processor: Processor[Any]) -> Callable[[Batch], Any]:
 
 
 class _TableCalls:
-    """Asks a processor about a batch: with one table if that goes well, else with smaller ones.
+    """Calls a processor with one table for a batch, or with smaller tables where that fails.
 
-    Where it raises, or the records have no schema in common, the halves are asked about on their own, so that what is
-    wrong with one record is told of that one alone. `results` has a result for every record once `next` gives None.
+    If the processor raises, or the records have no common schema, each half is tried on its own. An error is
+    therefore reported only for the record that causes it. `results` is complete once `next` returns None.
     """
 
     def __init__(self, node: str, batch: Batch, schema: pa.Schema | None, alone: bool) -> None:
@@ -53,7 +53,7 @@ class _TableCalls:
         self._asked: ArrowBatch | None = None
 
     def next(self) -> tuple[Any, ...] | None:
-        """What to call the processor with; None when all is said. The answer must be taken before the next."""
+        """Return the arguments of the next call, or None when all are done. Call `take` before the next `next`."""
         while self._pending:
             indices = self._pending.pop()
             self._asked = self._make_table(indices)
@@ -63,6 +63,7 @@ class _TableCalls:
         return None
 
     def take(self, answer: "outcome.Outcome[Any]") -> None:
+        """Accept what the last call returned or raised."""
         asked = self._asked
         assert asked is not None
         try:
@@ -75,7 +76,7 @@ class _TableCalls:
         try:
             results = asked.results(self._node, returned)
         except ARROW_ERRORS as error:
-            self._fail(asked.indices, RecordRefused(f"what came of it cannot be held by a record: {error}"))
+            self._fail(asked.indices, RecordRefused(f"a record cannot hold the returned values: {error}"))
             return
         for index, result in zip(asked.indices, results, strict=True):
             self.results[index] = result
@@ -84,7 +85,7 @@ class _TableCalls:
         try:
             made, refused = make_arrow_batch(self._batch, indices, self._schema)
         except NoCommonSchema as error:
-            hint = "name the columns that the processor needs, and their types: @processor(arrow=pa.schema(…))"
+            hint = "declare the columns that the processor needs, and their types: @processor(arrow=pa.schema(…))"
             self._fail(indices, RecordRefused(str(error), suggestion=hint))
             return None
         for index, reason in refused.items():
@@ -92,7 +93,7 @@ class _TableCalls:
         return made
 
     def _fail(self, indices: Sequence[int], error: Exception) -> None:
-        """Ask about the halves, the earlier one first; with one record left it is that record's fault."""
+        """Try each half, the earlier one first. With a single record, the error is the result of that record."""
         if len(indices) == 1:
             self.results[indices[0]] = error
             return
@@ -101,10 +102,10 @@ class _TableCalls:
 
 
 class ArrowBatch:
-    """Some records of a batch, which are there at `indices`, and their fields as a table with a row for each.
+    """The records of a batch at `indices`, and their fields as a table with one row per record.
 
-    Records are changed only once all of an answer is understood, and only where it differs from the table: values
-    that a processor leaves alone are not replaced by what Arrow makes of them.
+    Records change only after the whole answer is validated, and only where it differs from the table. A value
+    that the processor did not change is therefore never replaced by its Arrow conversion.
     """
 
     def __init__(self, indices: Sequence[int], records: Sequence[Record], rows: pa.RecordBatch) -> None:
@@ -113,7 +114,7 @@ class ArrowBatch:
         self._records = records
 
     def results(self, node: str, answer: object) -> list[Result]:
-        """The results for the records, in order. Raises one of ARROW_ERRORS for values that no record can hold."""
+        """Return the results in order. Raises one of ARROW_ERRORS for values that no record can hold."""
         said = _read(node, answer)
         results: list[Result] = list(self._records)
         if said.keep is not None:
@@ -137,7 +138,7 @@ class ArrowBatch:
 
     def _check_length(self, node: str, length: int) -> None:
         if length != len(self._records):
-            hint = "row i must be the record of row i; to filter some, return Rows(table, keep=mask)"
+            hint = "row i of both tables must be the same record; to filter, return Rows(table, keep=mask)"
             raise ContractBroken(node, f"returned {length} rows for a table of {len(self._records)} rows: {hint}")
 
     def _change(self, node: str, table: pa.Table | pa.RecordBatch, stays: list[bool]) -> None:
@@ -155,7 +156,7 @@ class ArrowBatch:
         for name, values in changed.items():
             known = name in self.table.column_names
             for after, value in zip(fields, compress(values, stays), strict=True):
-                # A null in place of a field that the record never had is no value.
+                # The table has a null where a record lacks the field. Writing it back would add the field.
                 if value is not None or not known or name in after:
                     after[name] = value
 
@@ -167,15 +168,15 @@ class ArrowBatch:
 
 
 class NoCommonSchema(Exception):
-    """Records that have no schema in common; of a single one it says why it has none."""
+    """The records have no common schema; for a single record, the message is the reason it has none."""
 
 
 def make_arrow_batch(
     batch: Batch, indices: Sequence[int], schema: pa.Schema | None
 ) -> tuple[ArrowBatch | None, dict[int, Result]]:
-    """The records at these indices that fit, if any, and why the others do not. Without a schema they have their own.
+    """Return the records at these indices that fit the schema, if any, and the errors of the others.
 
-    Raises NoCommonSchema if there is none that all records fit that have fields.
+    Without a schema, one is inferred. Raises NoCommonSchema if no schema fits all records that have fields.
     """
     rows: list[Any] = [batch.records[index].payload.after for index in indices]
     refused: dict[int, Result] = {}
@@ -218,10 +219,10 @@ def _has_zone(value: object) -> bool:
 
 def _without_fields(data: Data) -> RecordRefused:
     if data is None:
-        hint = "let such records pass by with when=lambda record: record.payload.after is not None"
-        return RecordRefused("payload.after is absent, so it has no fields to be columns", suggestion=hint)
+        hint = "skip such records with when=lambda record: record.payload.after is not None"
+        return RecordRefused("payload.after is absent, so there are no fields for columns", suggestion=hint)
     hint = 'decode it first, for example with the processor "json.decode"'
-    return RecordRefused("payload.after is raw bytes, so it has no fields to be columns", suggestion=hint)
+    return RecordRefused("payload.after is raw bytes, so there are no fields for columns", suggestion=hint)
 
 
 def _read(node: str, answer: object) -> Rows:
@@ -234,7 +235,7 @@ def _read(node: str, answer: object) -> Rows:
     if isinstance(answer, pa.Array | pa.ChunkedArray) and pa.types.is_boolean(answer.type):
         return Rows(keep=answer)
     kind = f"an array of {answer.type}" if isinstance(answer, pa.Array | pa.ChunkedArray) else type(answer).__name__
-    ways = "a pyarrow.Table or RecordBatch, a boolean array that tells which rows to keep, or Rows"
+    ways = "a pyarrow.Table or RecordBatch, a boolean array of the rows to keep, or Rows"
     raise ContractBroken(node, f"returned {kind}: return {ways}")
 
 
@@ -243,7 +244,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _bits(column: Any) -> Any:
-    """The column so that equal means the same: a NaN is no other NaN, and 0.0 is -0.0, unless they are compared so."""
+    """Return the column in a form that compares bit by bit."""
+    # Compared as floats, an unchanged NaN would look changed, and a change from 0.0 to -0.0 would be lost.
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_float64(whole.type):
         return whole.view(pa.int64())
@@ -256,7 +258,7 @@ def _values(column: Any) -> Sequence[Any]:
 
 
 def _python_type(kind: pa.DataType) -> pa.DataType:
-    """The type whose values are Python's own: those of others would be pandas' or numpy's, or lose digits."""
+    """Return the nearest type that converts to Python's own values; the others give pandas' or numpy's."""
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return pa.timestamp("us", kind.tz)
     if pa.types.is_duration(kind) and kind.unit == "ns":

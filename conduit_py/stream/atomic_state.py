@@ -1,4 +1,4 @@
-"""Units: what a processor does to its state while it has one record, or one batch, is done whole or not at all."""
+"""Atomic state: a processor's changes to its state during one call are all kept or all undone."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,10 +12,10 @@ from conduit_py.sdk.state import Defer, State
 def with_atomic_state(
     call: Callable[..., Any], state: State, *, is_async: bool, given: bool, defers: bool = False
 ) -> Callable[[Record | Batch], Any]:
-    """The call with its state: one that raises, or gives an error as its result, has not touched it.
+    """Wrap a call so that it changes its state only if it succeeds; an error as its result undoes the changes.
 
-    `given` tells whether the call takes the state as its second argument. One that `defers` may have changed a
-    record before it did: the Defer that comes out of it has the record as it came.
+    With `given`, the call takes the state as its second argument. With `defers`, the call may change a record
+    and then defer it; the resulting Defer carries the record as it was before the call.
     """
     more = (state,) if given else ()
 
@@ -37,6 +37,7 @@ def with_atomic_state(
             return _keep(state, subject, await call(subject, *more), came)
         except Defer:
             return _defer(state, subject, came)
+        # Cancellation too: the next run must not see half of the changes that one record makes.
         except BaseException:
             state.undo()
             raise
@@ -61,15 +62,16 @@ def _keep(state: State, subject: Record | Batch, result: Any, came: list[Record]
 
 
 def _keep_in_part(state: State, results: list[Any], came: list[Record]) -> list[Any]:
-    """The results for a batch whose end may be deferred: what was done to the state is about the records before."""
+    """Return the results of a batch whose end may be deferred; the state changes belong to the records before it."""
     first = next((index for index, result in enumerate(results) if isinstance(result, Defer)), len(results))
     if first == len(results) or len(results) != len(came):
         state.keep()
         return results
     if not all(isinstance(result, Defer) for result in results[first:]):
+        # I17: a record behind a deferred one must not be in this commit.
         raise CannotDefer(
-            "a record was deferred, but not all behind it: the next transaction would have them in another order",
-            suggestion="give Defer() for the first record that is deferred and for all behind it",
+            "a record was deferred, but not all records behind it: the next transaction would reorder them",
+            suggestion="return Defer() for the first deferred record and for all records behind it",
         )
     if first == 0:
         state.defer()

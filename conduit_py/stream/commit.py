@@ -1,7 +1,7 @@
-"""CommitStrategy: when the progress of a run becomes durable, one strategy for each delivery guarantee.
+"""CommitStrategy: decides when the progress of a run becomes durable; one strategy for each delivery guarantee.
 
-Nodes call the strategy at four moments: before records set out (`admit`), before a batch is written (`before_write`),
-when the oldest records of a source are settled (`settle`) and when a source has nothing more to bring (`finish`).
+Nodes call the strategy at four moments: before records are sent (`admit`), before a batch is written
+(`before_write`), when the oldest records of a source are settled (`settle`), and when a source ends (`finish`).
 `CommitEach` is at-least-once and `CommitFirst` is at-most-once; `CommitTogether`, exactly-once, is in `exactly_once/`.
 """
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from conduit_py.stream.settler import Settler
 
 CHANNEL_SIZE = 2
-"""Batches waiting on an edge: enough for both ends to work at once, too few to hide a slow one."""
+"""Batches waiting in a channel: enough for both ends to work at once, too few to hide a slow receiver."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Something that runs as part of a run. A background task ends when all others have ended."""
+    """A task of a run. A background task is cancelled when all other tasks have ended."""
 
     node: str
     run: Callable[[], Awaitable[None]]
@@ -61,20 +61,20 @@ class Deferral(Protocol):
     """Holds the records that a processor defers to the next transaction."""
 
     async def receive(self, inbox: "trio.MemoryReceiveChannel[Batch]") -> Batch:
-        """The next batch: one that was held, or one that comes. Raises EndOfChannel."""
+        """Return the next batch: a held one first, then one from the inbox. Raises EndOfChannel."""
         ...
 
     async def next_transaction(self, rest: Batch, inbox: "trio.MemoryReceiveChannel[Batch]") -> Batch:
-        """End the transaction before these records; return them when the next one has begun."""
+        """End the transaction before these records. Returns them when the next transaction has begun."""
         ...
 
 
 class CommitStrategy(ABC):
     """One delivery guarantee, for one run.
 
-    The run calls `enlist` when its nodes are made, `claim` before anything is opened, and `recover` when
-    destinations are open and neither processors nor sources are. Then it runs the tasks that `enlist` returned
-    beside those of its nodes.
+    The run calls `enlist` when its nodes are made, and `claim` before it opens anything. It calls `recover` when
+    destinations are open, but neither processors nor sources. Then it runs the tasks that `enlist` returned
+    together with those of its nodes.
     """
 
     channel_size = CHANNEL_SIZE
@@ -83,19 +83,19 @@ class CommitStrategy(ABC):
 
     @abstractmethod
     def enlist(self, parts: RunParts) -> list[Task]:
-        """Take the parts of the run; return the tasks that make its progress durable."""
+        """Store the parts of the run; return the tasks that make its progress durable."""
 
     async def claim(self) -> None:
         """Make this run the only one that may commit."""
         return
 
     async def recover(self) -> None:
-        """Carry out what the last run committed and did not carry out."""
+        """Carry out every intent that an earlier run committed and may not have carried out."""
         return
 
     @abstractmethod
     async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
-        """Wait until these records may set out."""
+        """Wait until these records may be sent to the first node."""
 
     async def before_write(self) -> None:
         """Wait until destinations may be written to."""
@@ -103,26 +103,26 @@ class CommitStrategy(ABC):
 
     @abstractmethod
     async def settle(self, source: str, ranges: "Sequence[SettledRange]") -> None:
-        """The oldest records of a source are settled: make that durable and ack them."""
+        """Make the position of these settled records durable, then ack them."""
 
     @abstractmethod
     def finish(self, source: str) -> None:
-        """A source has nothing more to bring."""
+        """Note that this source will send no more records."""
 
     def stages(self, connector: DestinationConnector[Any]) -> bool:
-        """True if what this destination is given becomes durable by the commit, not by `flush`."""
+        """Return True if writes to this destination become durable by the commit, not by `flush`."""
         return False
 
     def new_state(self, targets: frozenset[str] | None) -> State | None:
-        """The state of one processor, if this guarantee can keep it. `targets` are those it may publish to."""
+        """Return the state of one processor, if this guarantee supports state. It may publish to `targets`."""
         return None
 
     def new_deferral(self, node: str, voters: int) -> Deferral | None:
-        """Where a processor defers records to, if this guarantee has transactions."""
+        """Return the deferral of one processor, if this guarantee has transactions."""
         return None
 
     def explain(self, error: RunError) -> None:
-        """Add to an error that ends the run which record it is about, if that is known."""
+        """Add the record that caused it to an error that ends the run, if that is known."""
         return
 
 
@@ -141,43 +141,44 @@ class CommitEach(CommitStrategy):
         return tasks if parts.replay is None else [*tasks, Task(parts.replay.node, parts.replay.settle)]
 
     async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
-        """Records may set out as soon as they are read."""
+        """Admit records as soon as they are read."""
 
     async def settle(self, source: str, ranges: "Sequence[SettledRange]") -> None:
         settler = self._settlers[source]
+        # The pace measures the commit: the slower the store, the more messages each commit covers.
         with settler.pace.step():
             await settler.commit([each.positions for each in ranges])
 
     def finish(self, source: str) -> None:
-        # Dead letters that are sent again end by themselves: there is no settler for them.
+        # Replayed dead letters have no settler: `Replay.settle` ends by itself.
         if source in self._settlers:
             self._settlers[source].finish()
 
 
 class CommitFirst(CommitEach):
-    """At-most-once: a position is saved and acked before its record sets out, so a crash loses what is in flight."""
+    """At-most-once: saves and acks a position before its record is sent. A crash loses the records in flight."""
 
     async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
         await self._settlers[source].commit([positions])
 
     async def settle(self, source: str, ranges: "Sequence[SettledRange]") -> None:
-        """Their positions are saved already."""
+        """Do nothing: `admit` has saved the positions."""
 
 
 class CommitSeries(Protocol):
     """Makes the commit strategy of every run of one pipeline."""
 
     def next(self, graph: Graph, store: Store) -> CommitStrategy:
-        """The strategy of the next run."""
+        """Return the strategy of the next run."""
         ...
 
     def retries_at_once(self, error: RunError | None) -> bool:
-        """After a run: True if the next one is to start at once, because it will find out more about this error."""
+        """Return True if the next run must start without back-off, in order to isolate the cause of this error."""
         ...
 
 
 class IndependentRuns:
-    """The series of a guarantee to which a run that failed says nothing about the next one."""
+    """The series of a guarantee whose runs do not depend on each other."""
 
     def __init__(self, make: Callable[[], CommitStrategy]) -> None:
         self._make = make

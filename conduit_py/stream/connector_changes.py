@@ -1,4 +1,4 @@
-"""Connector changes: a connector is called when it was created, changed or removed since the last run."""
+"""Connector changes: calls connectors that were created, changed or removed since the last run."""
 
 import hashlib
 import hmac
@@ -22,10 +22,10 @@ log = logging.getLogger("conduit_py")
 
 
 async def notify_of_change(store: Store, pipeline: str, node: str, kind: registry.Kind, calls: PluginCaller) -> None:
-    """Call `on_created` or `on_updated` if that is what happened, then remember the options.
+    """Call `on_created` or `on_updated` if the connector is new or changed, then save its options.
 
-    Another plugin under the same id is another connector: the old one is deleted with its position,
-    which would mean something else, or nothing, to the new one.
+    Another plugin under the same id is another connector. The old connector is deleted together with
+    its position, because a position has no meaning for another plugin.
     """
     connector = calls.plugin
     assert isinstance(connector, Connector)
@@ -40,6 +40,7 @@ async def notify_of_change(store: Store, pipeline: str, node: str, kind: registr
     if known is None:
         with plugin_errors(node, "on_created"):
             await calls("on_created")
+    # An entry of the old form is written again even if unchanged: it may hold secrets in plain text.
     elif unchanged and not is_old_form(known.digest):
         return
     elif not unchanged:
@@ -68,12 +69,12 @@ async def _delete(store: Store, pipeline: str, node: str, entry: ConnectorEntry)
 
 
 def _revive(node: str, entry: ConnectorEntry) -> Connector[Any] | None:
-    """The connector that used to be there; only registered plugins can be made from their stored name."""
+    """Make the removed connector from its stored options; possible only for registered plugins."""
     kind: registry.Kind = "source" if entry.kind == "source" else "destination"
     try:
         connector = registry.find(kind, entry.plugin)(**entry.options)
     except (registry.UnknownPlugin, EnvironmentUnfit):
-        log.info("%s is gone from the pipeline and its plugin is not installed: on_deleted was not called", node)
+        log.info("%s was removed from the pipeline, but on_deleted was not called: its plugin is not installed", node)
         return None
     return connector if isinstance(connector, Connector) and not connector.problems else None
 
@@ -87,13 +88,13 @@ _FORM = "k1"
 
 
 def fingerprint(options: Options) -> str:
-    """A digest over everything in the options, with a key of its own: equal secrets give different ones."""
+    """Return a digest of all options under a random key, so that equal secrets have different digests."""
     salt = secrets.token_bytes(16)
     return f"{_FORM}:{salt.hex()}:{_digest(options, salt)}"
 
 
 def matches(known: str, options: Options) -> bool:
-    """Whether a fingerprint, of this form or an older one, is of these options."""
+    """Return True if a fingerprint, of this form or an older one, belongs to these options."""
     form, _, rest = known.partition(":")
     if form != _FORM:
         return hmac.compare_digest(known, _old_digest(options))
@@ -102,12 +103,12 @@ def matches(known: str, options: Options) -> bool:
 
 
 def is_old_form(known: str) -> bool:
-    """Whether the fingerprint, and what was stored with it, has an older form, which may hold secrets in plain text."""
+    """Return True for a fingerprint of an older form; the options stored with it may hold secrets in plain text."""
     return not known.startswith(f"{_FORM}:")
 
 
 def mask_secrets(options: Options) -> dict[str, Any]:
-    """The options as JSON can carry them; secrets come out masked, those from references too, live objects as text."""
+    """Return the options as JSON values: secrets masked, also those from references, and live objects as text."""
     return {name: _mask(getattr(options, name)) for name in type(options).model_fields}
 
 
@@ -127,7 +128,7 @@ def _digest(options: Options, salt: bytes) -> str:
 
 
 def _reveal(value: Any) -> str:
-    """Everything in a value as text, secrets in the clear. It must not leave this module."""
+    """Return everything in a value as text, secrets in plain text. The text must not leave this module."""
     if isinstance(value, SecretStr | SecretBytes):
         return repr(value.get_secret_value())
     if isinstance(value, BaseModel):
@@ -147,13 +148,13 @@ def _join(kind: str, parts: Iterable[str]) -> str:
 
 
 def _value_text(value: Any) -> str:
-    # An object that only lives in this process has no value that could be compared with a later one.
+    # The repr has an address, which differs in every process and would make the options look changed.
     text = repr(value)
     return type(value).__qualname__ if " at 0x" in text else text
 
 
 def _old_digest(options: Options) -> str:
-    """The fingerprint of the first form: without a key, and blind to secrets within other values."""
+    """Return the fingerprint of the first form: without a key, and without secrets inside other values."""
     revealed = {name: _old_reveal(getattr(options, name)) for name in type(options).model_fields}
     return hashlib.blake2b(repr(sorted(revealed.items())).encode(), digest_size=16).hexdigest()
 

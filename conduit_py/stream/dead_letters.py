@@ -1,4 +1,4 @@
-"""DeadLetterHandler: what a run does with refused messages, one handler for each policy."""
+"""DeadLetterHandler: what a run does with refused messages; one handler for each policy."""
 
 import logging
 import time
@@ -39,20 +39,20 @@ RETAIN_SECONDS = 60.0
 
 
 class DeadLetterHandler(ABC):
-    """Stores letters in the order given, durably when `store` returns.
+    """Stores letters in the given order; they are durable when `store` returns.
 
-    A failure raises LettersNotStored with the number of letters that are safe: the message of the next one
-    and everything after it must not be acked.
+    On failure, `store` raises LettersNotStored with the number of stored letters. The message of the first
+    letter that is not stored, and every message after it, must not be acked.
     """
 
     staged_calls: PluginCaller | None = None
-    """Exactly-once: the calls of a handler that takes part in the transaction itself."""
+    """Exactly-once: the caller of a handler that is staged and takes part in the transaction."""
     in_transaction = False
-    """True if what is stored becomes durable when the handler is staged."""
+    """True if stored letters become durable when the handler is staged, not when `store` returns."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        # Settlers of several sources share the handler, which must see one call at a time.
+        # The settlers of all sources share the handler, and a plugin allows only one call at a time.
         self._lock = trio.Lock()
 
     async def open(self) -> None:
@@ -62,7 +62,7 @@ class DeadLetterHandler(ABC):
         return
 
     async def join(self) -> None:
-        """Once closed: wait until no write is running any more."""
+        """Wait until no write is running. Call this after `close`."""
         return
 
     def check(self, letters: Sequence[DeadLetter]) -> None:
@@ -75,6 +75,7 @@ class DeadLetterHandler(ABC):
                 try:
                     await self._store(letters)
                 except LettersNotStored as failure:
+                    # Those before it are durable and their messages are acked, so they count.
                     self._meter.records += failure.stored
                     raise
         self._meter.records += len(letters)
@@ -84,7 +85,7 @@ class DeadLetterHandler(ABC):
 
 
 class LettersNotStored(Exception):
-    """The handler took only the first `stored` letters; `error` is what the run ends with."""
+    """The handler stored only the first `stored` letters; the run ends with `error`."""
 
     def __init__(self, error: NackNotAllowed | DeadLetterFailed, letter: DeadLetter, stored: int) -> None:
         super().__init__(str(error))
@@ -96,7 +97,7 @@ class LettersNotStored(Exception):
 def new_handler(
     policy: DeadLetterPolicy, node: str, pipeline: str, meter: Meter, box: DeadLetterStore
 ) -> DeadLetterHandler:
-    """The handler of a policy, for one run."""
+    """Make the handler of a policy, for one run."""
     match policy:
         case StopPolicy():
             return _Stop(meter)
@@ -126,13 +127,13 @@ class _Stop(DeadLetterHandler):
         where = f"the record of {letter.message.source} at {printable(letter.position)}"
         error = NackNotAllowed(
             f"{letter.node} refused a record: {letter.error}",
-            suggestion=f"correct {where}, or go on without such records: dead_letters=DeadLetters(…) keeps them",
+            suggestion=f"correct {where}, or set dead_letters=DeadLetters(…) to continue without such records",
         )
         return LettersNotStored(error, letter, 0)
 
 
 class _Drop(DeadLetterHandler):
-    """Logs each letter."""
+    """Logs each letter and drops it."""
 
     async def _store(self, letters: Sequence[DeadLetter]) -> None:
         for letter in letters:
@@ -140,7 +141,7 @@ class _Drop(DeadLetterHandler):
 
 
 class _Keep(DeadLetterHandler):
-    """Keeps letters in the state store, and removes those that are older than the retention allows."""
+    """Stores letters in the state store and removes those past the retention."""
 
     def __init__(self, policy: KeepPolicy, pipeline: str, meter: Meter, box: DeadLetterStore) -> None:
         super().__init__(meter)
@@ -163,7 +164,7 @@ class _Keep(DeadLetterHandler):
             await self._forget_old()
 
     async def _keep_before(self, letters: Sequence[DeadLetter], error: RecordRefused) -> None:
-        """Keep the letters before the first whose record cannot be kept, and refuse that one."""
+        """Store the letters before the first one whose record cannot be encoded, then raise for that one."""
         for stored, letter in enumerate(letters):
             try:
                 for record in letter.records.values():
@@ -179,7 +180,7 @@ class _Keep(DeadLetterHandler):
         if self._retention != Retention():
             removed = await self._box.retain(self._pipeline, self._retention.since(now), self._retention.count_max)
             if removed:
-                log.warning("%s: forgot %d dead letters, as its retention says", self._pipeline, removed)
+                log.warning("%s: removed %d dead letters past the retention", self._pipeline, removed)
 
 
 class _ToDestination(DeadLetterHandler):
@@ -217,14 +218,14 @@ class _ToDestination(DeadLetterHandler):
                 await self._calls("flush")
             if self._answers_later:
                 refused |= await answers_about(self._node, self._calls, batch, refused)
-        except Exception as error:  # a border: whatever it is, these letters are not safe
+        except Exception as error:  # plugin boundary: after any error these letters may be lost
             raise _failure(letters, 0, describe(error)) from error
         if refused:
             first = min(refused)
             raise _failure(letters, first, refused[first])
 
     def _batch(self, letters: Sequence[DeadLetter]) -> Batch:
-        # A name of its own: its positions are those of the source, and must not be taken for the source's.
+        # A separate owner keeps the delivery keys of letters different from those of the source's records.
         owner, positions = f"{self._pipeline}:dead-letters", [letter.position for letter in letters]
         span = Span(owner, letters[0].message.source, self._count, positions)
         sequences = range(self._count, self._count + len(letters))
@@ -234,7 +235,7 @@ class _ToDestination(DeadLetterHandler):
 
 
 class _CallFunction(DeadLetterHandler):
-    """Calls a function of the user with each letter."""
+    """Calls the user's function with each letter."""
 
     def __init__(self, policy: FunctionPolicy, meter: Meter) -> None:
         super().__init__(meter)
@@ -247,7 +248,7 @@ class _CallFunction(DeadLetterHandler):
                     await self._function(letter)
                 else:
                     await trio.to_thread.run_sync(self._function, letter, abandon_on_cancel=True)
-            except Exception as error:  # a border: the handler is the user's
+            except Exception as error:  # plugin boundary: the function is the user's
                 raise _failure(letters, stored, describe(error)) from error
 
 
@@ -255,11 +256,11 @@ def _failure(letters: Sequence[DeadLetter], stored: int, why: str) -> LettersNot
     letter = letters[stored]
     error = DeadLetterFailed(
         f"a dead letter could not be stored: {why}; {letter.node} had refused the record: {letter.error}",
-        suggestion="mend the handler of dead letters and run again: the record was not acked",
+        suggestion="repair the dead-letter handler and run again: the record was not acked",
     )
     return LettersNotStored(error, letter, stored)
 
 
 def printable(position: bytes) -> str:
-    """A position as a person may read it; most are text, and the others at least tell records apart."""
+    """Return a position in readable form: as text where it is printable, otherwise in hexadecimal."""
     return repr(position.decode()) if position.isascii() and position.decode().isprintable() else position.hex()

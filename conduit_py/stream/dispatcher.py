@@ -1,4 +1,4 @@
-"""Dispatcher: gives the records of a source their identities and sends them on their way."""
+"""Dispatcher: gives the records of a source their identities and sends them downstream."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,9 +15,9 @@ from conduit_py.stream.reader import ReadBuffer
 
 
 class Dispatcher:
-    """Takes what the reader has read as one batch, registers it in the ledger and sends it downstream.
+    """Takes everything in the read buffer as one batch, registers it in the ledger and sends it downstream.
 
-    The processors that only this source feeds run here, without a channel in between.
+    The processors that receive records only from this source run in this task, without a channel.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Dispatcher:
         self._fan_out = fan_out
         self._last_position = b""
         self.on_end: Callable[[], None] | None = None
-        """Called when everything that the source gave has been sent on."""
+        """Called after the last record of the source was sent downstream."""
 
     async def run(self) -> None:
         context = self._context
@@ -39,7 +39,7 @@ class Dispatcher:
                 records, refused, read_at = taken
                 positions = [record.position for record in records]
                 self._check(positions)
-                # Before they are registered: what is in the ledger counts as part of the open transaction.
+                # Before registration: every message in the ledger counts as part of the open transaction.
                 await context.commit.admit(context.node, records, positions)
                 batch = self._register(records, positions, read_at)
                 if context.tap_point.taps:
@@ -50,7 +50,7 @@ class Dispatcher:
             self.on_end()
 
     def _check(self, positions: list[bytes]) -> None:
-        """Acking an empty position would wipe the stored one; a repeated one could not be told apart."""
+        """Check the positions: an empty one would erase the stored position, and a repeated one is ambiguous."""
         node = self._context.node
         if set(map(type, positions)) != {bytes}:
             kind = next(type(position).__name__ for position in positions if type(position) is not bytes)
@@ -68,7 +68,7 @@ class Dispatcher:
         return Batch.whole(span, records)
 
     def _nack(self, batch: Batch, refused: Mapping[int, str]) -> Batch:
-        """The batch without the records that the source itself could not parse, which are dead letters."""
+        """Nack the records that the source could not parse; return the rest of the batch."""
         for index in sorted(refused):
             self._context.nack(batch, index, batch[index], Failure(self._context.node, refused[index]))
         return batch.select([index for index in range(len(batch)) if index not in refused])

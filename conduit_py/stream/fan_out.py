@@ -1,4 +1,4 @@
-"""FanOut: where a node sends its batches, to one follower or to several."""
+"""FanOut: sends the batches of a node to one or more followers."""
 
 from types import TracebackType
 
@@ -9,9 +9,9 @@ from conduit_py.stream.meter import Meter, WaitReason
 
 
 class FanOut:
-    """Sends every batch to every follower, and returns when all have received it.
+    """Sends every batch to every follower; `send` returns when all have received it.
 
-    Followers that may change records get copies, so that branches never see each other's changes.
+    Followers that may change records get copies, so no branch sees the changes of another.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -30,12 +30,13 @@ class FanOut:
                 channel.send_nowait(own)
             except trio.WouldBlock:
                 waiting.append((channel, own))
-        # Invariants 1 and 7: the next batch is taken only when the slowest follower has this one.
+        # Invariant 1: no send is abandoned or left to a task, so each follower receives batches in order.
+        # Invariant 7: the next batch is taken only when the slowest follower has received this one.
         for channel, own in waiting:
             with self._meter.waiting(WaitReason.CHANNEL):
                 await channel.send(own)
         if not waiting:
-            # A sender that never waits would starve every other task.
+            # `send_nowait` is no checkpoint: a sender that never waits would starve every other task.
             await trio.lowlevel.checkpoint()
 
     def __enter__(self) -> "FanOut":

@@ -1,4 +1,4 @@
-"""HotSwap: other processors for a run, while it runs."""
+"""HotSwap: replaces the processors of a run while it runs."""
 
 import logging
 from collections.abc import AsyncIterator, Mapping
@@ -15,16 +15,16 @@ from conduit_py.stream.worker import WorkerPool, close_all
 log = logging.getLogger("conduit_py")
 
 LOOK_SECONDS = 0.05
-"""How often to look whether the last record of the old processors is settled."""
+"""The interval between checks that the last record of the old processors is settled."""
 CLOSE_SECONDS = 10.0
 
 
 class HotSwap:
-    """Exchanges processors of a run without stopping it.
+    """Replaces processors of a run without stopping it.
 
-    Every record goes through the old processors or through the new ones, never through some of each:
-    what had set out before the exchange keeps the old ones, wherever it is, also for its retries. The
-    old ones are closed when the last such record is settled, or with the run.
+    Every record passes only old processors or only new ones. A record registered before the swap keeps
+    the old ones at every node, also for its retries. The old processors are closed when the last such
+    record is settled, or when the run ends.
     """
 
     def __init__(self, nodes: Mapping[str, ProcessorNode], ledgers: Mapping[str, Ledger]) -> None:
@@ -35,12 +35,12 @@ class HotSwap:
         self._nursery: trio.Nursery | None = None
 
     def begin(self) -> None:
-        """The processors are about to be opened."""
+        """Note that the run starts to open its processors; until then `swap` only replaces definitions."""
         self._opening = True
 
     @asynccontextmanager
     async def allow(self) -> AsyncIterator[None]:
-        """The processors are open and work as long as the block lasts."""
+        """Allow swaps while the block runs. The processors must be open."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._decided.set()
@@ -51,13 +51,13 @@ class HotSwap:
                 nursery.cancel_scope.cancel()
 
     def end(self) -> None:
-        """The run is over, whether or not it ever worked."""
+        """Release every waiting `swap`: the run has ended, even if it never started its tasks."""
         self._decided.set()
 
     async def swap(self, processors: Mapping[str, Processor]) -> bool:
-        """Exchange the processors of these nodes, all or none; False if the run ended before that was in effect.
+        """Replace the processors of these nodes, all or none. Returns False if the run ended before the swap.
 
-        The new ones are opened first. When one cannot be opened, its error is raised and the old ones go on.
+        The new processors are opened first. If one cannot be opened, its error is raised and the old ones stay.
         """
         if not self._opening:
             for node, declared in processors.items():
@@ -70,7 +70,7 @@ class HotSwap:
         if self._nursery is None:
             await _close(list(pools.values()))
             return False
-        # No await from here on: between two batches of a source everything changes at once.
+        # No await from here on: a record registered in between would pass old and new processors.
         since = {source: ledger.next_sequence for source, ledger in self._ledgers.items()}
         for node, pool in pools.items():
             self._nodes[node].begin(pool, since)
@@ -89,18 +89,18 @@ class HotSwap:
         return pools
 
     async def _retire(self, pools: Mapping[str, WorkerPool], since: Mapping[str, int]) -> None:
-        # Looked at now and then: no batch should pay for a notification.
+        # Polling is cheaper here: a notification would cost time for every batch of every run.
         while any(ledger.has_before(since[source]) for source, ledger in self._ledgers.items()):  # noqa: ASYNC110
             await trio.sleep(LOOK_SECONDS)
         await _close([old for node, pool in pools.items() for old in self._nodes[node].retire(pool)])
 
 
 async def _close(pools: list[WorkerPool]) -> None:
-    """Close pools that have nothing left to do. An error is only logged: no record depends on it any more."""
+    """Close idle pools. An error is only logged, because no record depends on these pools."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS) as scope:
         try:
             await close_all(pools)
         except RunError as error:
-            log.warning("a processor that was exchanged failed to close: %s", error.message)
+            log.warning("a replaced processor failed to close: %s", error.message)
     if scope.cancelled_caught:
-        log.warning("a processor that was exchanged did not close within %g s and is left behind", CLOSE_SECONDS)
+        log.warning("a replaced processor did not close within %g s and was abandoned", CLOSE_SECONDS)

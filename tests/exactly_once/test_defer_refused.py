@@ -100,7 +100,7 @@ class TestWhereItIsRefused:
         outcome = await run_to_end(pipeline(FakeStagedDestination(storage=FakeStorage()), processors=[holes]))
 
         assert outcome.error is not None
-        assert "a record was deferred, but not all behind it" in outcome.error.message
+        assert "a record was deferred, but not all records behind it" in outcome.error.message
 
     async def test_a_condition_that_defers(self, autojump_clock: MockClock) -> None:
         def undecided(record: Record) -> bool:

@@ -162,12 +162,12 @@ class TestWhatCannotBeSeen:
 
         assert [(str(answer), answer.suggestion) for answer in answers[:2] if isinstance(answer, RecordRefused)] == [
             (
-                "payload.after is raw bytes, so it has no fields to be columns",
+                "payload.after is raw bytes, so there are no fields for columns",
                 'decode it first, for example with the processor "json.decode"',
             ),
             (
-                "payload.after is absent, so it has no fields to be columns",
-                "let such records pass by with when=lambda record: record.payload.after is not None",
+                "payload.after is absent, so there are no fields for columns",
+                "skip such records with when=lambda record: record.payload.after is not None",
             ),
         ]
         assert fields(answers[2:]) == [{"n": 2}]
@@ -251,7 +251,7 @@ class TestWhatIsChanged:
         answers = results(stamp, [{"n": 1000}, {"n": 1001}])
 
         assert fields(answers[:1]) == [{"n": 1000, "at": datetime(1970, 1, 1, microsecond=1)}]  # noqa: DTZ001
-        assert str(answers[1]).startswith("what came of it cannot be held by a record: Casting")
+        assert str(answers[1]).startswith("a record cannot hold the returned values: Casting")
 
     def test_key_position_operation_and_metadata_stay(self) -> None:
         record = Record.of({"n": 1}, key={"n": 1}, position=b"7")
@@ -295,8 +295,8 @@ class TestRows:
         assert fields(results(lambda table: Rows(refuse=pa.nulls(1)), [{"n": 1}])) == [{"n": 1}]
 
 
-WAYS = "return a pyarrow.Table or RecordBatch, a boolean array that tells which rows to keep, or Rows"
-HINT = "row i must be the record of row i; to filter some, return Rows(table, keep=mask)"
+WAYS = "return a pyarrow.Table or RecordBatch, a boolean array of the rows to keep, or Rows"
+HINT = "row i of both tables must be the same record; to filter, return Rows(table, keep=mask)"
 
 
 @pytest.mark.parametrize(

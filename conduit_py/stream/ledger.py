@@ -1,4 +1,4 @@
-"""Ledger: per source, who still has to say what about every message read and not yet settled."""
+"""Ledger: the votes outstanding on every message of a source that is read and not yet settled."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from conduit_py.dead_letter import DeadLetter
 
 
 class SettledRange(NamedTuple):
-    """Consecutive settled messages of one span: their positions, and letters for those that were nacked."""
+    """Consecutive settled messages of one span: their positions, and the letters of the nacked ones."""
 
     span: Span
     start: int
@@ -22,12 +22,12 @@ class SettledRange(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many records the messages stand for."""
+        """The number of records in the messages."""
         sizes = self.span.sizes
         return self.stop - self.start if sizes is None else sum(sizes[self.start : self.stop])
 
     def records_before(self, sequence: int) -> int:
-        """How many records the messages before this one stand for."""
+        """Return the number of records in the messages before this one."""
         sizes, index = self.span.sizes, sequence - self.span.first
         return index - self.start if sizes is None else sum(sizes[self.start : index])
 
@@ -36,13 +36,13 @@ class Ledger:
     """The votes outstanding on the messages of one source.
 
     Every destination that a message can reach has one vote on each of its pieces: it acks or nacks.
-    A node that ends a message before its destinations casts their votes. A message is settled when
-    no vote is outstanding: nacked if any vote was a nack, else acked (invariants 4 and 5). `settled_ranges`
-    gives only the run of settled messages that begins at the oldest one (invariants 2 and 3), and
-    messages count against the window until they are released (invariant 6).
+    A node that ends a message early casts the votes of the destinations behind it. A message is settled
+    when no vote is outstanding: nacked if any vote was a nack, otherwise acked (invariants 4 and 5).
+    `settled_ranges` returns only the run of settled messages from the oldest one (invariants 2 and 3).
+    Messages count against the window until they are released (invariant 6).
 
-    Messages that travel together are voted on together: a span is one countdown, and what each message
-    still waits for is worked out only when a span is settled in part.
+    A span has one counter of outstanding votes. Counts for single messages are computed only when a
+    span is settled in part.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Ledger:
         on_settled: Callable[[], None] = lambda: None,
         on_released: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_settled` is called when the oldest message may be settled, `on_released` when there is more credit.
+        """Make a ledger that calls `on_settled` when the oldest message may be settled.
 
-        `scope` names the work of a source that shares it with other pipelines.
+        It calls `on_released` when credit grows. `scope` names the work that several pipelines share.
         """
         self._pipeline = pipeline
         self._source = source
@@ -69,8 +69,8 @@ class Ledger:
         self._on_released = on_released
         self.on_quiet: Callable[[], None] = lambda: None
         self.may_hold = False
-        """Whether some messages may be held for the next transaction: then `on_quiet` is called for every vote."""
-        # Not a plain dict: looking for the oldest entry there passes over every one that was released before it.
+        """True if messages may be held for the next transaction; then every vote calls `on_quiet`."""
+        # Not a plain dict: finding its first key is linear in the number of keys deleted before it.
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._next_sequence = 0
         self._unsettled = 0
@@ -78,42 +78,42 @@ class Ledger:
 
     @property
     def credit(self) -> int:
-        """How many more messages may be read now."""
+        """The number of messages that may be read now."""
         return self._window - self.in_flight
 
     @property
     def oldest_read_at(self) -> float | None:
-        """When the oldest message that is not released was read."""
+        """The time at which the oldest unreleased message was read."""
         oldest = next(iter(self._entries.values()), None)
         return oldest.span.read_at if oldest is not None else None
 
     @property
     def next_sequence(self) -> int:
-        """The sequence of the message that will set out next."""
+        """The sequence of the next message to be registered."""
         return self._next_sequence
 
     def has_before(self, sequence: int) -> bool:
-        """Whether a message that set out before this one is not released yet."""
+        """Return True if a message with a lower sequence is not released yet."""
         return next(iter(self._entries), sequence) < sequence
 
     @property
     def quiet(self) -> bool:
-        """Whether everything that has set out is settled; when it becomes so, `on_quiet` is called."""
+        """True if every registered message is settled; `on_quiet` is called when this becomes true."""
         return self._unsettled == 0
 
     def quiet_but_for(self, held: Mapping[int, int]) -> bool:
-        """Whether nothing is outstanding but so many votes on these spans, each given by its first message."""
+        """Return True if only these votes are outstanding: `held` maps the first sequence of a span to its votes."""
         outstanding = (self._entries[first].outstanding == votes for first, votes in held.items())
         return self._unsettled == len(held) and all(outstanding)
 
     def admit(self, count: int) -> None:
-        """Count messages that have been read, before they set out."""
-        # Invariant 6: this is the only place where messages enter, and they leave when they are settled.
+        """Count messages against the window, as soon as they are read."""
+        # Invariant 6: a read beyond the window is an error of ours, not a record to queue.
         assert 0 < count <= self.credit, f"{count} messages admitted with a credit of {self.credit}"
         self.in_flight += count
 
     def register(self, positions: Sequence[bytes], read_at: float = 0.0) -> Span:
-        """Give admitted messages their identities: they set out now, in this order."""
+        """Give admitted messages their identities, in this order. Call this before they are sent."""
         span = Span(self._pipeline, self._source, self._next_sequence, positions, read_at)
         span.scope = self._scope
         self._next_sequence += len(positions)
@@ -131,7 +131,7 @@ class Ledger:
             self._vote(span, sequences, voters)
 
     def nack(self, span: Span, letter: DeadLetter, voters: int) -> None:
-        """Cast a nack of each of `voters`. The first letter about a message is kept, later failures join it."""
+        """Cast a nack of each of `voters`. Later failures of a message are added to its first letter."""
         sequence, which = letter.message.sequence, (letter.record_index, letter.message.piece)
         letters = self._entry(span).nacks.setdefault(sequence, {})
         # Invariant 5: several destinations may nack a message, and it becomes one dead letter.
@@ -142,24 +142,24 @@ class Ledger:
         self._vote(span, (sequence,), voters)
 
     def split(self, span: Span, sequence: int, extra: int, voters: int) -> None:
-        """Expect `voters` to vote on `extra` more pieces of a message. Must precede their votes."""
+        """Expect `voters` to vote on `extra` more pieces of a message. Call this before those votes."""
         assert extra > 0
         self._entry(span).expect((sequence,), -extra * voters.bit_count())
 
     def settled_ranges(self) -> list[SettledRange]:
-        """The longest run of settled messages from the oldest unreleased one on."""
+        """Return the longest run of settled messages that begins at the oldest unreleased one."""
         ranges = []
         for entry in self._entries.values():
             stop = entry.settle_stop(self._voters)
             if stop > entry.released:
                 ranges.append(entry.settled_range(stop))
-            # Invariants 2 and 3: nothing behind an unsettled message, or its ack would skip that one.
+            # Invariants 2 and 3: an open message holds back every later one, settled or not.
             if stop < len(entry.span):
                 break
         return ranges
 
     def release(self, count: int) -> None:
-        """Forget the oldest `count` messages, which must be settled: their credit may be used again."""
+        """Remove the oldest `count` messages, which must be settled, and return their credit."""
         self.in_flight -= count
         while count:
             entry = next(iter(self._entries.values()))
@@ -170,7 +170,7 @@ class Ledger:
             if entry.released == len(entry.span):
                 del self._entries[entry.span.first]
         self._on_released()
-        # The entry that is now the oldest may have been settled while it was not, and nobody was told.
+        # This entry may have been settled while an older one was open. No call was made then, so make it now.
         oldest = next(iter(self._entries.values()), None)
         if oldest is not None and oldest.may_settle(self._voters):
             self.on_settled()
@@ -180,8 +180,8 @@ class Ledger:
         entry.expect(sequences, voters.bit_count())
         entry.voted |= voters
         if span.fate_handlers:
-            self._tell(entry, sequences)
-        # A writer that refused a whole batch acks the rest of it, which is nothing: that is no second end.
+            self._call_fate_handlers(entry, sequences)
+        # A writer whose whole batch was refused acks an empty rest, which must not end the span a second time.
         if entry.outstanding == 0 and sequences:
             self._unsettled -= 1
             if self._unsettled == 0:
@@ -191,8 +191,8 @@ class Ledger:
         if entry.may_settle(self._voters) and entry is next(iter(self._entries.values())):
             self.on_settled()
 
-    def _tell(self, entry: "_Entry", sequences: Sequence[int]) -> None:
-        """Run the handlers of messages that this vote settled, last registered first, each of them."""
+    def _call_fate_handlers(self, entry: "_Entry", sequences: Sequence[int]) -> None:
+        """Call every handler of the messages that this vote settled, the last registered first."""
         counts = entry.outstanding_each()
         errors = []
         for sequence in dict.fromkeys(sequences):
@@ -202,7 +202,7 @@ class Ledger:
             for message, handler in reversed(entry.span.fate_handlers.pop(sequence, ())):
                 try:
                     handler(message, fate)
-                except Exception as error:  # a border: the handler is the user's
+                except Exception as error:  # plugin boundary: the handler is the user's
                     errors.append(error)
         if len(errors) == 1:
             raise errors[0]
@@ -211,7 +211,7 @@ class Ledger:
 
     def _entry(self, span: Span) -> "_Entry":
         entry = self._entries.get(span.first)
-        # Invariant 4: a message that has its fate is never voted on again.
+        # Invariant 4: a settled message has its fate for ever.
         assert entry is not None, f"a vote on messages of {self._source} that are already settled"
         return entry
 
@@ -219,8 +219,7 @@ class Ledger:
 class _Entry:
     """One span and the votes outstanding on it.
 
-    The votes are kept as they came until somebody must know about single messages; from then on as a
-    count for each.
+    Votes are kept in a log. `outstanding_each` turns the log into one count per message, on demand.
     """
 
     __slots__ = ("_counts", "_log", "_settled", "nacks", "outstanding", "released", "span", "voted")
@@ -231,23 +230,24 @@ class _Entry:
         self.voted = 0
         self.released = 0
         self.nacks: dict[int, dict[tuple[int, Piece], DeadLetter]] = {}
-        """By message, a letter for each record that it stands for and each piece of that."""
+        """By sequence, then by record index and piece, the letters of nacked messages."""
         self._log: list[tuple[Sequence[int], int]] = []
         self._counts: list[int] | None = None
         self._settled = 0
 
     def expect(self, sequences: Sequence[int], fewer: int) -> None:
-        """Expect so many votes fewer (or, if negative, more) on each of these messages."""
+        """Expect this many fewer votes on each of these messages; more if negative."""
         self.outstanding -= len(sequences) * fewer
+        # Invariant 4: a message with two answers from one destination would settle others too early.
         assert self.outstanding >= 0, f"{self.span.source}: more votes than messages"
         self._log.append((sequences, fewer))
 
     def may_settle(self, voters: int) -> bool:
-        """False while some destination has not voted on any message, so none can be settled."""
+        """Return False while some destination has not voted at all, because then no message can be settled."""
         return self.outstanding == 0 or self.voted == voters
 
     def settle_stop(self, voters: int) -> int:
-        """The index of the first message that is not settled."""
+        """Return the index of the first message that is not settled."""
         if self.outstanding == 0:
             return len(self.span)
         if self.voted != voters:
@@ -258,7 +258,7 @@ class _Entry:
         return self._settled
 
     def outstanding_each(self) -> list[int]:
-        """The votes outstanding on each message; every vote since the last call is counted now."""
+        """Return the votes outstanding on each message, and empty the log."""
         if self._counts is None:
             said = sum(len(sequences) * fewer for sequences, fewer in self._log)
             self._counts = [(self.outstanding + said) // len(self.span)] * len(self.span)

@@ -1,4 +1,4 @@
-"""Meter: what a node has done and what it waits for; the numbers behind progress, metrics and the page."""
+"""Meter: the counters and current waits of a node, the source of progress, metrics and the web page."""
 
 import logging
 from bisect import bisect_left
@@ -20,19 +20,19 @@ SIZE_BOUNDS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0)
 
 
 class Histogram(msgspec.Struct):
-    """Counts values by the smallest bound that is not below them; the last count is of those above every bound."""
+    """Counts each value at the first bound that is not below it; the last count is for values above every bound."""
 
     bounds: tuple[float, ...]
     counts: list[int]
     total: float = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Count `value` as often as it occurred: the records of a batch have one duration."""
+        """Count `value` as `count` observations, such as the records of a batch, which share one duration."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
     def plus(self, other: "Histogram | None") -> "Histogram":
-        """A new histogram with the values of both."""
+        """Return a new histogram with the values of both."""
         if other is None:
             return Histogram(self.bounds, self.counts.copy(), self.total)
         counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
@@ -44,7 +44,7 @@ class Histogram(msgspec.Struct):
 
 
 class Stopwatch:
-    """Observes how long a block takes. Not a generator, which would cost more than all other metering of a batch."""
+    """Observes the duration of a block. A generator here would cost more than all other metering of a batch."""
 
     __slots__ = ("_histogram", "_started_at")
 
@@ -60,7 +60,7 @@ class Stopwatch:
 
 
 def empty(bounds: tuple[float, ...]) -> Callable[[], Histogram]:
-    """What makes empty histograms with these bounds."""
+    """Return a factory of empty histograms with these bounds."""
     return lambda: Histogram(bounds, [0] * (len(bounds) + 1))
 
 
@@ -68,14 +68,14 @@ NodeKind: TypeAlias = Literal["source", "processor", "destination", "dead_letter
 
 
 class WaitReason(StrEnum):
-    """What a task of a node waits for. The words are labels of metrics and stand in the API."""
+    """What a task of a node waits for. The values are metric labels and part of the API."""
 
     SOURCE = "source"
     """The next records of the source."""
     WINDOW = "window"
     """Room in the window: records that were read are not settled yet."""
     CHANNEL = "channel"
-    """Room on the edge to the next node."""
+    """Room in the channel to the next node."""
     PROCESSOR = "processor"
     BACK_OFF = "back-off"
     """The next attempt."""
@@ -103,7 +103,7 @@ WAIT_REASONS: dict[NodeKind, tuple[WaitReason, ...]] = {
 
 
 class Wait(NamedTuple):
-    """One thing that a task waits for now, with what may help a person to understand it."""
+    """The current wait of one task, with an optional detail for people, such as the last error."""
 
     reason: WaitReason
     detail: str = ""
@@ -117,7 +117,7 @@ HISTOGRAMS = ("batch_sizes", "calls", "settling", "persists", "checkpoints")
 
 
 class Meter(msgspec.Struct):
-    """Plain counters, touched once per batch, and what the node's tasks wait for."""
+    """Counters that are updated once per batch, gauges, and the current waits of the node's tasks."""
 
     node: str
     kind: NodeKind
@@ -132,29 +132,29 @@ class Meter(msgspec.Struct):
     in_flight: int = 0
     window: int = 0
     queued: int = 0
-    """Batches that wait in the channel before the node."""
+    """Batches waiting in the channel before the node."""
     oldest_seconds: float = 0.0
-    """How long ago the oldest record was read that is not settled; 0 if all are."""
+    """Time since the oldest unsettled record was read; 0 if all are settled."""
     stalled_seconds: float = 0.0
-    """For how long there have been records to settle and none has been; 0 if all are settled."""
+    """Time since the last record was settled while others are open; 0 if all are settled."""
     lag: Lag | None = None
-    """What a source has still to read, as it last said itself."""
+    """What a source has still to read, as `lag` last returned it."""
     tally: QueueCounts | None = None
-    """What a source over a shared queue counts by itself."""
+    """The counts of a source that reads a shared queue."""
     settled_at: float = float("-inf")
     waits: list[Wait] = []
     batch_sizes: Histogram = msgspec.field(default_factory=empty(SIZE_BOUNDS))
     calls: Histogram = msgspec.field(default_factory=empty(DURATION_BOUNDS))
-    """How long one call took: of a processor for a batch, of `write`, of the dead-letter handler."""
+    """Duration of one call: of a processor for a batch, of `write`, of the dead-letter handler."""
     settling: Histogram = msgspec.field(default_factory=empty(DURATION_BOUNDS))
-    """How long each record took from when it was read until it was acked to the source."""
+    """Time from the read of each record to its ack to the source."""
     persists: Histogram = msgspec.field(default_factory=empty(DURATION_BOUNDS))
-    """How long it took to make something durable: to save a position (source), to flush (destination)."""
+    """Time to make progress durable: to save a position (source), to flush (destination)."""
     checkpoints: Histogram = msgspec.field(default_factory=empty(DURATION_BOUNDS))
-    """How long a source's commits took: to save its position and to tell it."""
+    """Duration of a source's commits: to save its position and to ack."""
 
     def plus(self, earlier: "Meter | None") -> "Meter":
-        """A new meter with the counts of both; gauges are those of this one."""
+        """Return a new meter with the counts of both and the gauges of this one."""
         total = copy(self)
         total.waits = list(self.waits)
         total.tally = self.tally and self.tally.plus(earlier.tally if earlier else None)
@@ -165,7 +165,7 @@ class Meter(msgspec.Struct):
         return total
 
     def rest(self) -> None:
-        """The run has ended: what it left unsettled is no longer on its way, and will be read again."""
+        """Reset the gauges after a run: its unsettled records are no longer in flight and will be read again."""
         self.in_flight = self.queued = 0
         self.oldest_seconds = self.stalled_seconds = 0.0
         self.lag = None
@@ -174,20 +174,20 @@ class Meter(msgspec.Struct):
 
     @property
     def waiting_on(self) -> str | None:
-        """What blocks the node now: of several tasks of one node, the last that began to wait."""
+        """What blocks the node now; with several waiting tasks, the wait that began last."""
         return str(self.waits[-1]) if self.waits else None
 
     def waiting(self, reason: WaitReason, detail: str = "") -> "_Waiting":
-        """Note what a task of the node waits for while the block runs."""
+        """Show this wait of a task while the block runs."""
         return _Waiting(self.waits, Wait(reason, detail))
 
     def timing(self, histogram: Histogram) -> Stopwatch:
-        """Observe how long the block takes, also when it fails."""
+        """Observe the duration of the block, also when it fails."""
         return Stopwatch(histogram)
 
 
 class _Waiting:
-    """Holds one wait in the list while a block runs. Not a generator: this runs several times for each batch."""
+    """Keeps one wait in the list while a block runs. A generator would be too slow: this runs for every batch."""
 
     __slots__ = ("_wait", "_waits")
 
@@ -196,7 +196,7 @@ class _Waiting:
         self._wait = wait
 
     def __enter__(self) -> None:
-        # Invariant 7: what blocks is visible, for progress and metrics read this list.
+        # Invariant 7: what blocks is visible. Progress and metrics read this list.
         self._waits.append(self._wait)
 
     def __exit__(self, *error: object) -> None:
@@ -204,7 +204,7 @@ class _Waiting:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """One look at a running pipeline: totals over its nodes, and the nodes themselves."""
+    """A snapshot of a running pipeline: totals over its nodes, and the nodes themselves."""
 
     pipeline: str
     status: str
@@ -217,11 +217,11 @@ class Progress(msgspec.Struct, frozen=True):
     blocked_on: str | None
     nodes: list[Meter]
     recoveries: int = 0
-    """How often it was started again after an error."""
+    """How many times it was restarted after an error."""
 
     @property
     def stalled_seconds(self) -> float:
-        """The age of its progress: for how long some source has had records to settle and settled none."""
+        """The longest time that a source has had open records and settled none."""
         return max((meter.stalled_seconds for meter in self.nodes), default=0.0)
 
 
@@ -231,36 +231,37 @@ LAG_SECONDS = 5.0
 
 
 class LagWatch:
-    """Keeps the lag of one source in its meter while it runs. Nothing waits for it, and no error of `lag` ends a run.
+    """Updates the lag of one source in its meter. No task waits for it, and no error of `lag` ends a run.
 
-    A sync `lag` has a thread of its own: one that does not return holds up nothing but the next question.
+    A sync `lag` runs in its own thread. If it never returns, only the lag goes stale.
     """
 
     def __init__(self, node: str, calls: PluginCaller, meter: Meter) -> None:
         self._node = node
         self._calls = calls
         self._meter = meter
-        self._complained = False
+        self._warned = False
 
     async def run(self) -> None:
         if self._calls.inherits("lag"):
             return
         while True:
-            self._meter.lag = await self._ask()
+            self._meter.lag = await self._read_lag()
             await trio.sleep(LAG_SECONDS)
 
-    async def _ask(self) -> Lag | None:
+    async def _read_lag(self) -> Lag | None:
         try:
             lag = await self._calls("lag")
-        except Exception as error:  # a border: what the source cannot say now, it may say later
-            self._complain(f"{type(error).__name__}: {error}", error)
+        except Exception as error:  # plugin boundary: the next call may succeed
+            self._log_error(f"{type(error).__name__}: {error}", error)
             return None
         if lag is None or isinstance(lag, Lag):
             return lag
-        self._complain(f"lag() must return a Lag or None, not {type(lag).__name__}")
+        self._log_error(f"lag() must return a Lag or None, not {type(lag).__name__}")
         return None
 
-    def _complain(self, why: str, error: Exception | None = None) -> None:
-        level = logging.DEBUG if self._complained else logging.WARNING
-        log.log(level, "%s does not say how far it is behind: %s", self._node, why, exc_info=self._complained and error)
-        self._complained = True
+    def _log_error(self, why: str, error: Exception | None = None) -> None:
+        # One warning per run: a source that cannot report its lag would otherwise fill the log.
+        level = logging.DEBUG if self._warned else logging.WARNING
+        log.log(level, "%s: lag is not available: %s", self._node, why, exc_info=self._warned and error)
+        self._warned = True

@@ -1,4 +1,4 @@
-"""NodeContext: what every node of a run works with."""
+"""NodeContext: the parts of a run that every node uses."""
 
 import random
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from conduit_py.stream.meter import Meter
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """The parts of a run that one node uses. `voters` are the destinations that the node can still reach.
+    """The parts of a run that one node uses. `voters` are the destinations that the node can reach.
 
-    `ledgers` has one for each source. They are made while nodes are made: read it when a batch comes.
+    `ledgers` has one ledger per source. It is filled while nodes are made, so use it only for a batch.
     """
 
     node: str
@@ -29,7 +29,7 @@ class NodeContext:
     commit: CommitStrategy
 
     def nack(self, batch: Batch, index: int, record: Record, failure: Failure) -> None:
-        """Refuse the message at `index`, whose record now looks like `record`, for every voter of this node."""
+        """Cast a nack of every voter of this node for the message at `index`; its dead letter has `record`."""
         self.meter.refused += 1
         letter = DeadLetter.about(batch, index, record, failure)
         self.ledgers[batch.span.source].nack(batch.span, letter, self.voters)

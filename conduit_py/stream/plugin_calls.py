@@ -1,4 +1,4 @@
-"""Calls into plugins: their methods may be sync or async, block, and raise anything."""
+"""Plugin calls: calls plugin methods, which may be sync or async, may block, and may raise anything."""
 
 import inspect
 import time
@@ -17,16 +17,16 @@ from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.source import SourceConnector
 
 SLOW_SECONDS = 0.05
-"""A sync call that takes longer than this in the event loop would hold up every other task."""
+"""A sync call in the event loop that takes longer than this delays every other task too much."""
 SLOW_CALLS_MAX = 3
 
 
 class PluginCaller:
-    """Awaits a plugin's async methods and runs its sync ones in one thread, which starts when first needed.
+    """Awaits a plugin's async methods and runs its sync methods in one thread, started on first use.
 
-    A method that the plugin inherited unchanged does nothing, so calling it costs nothing. A plugin
-    that does not say whether it blocks has its `read` and `write` called right here until they
-    prove slow: a change of threads costs more than reading a few hundred records from a file.
+    A method that the plugin inherits unchanged is not called. If a plugin does not declare `blocking`,
+    its `read` and `write` run in the event loop until they prove slow. A change of threads costs more
+    than reading a few hundred records from a file.
     """
 
     def __init__(self, node: str, plugin: Plugin[Any]) -> None:
@@ -55,7 +55,7 @@ class PluginCaller:
         return lambda *args: self.in_thread(method, *args, final=name in _FINAL)
 
     async def _here(self, method: Callable[..., Any], *args: Any) -> Any:
-        # The others get their turn, or a source would fill a whole batch before its first record sets out.
+        # Let other tasks run. Otherwise a source would fill a whole batch before its first record is sent.
         await trio.lowlevel.cancel_shielded_checkpoint()
         return method(*args)
 
@@ -67,7 +67,7 @@ class PluginCaller:
         try:
             return method(*args)
         finally:
-            # On a busy machine any call may be slow once; one that blocks is slow again and again.
+            # On a busy machine any call may be slow once. Only a call that blocks is slow several times in a row.
             self._slow_calls = self._slow_calls + 1 if time.perf_counter() - started > SLOW_SECONDS else 0
 
     async def in_thread(self, call: Callable[..., Any], *args: Any, final: bool = False) -> Any:
@@ -84,7 +84,7 @@ class PluginCaller:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way in the thread, be it that nobody waits for it any more."""
+        """True while a call is running in the thread, even if its caller was cancelled."""
         return self._thread is not None and self._thread.busy
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class PluginCaller:
             self._thread.close()
 
     async def join(self) -> None:
-        """Once closed: wait until no call is under way any more."""
+        """Wait until no call is running. Call this after `close`."""
         if self._thread is not None:
             await self._thread.join()
 
@@ -102,7 +102,7 @@ _FINAL = ("teardown", "close")
 
 
 async def _nothing(*args: Any) -> None:
-    """What an inherited method does."""
+    """Stand in for an inherited method."""
 
 
 def is_async(call: Callable[..., Any]) -> bool:
@@ -111,7 +111,7 @@ def is_async(call: Callable[..., Any]) -> bool:
 
 @contextmanager
 def plugin_errors(node: str, doing: str) -> Iterator[None]:
-    """Translate what a plugin raises: errors it classified keep their class, all others become NodeFailed."""
+    """Translate the errors of a plugin: a RunError keeps its class, every other error becomes NodeFailed."""
     try:
         yield
     except RunError as error:
@@ -122,12 +122,12 @@ def plugin_errors(node: str, doing: str) -> Iterator[None]:
 
 
 def shallow_copy(batch: Batch) -> Batch:
-    """The batch with a list of its own: a plugin that reorders it or takes records out must not do so to ours."""
+    """Copy the list of records, so that a plugin that reorders or removes records does not change our batch."""
     return Batch(batch.span, list(batch.records), batch.sequences, batch.pieces)
 
 
 def check_refusals(node: str, said: Any, count: int) -> dict[int, str]:
-    """What `write` returned about a batch of `count` records, as index → reason, lowest index first."""
+    """Check what `write` returned for `count` records; return the refused ones as index → reason, in order."""
     if not said:
         return {}
     if not isinstance(said, Mapping):
@@ -140,24 +140,24 @@ def check_refusals(node: str, said: Any, count: int) -> dict[int, str]:
 
 
 async def next_answers(node: str, calls: PluginCaller) -> Sequence[Answer | Batch]:
-    """Wait for the next answers of a destination that gives them later."""
+    """Wait for the next answers of a destination that acks asynchronously."""
     if calls.inherits("answers"):
-        raise ContractBroken(node, "says AckMode.LATER but has no answers()")
+        raise ContractBroken(node, "declares AckMode.LATER but has no answers()")
     with plugin_errors(node, "answers"):
         answers = await calls("answers")
     if not isinstance(answers, Sequence):
         raise ContractBroken(node, f"answers() must return a sequence of Answer, not {type(answers).__name__}")
     for answer in answers:
         if not isinstance(answer, Answer | Batch):
-            raise ContractBroken(node, f"answers() must give Answer or Batch, not {type(answer).__name__}")
+            raise ContractBroken(node, f"answers() must return Answer or Batch items, not {type(answer).__name__}")
     if not answers:
-        # One that polls without ever waiting would starve everybody else.
+        # A destination that polls without waiting would starve every other task.
         await trio.lowlevel.checkpoint()
     return answers
 
 
 async def answers_about(node: str, calls: PluginCaller, batch: Batch, refused: Mapping[int, str]) -> dict[int, str]:
-    """Wait until all of a batch is answered for but what `write` has refused; which are refused now, and why."""
+    """Wait for the answers about a batch, except those `write` refused. Returns later refusals as index → reason."""
     waiting = {message: index for index, message in enumerate(batch.ids) if index not in refused}
     later: dict[int, str] = {}
     while waiting:

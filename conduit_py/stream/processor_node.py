@@ -1,4 +1,4 @@
-"""ProcessorNode: what becomes of the records of a batch, and what that means for their messages."""
+"""ProcessorNode: applies a processor to batches, then filters, splits or refuses their messages."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,14 @@ log = logging.getLogger("conduit_py")
 
 
 async def run_processors(inbox: "trio.MemoryReceiveChannel[Batch]", chain: "list[ProcessorNode]", out: FanOut) -> None:
-    """A chain of adjacent processors as one task: a channel between them would only cost time."""
+    """Run adjacent processors as one task: a channel between them would only cost time."""
     with inbox, out:
         async for batch in inbox:
             await run_chain(chain, batch, out)
 
 
 async def run_chain(chain: "list[ProcessorNode]", batch: Batch, out: FanOut) -> None:
-    """Take a batch through processors, then send what is left of it on."""
+    """Apply processors to a batch in order, then send the rest of it downstream."""
     for node in chain:
         if not batch.records:
             return
@@ -47,7 +47,7 @@ async def run_chain(chain: "list[ProcessorNode]", batch: Batch, out: FanOut) -> 
 async def run_deferring(
     inbox: "trio.MemoryReceiveChannel[Batch]", chain: "list[ProcessorNode]", out: FanOut, deferral: Deferral
 ) -> None:
-    """As `run_processors`, if the first of them may defer: what comes before the deferred record goes on at once."""
+    """As `run_processors`, if the first one may defer. Records before the deferred one are sent at once."""
     first, *others = chain
     with inbox, out, suppress(trio.EndOfChannel):
         while True:
@@ -62,8 +62,8 @@ async def run_deferring(
 class ProcessorNode:
     """Applies a processor to batches in order and casts the votes of every message that ends here.
 
-    The processor may be exchanged while batches come: `begin` says from which messages on another generation
-    works, and the generations before it go on with earlier ones until they are retired.
+    The processor may be replaced during a run. `begin` adds a generation for messages from given sequences on.
+    Earlier generations process earlier messages until they are retired.
     """
 
     def __init__(self, context: NodeContext, declared: Processor, state: State | None = None) -> None:
@@ -71,10 +71,10 @@ class ProcessorNode:
         self._state = state
         self._generations = [_Generation({}, self.new_pool(declared))]
         self.turn: trio.Lock | None = None
-        """Held while a batch is worked on; only where dead letters may come in beside the batches of the task."""
+        """Held while a batch is processed; None unless replayed dead letters may arrive from another task."""
 
     def new_pool(self, declared: Processor) -> WorkerPool:
-        """Workers for this node, not yet opened."""
+        """Make workers for this node, not yet opened."""
         return WorkerPool(self._context.node, declared, self._context.meter, self._context.rng, self._state)
 
     async def open(self) -> None:
@@ -86,15 +86,15 @@ class ProcessorNode:
         await close_all([generation.pool for generation in self._generations])
 
     def replace(self, declared: Processor) -> None:
-        """Work by another definition from the start; only before `open`."""
+        """Use another definition from the start. Call this only before `open`."""
         self._generations = [_Generation({}, self.new_pool(declared))]
 
     def begin(self, pool: WorkerPool, since: Mapping[str, int]) -> None:
-        """Have an opened pool work on the messages of each source that have these sequences, and later ones."""
+        """Use an opened pool for the messages of each source from these sequences on."""
         self._generations.append(_Generation(since, pool))
 
     def retire(self, successor: WorkerPool) -> list[WorkerPool]:
-        """Remove the pools before this one, which must have nothing left to do; the caller closes them."""
+        """Remove and return the pools before this one, which must be idle. The caller closes them."""
         start = next((index for index, each in enumerate(self._generations) if each.pool is successor), 0)
         retired, self._generations = self._generations[:start], self._generations[start:]
         return [generation.pool for generation in retired]
@@ -107,10 +107,11 @@ class ProcessorNode:
         for generation in reversed(self._generations):
             if batch.span.first >= generation.since.get(batch.span.source, 0):
                 return generation
-        raise AssertionError(f"{self._context.node}: nobody works on message {batch.span.first} of {batch.source}")
+        raise AssertionError(f"{self._context.node}: no generation has message {batch.span.first} of {batch.source}")
 
     async def apply(self, batch: Batch) -> Batch:
-        """The batch that leaves this node: every message in it keeps its identity."""
+        """Process a batch; return the batch that leaves this node, in which every message keeps its identity."""
+        # A processor is never called twice at once, also when a dead letter arrives from another task.
         if self.turn is not None:
             await _acquire(self.turn)
         try:
@@ -122,14 +123,14 @@ class ProcessorNode:
                 self.turn.release()
 
     async def apply_in_part(self, batch: Batch) -> tuple[Batch, Batch]:
-        """What leaves this node up to the first record that it defers, and the rest, as it came."""
+        """Process a batch up to the first deferred record; return what leaves this node, and the rest unchanged."""
         with self._context.meter.waiting(WaitReason.PROCESSOR):
             results, given_up = await self._pool_for(batch).results(batch)
         first = next((index for index, result in enumerate(results) if isinstance(result, Defer)), len(results))
         if 0 < first < len(results) and batch.sequences[first - 1] == batch.sequences[first]:
             raise self._cannot_defer(
-                "it deferred a piece of a record of which it had processed another: a record is in one transaction",
-                "let it come before the processor that splits, or defer the first piece of a record",
+                "it deferred a later piece of a split record: all pieces of a record are in one transaction",
+                "place it before the processor that splits, or defer the first piece of a record",
             )
         rest = batch.select(range(first, len(batch)))
         for index, result in enumerate(results[first:]):
@@ -139,12 +140,12 @@ class ProcessorNode:
         return (self._outcome(passed, results[:first], given_up) if first else passed), rest
 
     def _outcome(self, batch: Batch, results: list[Result], given_up: Mapping[int, GivenUp]) -> Batch:
-        """What leaves this node if these are the results for the batch; the votes of what ends here are cast."""
+        """Cast the votes of the messages that end here; return the batch that leaves this node."""
         meter = self._context.meter
         meter.records += len(batch)
         meter.batches += 1
         meter.batch_sizes.observe(len(batch))
-        # Most batches come out as they went in; then there is no vote to cast.
+        # Fast path: in most batches every result is the record itself, so there is no vote to cast.
         if not any(map(is_not, results, batch.records)):
             return batch
         if set(map(type, results)) <= _KEPT_OR_FILTERED:
@@ -152,7 +153,7 @@ class ProcessorNode:
         return _Routing(self, batch, results, given_up).outcome()
 
     def _filter_out(self, batch: Batch, results: Sequence[Record | None]) -> Batch:
-        """The common case of a filter, without a step of Python for every record: records are true, None is not."""
+        """Filter a batch without a Python step per record; this relies on records being truthy."""
         records = list(filter(None, results))
         if any(map(is_not, records, compress(batch.records, results))):
             for record, original in zip(records, compress(batch.records, results), strict=True):
@@ -165,11 +166,11 @@ class ProcessorNode:
 
     def filter(self, batch: Batch, sequences: list[int]) -> None:
         self._context.meter.filtered += len(sequences)
-        # Invariant 4: filtered is acked, for every destination that is not reached.
+        # Invariant 4: filtered is acked. Invariant 5: for every destination behind this node.
         self._context.ledgers[batch.span.source].ack_some(batch.span, sequences, self._context.voters)
 
     def split(self, batch: Batch, sequence: int, extra: int) -> None:
-        # Invariant 5: before any piece sets out, or the first vote could settle the record.
+        # Invariant 5: before any piece is sent. Else the first votes could settle the record without the others.
         self._context.ledgers[batch.span.source].split(batch.span, sequence, extra, self._context.voters)
 
     def refuse(self, batch: Batch, index: int, error: Exception, given_up: GivenUp) -> None:
@@ -184,7 +185,7 @@ class ProcessorNode:
 
     def undeclared_deferral(self) -> CannotDefer:
         return self._cannot_defer(
-            "it raised Defer, but is not declared to",
+            "it raised Defer, but does not declare defers=True",
             'write @processor(state=True, defers=True), in a pipeline with delivery="exactly_once"',
         )
 
@@ -201,14 +202,14 @@ class ProcessorNode:
 
 async def _acquire(turn: trio.Lock) -> None:
     try:
-        # Without a checkpoint, which would cost more than many a batch.
+        # Without a checkpoint, which would cost more than processing a small batch.
         turn.acquire_nowait()
     except trio.WouldBlock:
         await turn.acquire()
 
 
 class _TappedPool:
-    """A pool that shows its batches to taps."""
+    """A pool that reports its batches to taps."""
 
     def __init__(self, pool: WorkerPool, point: TapPoint) -> None:
         self._pool = pool
@@ -229,14 +230,14 @@ _KEPT_OR_FILTERED = {Record, type(None)}
 
 
 class _Generation(NamedTuple):
-    """A pool, and by source the first message it works on; sources that are missing are its own from the start."""
+    """A pool, and by source the first sequence that it processes; 0 for sources not in the mapping."""
 
     since: Mapping[str, int]
     pool: WorkerPool
 
 
 class _Routing:
-    """Routes the results for one batch: what goes on, what is filtered, split or refused."""
+    """Routes the results of one batch: each is kept, filtered, split or refused."""
 
     def __init__(
         self, node: ProcessorNode, batch: Batch, results: list[Result], given_up: Mapping[int, GivenUp]
@@ -250,7 +251,7 @@ class _Routing:
         self._pieces: list[Piece] | None = None if batch.pieces is None else []
 
     def outcome(self) -> Batch:
-        # A transient error is no answer about a record: it ends the run before anything is said about the others.
+        # Before the first vote: an error that ends the run must not settle some messages of its batch.
         for result in self._results:
             if isinstance(result, RunError):
                 raise result
@@ -275,7 +276,7 @@ class _Routing:
         return Batch(self._batch.span, self._records, self._sequences, self._pieces)
 
     def _keep(self, index: int, record: Record) -> None:
-        # A record made anew need not know its position, but destinations may rely on it.
+        # A processor may return a new record without a position, but destinations rely on the position.
         if not record.position:
             record.position = self._batch.records[index].position
         self._records.append(record)
@@ -301,6 +302,7 @@ class _Routing:
         parent = self._batch.piece(index)
         seen: set[int] = set()
         for number, piece in enumerate(pieces):
+            # A list may hold one record several times. Each piece needs its own, or later changes would mix.
             self._keep(index, piece.copy() if id(piece) in seen else piece)
             self._pieces[-1] = (*parent, number) if names is None else names[number]
             seen.add(id(piece))

@@ -1,4 +1,4 @@
-"""Reader: the sole caller of a source's `read`; reads only what the window has room for."""
+"""Reader: the only caller of a source's `read`; never reads more than the window allows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +15,10 @@ from conduit_py.stream.signal import IdleBackoff, Signal
 
 
 class Reader:
-    """Reads a source until it ends or the run is told to stop, then closes the buffer.
+    """Reads a source until it ends or `stop` is called, then closes the buffer.
 
-    Invariant 6: never asks for more records than the ledger has credit for. Invariant 7: does not
-    read while the window or the buffer is full. `completed` tells an end of the source from a stop.
+    Invariant 6: never requests more records than the ledger has credit for. Invariant 7: does not
+    read while the window or the buffer is full. `completed` is True if the source ended without a stop.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class Reader:
         self.completed = False
 
     def stop(self) -> None:
-        """Stop reading: invariant 8, the only thing a graceful stop tells anybody."""
-        # Invariant 8: a graceful stop only ends reading; everything behind the reader drains.
+        """Stop reading. `run` returns after the current `read`."""
+        # Invariant 8: a graceful stop reaches only the readers. All other nodes end by their closed channels.
         self._stop_requested.set()
         self._wake.set()
 
@@ -55,7 +55,7 @@ class Reader:
             with self._scope:
                 await self._read_all()
             self._buffer.close()
-            # A `stop` that has begun may still have something to say upstream; only a wait for one is in vain.
+            # A `stop` that has begun may still talk to the upstream system. Cancel only the wait for a stop.
             if not self._stop_requested.is_set():
                 nursery.cancel_scope.cancel()
 
@@ -65,7 +65,7 @@ class Reader:
             try:
                 reading = await self._read(n)
             except EndOfSource:
-                # A source that was told to stop ends in the same way, but is not completed.
+                # A stopped source may end in the same way, but a restart would find more records.
                 self.completed = not self._stop_requested.is_set()
                 return
             except NothingYet:
@@ -76,9 +76,9 @@ class Reader:
             self._accept(reading, n)
 
     async def _room(self) -> int:
-        """Wait until records may be read; 0 when the run is to stop."""
+        """Wait until records may be read; return how many, or 0 after a stop."""
         while not self._stop_requested.is_set():
-            # Invariants 6 and 7: no more than there is credit for, and nothing while window or buffer are full.
+            # Invariants 6 and 7: credit bounds what is in flight, the buffer what waits for the dispatcher.
             if n := min(self._buffer.room, self._ledger.credit):
                 return n
             with self._meter.waiting(WaitReason.CHANNEL if self._ledger.credit else WaitReason.WINDOW):
@@ -89,12 +89,13 @@ class Reader:
         with plugin_errors(self._node, "read"), self._meter.waiting(WaitReason.SOURCE):
             try:
                 return await self._calls("read", n)
+            # Raised again below, outside `plugin_errors`, which would turn these signals into NodeFailed.
             except (EndOfSource, NothingYet) as signal:
                 said: Exception = signal
         raise said
 
     async def _interrupt_read(self) -> None:
-        """Once told to stop, make a waiting `read` return."""
+        """Wait for `stop`, then make a waiting `read` return."""
         await self._stop_requested.wait()
         if not self._calls.inherits("stop"):
             await self._call_stop()
@@ -103,7 +104,7 @@ class Reader:
 
     async def _call_stop(self) -> None:
         def stop() -> Any:
-            # Noted only now: a forceful stop may come before the call has begun.
+            # Set only here: a forceful stop may cancel the call before it begins, and `close` must then repeat it.
             self._stop_called = True
             return self._source.stop()
 
@@ -111,11 +112,11 @@ class Reader:
             if is_async(self._source.stop):
                 await stop()
             else:
-                # Not in the node's own thread: that one may be the one inside `read`.
+                # Not in the thread of the node, which may be blocked in `read`.
                 await trio.to_thread.run_sync(stop, abandon_on_cancel=True)
 
     async def close(self) -> None:
-        """Tear the source down. A `read` that a run cut short has left in its thread is made to return before."""
+        """Tear the source down. If a cancelled run left a `read` in its thread, `stop` makes it return first."""
         try:
             if self._calls.busy and not self._stop_called and not self._calls.inherits("stop"):
                 await self._call_stop()
@@ -143,9 +144,9 @@ class Reader:
             raise ContractBroken(self._node, f"read({n}) returned {len(records)} records")
 
     def _check_refusals(self, refused: Any, count: int) -> None:
-        """Checked for each reading: once several are put together, a wrong index would hit another's record."""
+        """Check each reading by itself: in a joined batch, a wrong index would refuse a record of another reading."""
         if not isinstance(refused, Mapping):
-            rule = f"read() must give refused records as a mapping of index to reason, not {type(refused).__name__}"
+            rule = f"read() must return refused records as a mapping of index to reason, not {type(refused).__name__}"
             raise ContractBroken(self._node, rule)
         for index in refused:
             if not isinstance(index, int) or not 0 <= index < count:
@@ -153,10 +154,10 @@ class Reader:
 
 
 class ReadBuffer:
-    """Holds at most one batch between the reader, who adds, and the dispatcher, who takes all at once.
+    """Holds at most one batch. The reader adds records; the dispatcher takes all of them at once.
 
-    While the pipeline is busy a source that yields single records fills a batch by itself; while it is
-    idle a single record goes through at once.
+    While the pipeline is busy, a source that returns single records fills a batch here. While it is
+    idle, a single record passes at once.
     """
 
     def __init__(self, batch_size: int, taken: Signal) -> None:
@@ -173,23 +174,23 @@ class ReadBuffer:
         return self.batch_size - len(self._records)
 
     def put(self, records: list[Record], refused: Mapping[int, str]) -> None:
-        """Add records, at most `room`; `refused` maps indices among them to reasons."""
+        """Add at most `room` records; `refused` maps indices among them to reasons."""
         assert len(records) <= self.room
         if not self._records:
             self._read_at = trio.current_time()
         offset = len(self._records)
-        # Copied into a list of our own: the source may use the one it returned again.
+        # Copied into our own list, because the source may reuse the one it returned.
         self._records += records
         self._refused.update((offset + index, reason) for index, reason in refused.items())
         self._filled.set()
 
     def close(self) -> None:
-        """No more records will be added."""
+        """Let `take` return None after the last record."""
         self._closed = True
         self._filled.set()
 
     async def take(self) -> tuple[list[Record], dict[int, str], float] | None:
-        """Wait for records and take all of them, with the time the first was read; None when closed and empty."""
+        """Wait for records, then remove and return all, with the time of the first read; None when closed and empty."""
         while not self._records:
             if self._closed:
                 return None

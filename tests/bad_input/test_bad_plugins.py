@@ -78,7 +78,7 @@ def test_a_processor_that_raises_shows_its_line_to_those_who_debug(folder: Folde
     ("handler", "words"),
     [
         ('DeadLetters("stop")', ("crowd refused a record: ValueError: three is a crowd", "dead_letter.not_allowed")),
-        ("DeadLetters(fail)", ("could not be stored: OSError: the shelf is full", "three is a crowd", "mend the")),
+        ("DeadLetters(fail)", ("could not be stored: OSError: the shelf is full", "three is a crowd", "repair the")),
     ],
 )
 def test_a_refused_record_that_nobody_takes_stops_the_pipeline_and_is_there_next_time(

@@ -71,7 +71,7 @@ class TestWhereItIsRefused:
 
         assert outcome.status is Status.DEGRADED
         assert outcome.error is not None
-        assert outcome.error.message == "undeclared cannot defer: it raised Defer, but is not declared to"
+        assert outcome.error.message == "undeclared cannot defer: it raised Defer, but does not declare defers=True"
         assert outcome.progress.dead_letters == 0
 
     async def test_a_piece_whose_sibling_is_in_the_transaction(self, autojump_clock: MockClock) -> None:
@@ -90,7 +90,7 @@ class TestWhereItIsRefused:
         )
 
         assert outcome.error is not None
-        assert outcome.error.message.startswith("at_pieces cannot defer: it deferred a piece of a record")
+        assert outcome.error.message.startswith("at_pieces cannot defer: it deferred a later piece of a split record")
 
     async def test_a_batch_with_a_result_behind_one_that_is_deferred(self, autojump_clock: MockClock) -> None:
         @processor(state=True, defers=True, batch=True)

@@ -170,7 +170,7 @@ class TestBrokenContracts:
         [
             (None, "answers() must return a sequence of Answer, not NoneType"),
             (7, "answers() must return a sequence of Answer, not int"),
-            (["yes"], "answers() must give Answer or Batch, not str"),
+            (["yes"], "answers() must return Answer or Batch items, not str"),
             (
                 [Answer(MessageId("elsewhere", 0))],
                 "answered for MessageId(source='elsewhere', sequence=0, piece=()), which is not waiting for an answer",
@@ -197,7 +197,7 @@ class TestBrokenContracts:
 
         assert state.error is not None
         assert (state.error.code, state.error.node) == ("contract.broken", "lake")
-        assert state.error.message == "lake: says AckMode.LATER but has no answers()"
+        assert state.error.message == "lake: declares AckMode.LATER but has no answers()"
 
     async def test_by_refusing_what_it_has_answered(self, autojump_clock: MockClock) -> None:
         class Contradictory(Outspoken):

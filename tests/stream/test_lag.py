@@ -113,7 +113,7 @@ async def test_an_error_is_logged_once_and_ends_nothing(
             supervisor.stop()
 
     assert supervisor.state.status is Status.STOPPED
-    assert caplog.messages == ["in does not say how far it is behind: OSError: no route to host"]
+    assert caplog.messages == ["in: lag is not available: OSError: no route to host"]
 
 
 async def test_a_list_is_behind_by_its_records(autojump_clock: MockClock) -> None:

@@ -147,7 +147,7 @@ class TestBrokenContracts:
             (Reading([record(0)], {1: "bad"}), "read() refused record 1 of 1"),
             (Reading([record(0)], {-1: "bad"}), "read() refused record -1 of 1"),
             (Reading([record(0)], {"0": "bad"}), "read() refused record '0' of 1"),  # type: ignore[dict-item]
-            (Reading([record(0)], [0]), "read() must give refused records as a mapping of index to reason, not list"),  # type: ignore[arg-type]
+            (Reading([record(0)], [0]), "read() must return refused records as a mapping of index to reason, not list"),  # type: ignore[arg-type]
         ],
     )
     async def test_with_wrong_values(self, reading: Any, rule: str, autojump_clock: MockClock) -> None:

@@ -30,10 +30,11 @@ FACE = {
         ARROW_ERRORS columns fit_to_schema FittedRows misfit_reason rows_of values_of
     """,
     "conduit_py.sdk.queue": """
-        LeasedQueue LeaseTerms ObjectOpener ObjectRecord QueueDelivery QueueOptions QueueSource
+        LeasedQueue LeaseTerms ObjectOpener ObjectRecord QueueArguments QueueDelivery QueueOptions QueueSource
     """,
     "conduit_py.sdk.spark": """
-        BadRows error_text is_definition_error JobCancelled JobGroup spark_errors SparkConnector SparkOptions
+        BadRows error_text is_definition_error JobCancelled JobGroup spark_errors SparkArguments SparkConnector
+        SparkOptions
     """,
     "conduit_py.sdk.template": """
         field_path_error FieldPath is_template kind_of option_error RecordPart split_outside_quotes Template

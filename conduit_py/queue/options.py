@@ -1,5 +1,7 @@
 """QueueOptions: what every source over a leased queue can be told."""
 
+from typing import Literal, TypedDict
+
 from pydantic import Field
 
 from conduit_py.queue.lease import LeaseTerms
@@ -33,3 +35,15 @@ class QueueOptions(Options):
             request_seconds=min(3.0, lease / 4),
             margin_seconds=min(1.0, lease / 8),
         )
+
+
+class QueueArguments(TypedDict, total=False):
+    """QueueOptions as a caller writes them, for editors and type checkers."""
+
+    messages: Literal["record", "uri", "s3"] | Kind
+    group: str
+    lease_seconds: float
+    commit_seconds: float
+    window_seconds: float
+    window_messages: int
+    cleanup_seconds: float

@@ -3,7 +3,7 @@
 from conduit_py.queue.content import ObjectOpener, ObjectRecord
 from conduit_py.queue.lease import LeaseTerms
 from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
-from conduit_py.queue.options import QueueOptions
+from conduit_py.queue.options import QueueArguments, QueueOptions
 from conduit_py.queue.source import QueueSource
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "LeasedQueue",
     "ObjectOpener",
     "ObjectRecord",
+    "QueueArguments",
     "QueueDelivery",
     "QueueOptions",
     "QueueSource",

@@ -3,10 +3,10 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Required, TypedDict, Unpack
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -42,6 +42,17 @@ class DestinationOptions(sdk.Options):
     rows_max: int = Field(default=100_000, ge=1, description="how many rows a file gets at most")
 
 
+class DestinationArguments(TypedDict, total=False):
+    """DestinationOptions as a caller writes them, for editors and type checkers."""
+
+    path: Required[str]
+    columns: Mapping[str, str] | None
+    partition_by: Sequence[str]
+    drift: Literal["refuse", "ignore"]
+    storage: Mapping[str, str | SecretStr]
+    rows_max: int
+
+
 class StagedCommit(msgspec.Struct, frozen=True):
     """What an exactly-once transaction makes visible: files, under a number that grows with each of an application."""
 
@@ -62,6 +73,9 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     _application: str | None = None
     """In an exactly-once pipeline: its application id in the table."""
+
+    def __init__(self, **options: Unpack[DestinationArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         self._storage = {name: value.get_secret_value() for name, value in self.options.storage.items()}

@@ -1,7 +1,7 @@
 """The log destination: every record as a line of the process's log, to see what flows."""
 
 import logging
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -18,12 +18,22 @@ class DestinationOptions(Options):
     message: str = Field(default="record", description="what stands before each record")
 
 
+class DestinationArguments(TypedDict, total=False):
+    """DestinationOptions as a caller writes them, for editors and type checkers."""
+
+    level: Literal["debug", "info", "warning", "error"]
+    message: str
+
+
 class Destination(sdk.DestinationConnector[DestinationOptions]):
     """Logs each record in full, in OpenCDC's JSON form, to the logger `conduit_py.log`.
 
     At-least-once up to the logging system: a record counts as handled once it was given to that, whatever
     its level and handlers then do with it. A record that has no JSON form is refused.
     """
+
+    def __init__(self, **options: Unpack[DestinationArguments]) -> None:
+        super().__init__(**options)
 
     def write(self, batch: Batch) -> dict[int, str]:
         level = logging.getLevelNamesMapping()[self.options.level.upper()]

@@ -1,6 +1,7 @@
 """The memory connector: lists as ends of a pipeline, for tests and examples."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Required, TypedDict, Unpack
 
 import trio
 from pydantic import Field, InstanceOf
@@ -18,12 +19,22 @@ class SourceOptions(Options):
     bounded: bool = Field(default=True, description="end after the last record; False waits for more to be added")
 
 
+class SourceArguments(TypedDict, total=False):
+    """SourceOptions as a caller writes them, for editors and type checkers."""
+
+    records: Required[Sequence[Any]]
+    bounded: bool
+
+
 class Source(sdk.SourceConnector[SourceOptions]):
     """The records of a list, in order; the position is the index.
 
     At-least-once on its own, exactly-once with a destination that can, for as long as the list lives.
     Every read hands out copies, so the list is never changed. Records may be appended while it is read.
     """
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
 
     async def open(self, position: bytes | None) -> None:
         self._next = 0 if position is None else number_of("memory", position) + 1
@@ -48,11 +59,20 @@ class DestinationOptions(Options):
     into: Annotated[InstanceOf[list[Any]], Field(description="the list that records are appended to")]
 
 
+class DestinationArguments(TypedDict, total=False):
+    """DestinationOptions as a caller writes them, for editors and type checkers."""
+
+    into: Required[list[Any]]
+
+
 class Destination(sdk.DestinationConnector[DestinationOptions]):
     """Appends records to a list, in order; each counts as handled at once.
 
     At-least-once. What is in the list lives as long as the list, so it is durable only to a test.
     """
+
+    def __init__(self, **options: Unpack[DestinationArguments]) -> None:
+        super().__init__(**options)
 
     async def write(self, batch: Batch) -> None:
         await trio.lowlevel.checkpoint()

@@ -4,13 +4,14 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Required, TypeVar, Unpack
 
 from pydantic import Field, SecretStr
 
 from conduit_connectors.objects import ObjectOptions, ObjectReader
+from conduit_connectors.objects.reader import ObjectArguments
 from conduit_py.sdk import FatalError, TransientError
-from conduit_py.sdk.queue import LeasedQueue, QueueDelivery, QueueOptions, QueueSource
+from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueOptions, QueueSource
 
 T = TypeVar("T")
 
@@ -32,6 +33,17 @@ class SourceOptions(QueueOptions, ObjectOptions):
     pending_max: int = Field(default=10_000, ge=1, description="how many messages all workers may hold together")
 
 
+class SourceArguments(QueueArguments, ObjectArguments, total=False):
+    """SourceOptions as a caller writes them, for editors and type checkers."""
+
+    url: Required[str | SecretStr]
+    stream: Required[str]
+    subject: str | None
+    credentials: str | None
+    wait_seconds: float
+    pending_max: int
+
+
 class Source(QueueSource[SourceOptions]):
     """Messages of a JetStream stream, or the records of the objects that they announce.
 
@@ -39,6 +51,9 @@ class Source(QueueSource[SourceOptions]):
     pull consumer is made when it is missing. Those who share a group must have the same `commit_seconds`:
     it decides how long the server leaves a message with a worker.
     """
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
 
     def queue(self) -> LeasedQueue:
         return NatsQueue(self.options, self.options.terms.longest_seconds)

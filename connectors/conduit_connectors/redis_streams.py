@@ -3,14 +3,15 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Required, Unpack
 
 import msgspec
 from pydantic import Field, SecretStr
 
 from conduit_connectors.objects import ObjectOptions, ObjectReader
+from conduit_connectors.objects.reader import ObjectArguments
 from conduit_py.sdk import FatalError, TransientError
-from conduit_py.sdk.queue import LeasedQueue, QueueDelivery, QueueOptions, QueueSource
+from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueOptions, QueueSource
 
 _GROUP = "conduit-py"
 _FORGOTTEN_SECONDS = 3600
@@ -59,6 +60,16 @@ class SourceOptions(QueueOptions, ObjectOptions):
     wait_seconds: float = Field(default=1.0, gt=0, description="how long one request waits for entries")
 
 
+class SourceArguments(QueueArguments, ObjectArguments, total=False):
+    """SourceOptions as a caller writes them, for editors and type checkers."""
+
+    url: Required[str | SecretStr]
+    stream: Required[str]
+    field: str
+    delete: bool
+    wait_seconds: float
+
+
 class Source(QueueSource[SourceOptions]):
     """Entries of a Redis stream, or the records of the objects that they announce.
 
@@ -66,6 +77,9 @@ class Source(QueueSource[SourceOptions]):
     without the field is a message of all its fields as JSON. Those who share a group must have the same
     `commit_seconds`: it decides when an entry that somebody holds may be taken.
     """
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
 
     def queue(self) -> LeasedQueue:
         return RedisQueue(self.options, self.options.terms.longest_seconds)

@@ -4,14 +4,14 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Required, TypedDict, Unpack
 
 from pydantic import Field
 
 from conduit_connectors.numbering import number_of, positions_of
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase
 from conduit_connectors.sql.destination import SqlDestination
-from conduit_connectors.sql.row import TableOptions
+from conduit_connectors.sql.row import TableArguments, TableOptions
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Options, Record, TransientError, metadata
 
@@ -22,6 +22,12 @@ class DestinationOptions(TableOptions):
     """What a user may say to the SQLite destination."""
 
     path: Path = Field(description="the database file; it is created when missing")
+
+
+class DestinationArguments(TableArguments, total=False):
+    """DestinationOptions as a caller writes them, for editors and type checkers."""
+
+    path: Required[str | Path]
 
 
 class Destination(SqlDestination[DestinationOptions]):
@@ -42,6 +48,9 @@ class Destination(SqlDestination[DestinationOptions]):
     bytes_type: ClassVar[str] = "BLOB"
     int_max: ClassVar[int | None] = 2**63 - 1
     finite: ClassVar[bool] = True
+
+    def __init__(self, **options: Unpack[DestinationArguments]) -> None:
+        super().__init__(**options)
 
     @property
     def locks(self) -> str | None:
@@ -143,6 +152,14 @@ class SourceOptions(Options):
     tail: bool = Field(default=False, description="wait for more rows at the end")
 
 
+class SourceArguments(TypedDict, total=False):
+    """SourceOptions as a caller writes them, for editors and type checkers."""
+
+    path: Required[str | Path]
+    table: Required[str]
+    tail: bool
+
+
 class Source(sdk.SourceConnector[SourceOptions]):
     """The rows of a table in the order of their rowid, which is the position; resumes after any row.
 
@@ -152,6 +169,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     """
 
     _connection: sqlite3.Connection | None = None
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
 
     def open(self, position: bytes | None) -> None:
         path = self.options.path

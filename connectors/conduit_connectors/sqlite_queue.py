@@ -6,15 +6,16 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Required, TypedDict, TypeVar, Unpack
 
 import msgspec
 from pydantic import Field
 
 from conduit_connectors.objects import ObjectOptions, ObjectReader
+from conduit_connectors.objects.reader import ObjectArguments
 from conduit_py import sdk
 from conduit_py.sdk import Batch, Data, Options, RecordRefused, encode_json
-from conduit_py.sdk.queue import LeasedQueue, QueueDelivery, QueueOptions, QueueSource
+from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueOptions, QueueSource
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS messages (
@@ -165,11 +166,20 @@ class SourceOptions(QueueOptions, ObjectOptions):
     path: Path = Field(description="the SQLite file")
 
 
+class SourceArguments(QueueArguments, ObjectArguments, total=False):
+    """SourceOptions as a caller writes them, for editors and type checkers."""
+
+    path: Required[str | Path]
+
+
 class Source(QueueSource[SourceOptions]):
     """Messages of a queue in a SQLite file, or the records of the objects that they announce.
 
     At least once; exactly once in a pipeline that says so. In order within an announced object.
     """
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
 
     def queue(self) -> LeasedQueue:
         return SqliteQueue(self.options.path)
@@ -184,8 +194,17 @@ class DestinationOptions(Options):
     path: Path = Field(description="the SQLite file")
 
 
+class DestinationArguments(TypedDict, total=False):
+    """DestinationOptions as a caller writes them, for editors and type checkers."""
+
+    path: Required[str | Path]
+
+
 class Destination(sdk.DestinationConnector[DestinationOptions]):
     """Each record is a message: its bytes as they are, structured data as JSON. At least once."""
+
+    def __init__(self, **options: Unpack[DestinationArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         self._queue = SqliteQueue(self.options.path)

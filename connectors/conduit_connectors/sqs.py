@@ -3,13 +3,14 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Required, Unpack
 
 from pydantic import Field, SecretStr
 
 from conduit_connectors.objects import ObjectOptions, ObjectReader
+from conduit_connectors.objects.reader import ObjectArguments
 from conduit_py.sdk import FatalError, TransientError
-from conduit_py.sdk.queue import LeasedQueue, QueueDelivery, QueueOptions, QueueSource
+from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueOptions, QueueSource
 
 log = logging.getLogger("conduit_py.queue")
 
@@ -29,12 +30,26 @@ class SourceOptions(QueueOptions, ObjectOptions):
     endpoint: str | None = Field(default=None, description="the address of a service that is not Amazon's")
 
 
+class SourceArguments(QueueArguments, ObjectArguments, total=False):
+    """SourceOptions as a caller writes them, for editors and type checkers."""
+
+    url: Required[str]
+    wait_seconds: int
+    region: str | None
+    access_key: str | SecretStr | None
+    secret_key: str | SecretStr | None
+    endpoint: str | None
+
+
 class Source(QueueSource[SourceOptions]):
     """Messages of an SQS queue, or the records of the objects that they announce.
 
     At least once; exactly once in a pipeline that says so. In order within an announced object. Give the queue
     a dead-letter queue of its own: what cannot be understood is left to it.
     """
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
 
     def queue(self) -> LeasedQueue:
         return SqsQueue(self.options)

@@ -2,7 +2,7 @@
 
 import os
 import select
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -31,6 +31,13 @@ class SourceOptions(Options):
     line_size_max: int = Field(default=16 * 1024 * 1024, ge=1, description="the most bytes of a line")
 
 
+class SourceArguments(TypedDict, total=False):
+    """SourceOptions as a caller writes them, for editors and type checkers."""
+
+    format: Literal["lines", "json"]
+    line_size_max: int
+
+
 class Source(sdk.SourceConnector[SourceOptions]):
     """One record per line of standard input, until it ends; the position is the number of the line.
 
@@ -43,6 +50,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     resumable: ClassVar[bool] = False
     _fd: ClassVar[int] = 0
     _wake: tuple[int, int] | None = None
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
 
     def open(self, position: bytes | None) -> None:
         self._line = 0 if position is None else number_of("stdio", position)
@@ -102,6 +112,12 @@ class DestinationOptions(Options):
     )
 
 
+class DestinationArguments(TypedDict, total=False):
+    """DestinationOptions as a caller writes them, for editors and type checkers."""
+
+    format: Literal["lines", "json", "opencdc"]
+
+
 class Destination(sdk.DestinationConnector[DestinationOptions]):
     """A line per record on standard output; a record counts as handled once the system has taken its line.
 
@@ -110,6 +126,9 @@ class Destination(sdk.DestinationConnector[DestinationOptions]):
     """
 
     _fd: ClassVar[int] = 1
+
+    def __init__(self, **options: Unpack[DestinationArguments]) -> None:
+        super().__init__(**options)
 
     def write(self, batch: Batch) -> dict[int, str]:
         text, refused = _ENCODERS[self.options.format](batch.records)

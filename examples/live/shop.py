@@ -116,11 +116,11 @@ backfill = Pipeline(
 
 def hall(number: int) -> Pipeline:
     """The sensors of a hall: those of every third one report in bursts."""
-    burst = {"burst": {"generate_seconds": 4, "sleep_seconds": 2}} if number % 3 == 0 else {}
+    burst = {"generate_seconds": 4, "sleep_seconds": 2} if number % 3 == 0 else None
     return Pipeline(
         f"sensors-{number}",
         description=f"Measurements of hall {number}",
-        sources=[Source("mqtt", generator.Source(rate=20 + 17 * number, fields=ORDER, seed=number, **burst))],
+        sources=[Source("mqtt", generator.Source(rate=20 + 17 * number, fields=ORDER, seed=number, burst=burst))],
         processors=[Processor("calibrate", check_digit)],
         destinations=[Destination("timeseries", Shelf(seconds=0.01))],
     )

@@ -1,18 +1,24 @@
 """Base64 in a field: `base64.encode` makes it, `base64.decode` undoes it."""
 
 import binascii
-from typing import Any, Literal
+from typing import Any, Literal, Required, Unpack
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from conduit_processors.field_processor import Encodable, FieldOptions, FieldProcessor
-from conduit_py.sdk.template import RecordPart, kind_of, option_error, text_of
+from conduit_processors.field_processor import Encodable, FieldArguments, FieldOptions, FieldProcessor
+from conduit_py.sdk.template import FieldPath, RecordPart, kind_of, option_error, text_of
 
 
 class EncodeOptions(FieldOptions):
     """Options of base64.encode."""
 
     field: Encodable = Field(description="what to encode: key, payload, a field of them or of the metadata")
+
+
+class EncodeArguments(FieldArguments, total=False):
+    """EncodeOptions as a caller writes them, for editors and type checkers."""
+
+    field: Required[str | FieldPath]
 
 
 class DecodeOptions(FieldOptions):
@@ -32,12 +38,22 @@ class DecodeOptions(FieldOptions):
         return value
 
 
+class DecodeArguments(FieldArguments, total=False):
+    """DecodeOptions as a caller writes them, for editors and type checkers."""
+
+    field: Required[str | FieldPath]
+    type: Literal["string", "bytes"]
+
+
 class Encode(FieldProcessor[EncodeOptions]):
     """Replaces bytes, text (as UTF-8), numbers and booleans (as text) by base64 text.
 
     The key and the payload as a whole hold it as raw bytes, a field as str. Null and absent values
     stay as they are; structured data and lists are refused.
     """
+
+    def __init__(self, **options: Unpack[EncodeArguments]) -> None:
+        super().__init__(**options)
 
     def change(self, value: Any) -> bytes | str | None:
         if value is None:
@@ -64,6 +80,9 @@ class Decode(FieldProcessor[DecodeOptions]):
     """
 
     _as_bytes: bool
+
+    def __init__(self, **options: Unpack[DecodeArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         super().open()

@@ -1,5 +1,7 @@
 """`clone` makes several records of one."""
 
+from typing import Required, TypedDict, Unpack
+
 from pydantic import Field
 
 from conduit_py.sdk import Options, Processor, Record
@@ -13,6 +15,12 @@ class CloneOptions(Options):
     count: int = Field(ge=1, description="how many copies to send on besides the record itself")
 
 
+class CloneArguments(TypedDict, total=False):
+    """CloneOptions as a caller writes them, for editors and type checkers."""
+
+    count: Required[int]
+
+
 class Clone(Processor[CloneOptions]):
     """Sends on the record and `count` copies, which have nothing in common with it.
 
@@ -21,6 +29,9 @@ class Clone(Processor[CloneOptions]):
 
     blocking = False
     _count: int
+
+    def __init__(self, **options: Unpack[CloneArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         self._count = self.options.count

@@ -1,7 +1,7 @@
 """`error` refuses records."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
@@ -24,10 +24,19 @@ class ErrorOptions(Options):
     )
 
 
+class ErrorArguments(TypedDict, total=False):
+    """ErrorOptions as a caller writes them, for editors and type checkers."""
+
+    message: Any
+
+
 class Error(Processor[ErrorOptions]):
     """Refuses every record it sees, so it becomes a dead letter; `Processor(id, Error(), when=…)` chooses which."""
 
     blocking = False
+
+    def __init__(self, **options: Unpack[ErrorArguments]) -> None:
+        super().__init__(**options)
 
     def process(self, record: Record) -> Record:
         raise RecordRefused(self._message(record))

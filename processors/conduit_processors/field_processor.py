@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Required, TypeAlias, TypedDict, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -14,6 +14,12 @@ class FieldOptions(Options):
     """Options of a processor that works on one field."""
 
     field: FieldPath = Field(description="the field to work on")
+
+
+class FieldArguments(TypedDict, total=False):
+    """FieldOptions as a caller writes them, for editors and type checkers."""
+
+    field: Required[str | FieldPath]
 
 
 FieldOptionsT = TypeVar("FieldOptionsT", bound=FieldOptions)

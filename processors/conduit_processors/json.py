@@ -1,12 +1,12 @@
 """JSON in a field: `json.decode` makes it structured data, `json.encode` makes it text again."""
 
-from typing import Any
+from typing import Any, Required, Unpack
 
 from pydantic import Field
 
-from conduit_processors.field_processor import FieldOptions, FieldProcessor, Structurable
+from conduit_processors.field_processor import FieldArguments, FieldOptions, FieldProcessor, Structurable
 from conduit_py.sdk import RecordRefused, decode_json, encode_json
-from conduit_py.sdk.template import kind_of
+from conduit_py.sdk.template import FieldPath, kind_of
 
 
 class JsonOptions(FieldOptions):
@@ -17,12 +17,21 @@ class JsonOptions(FieldOptions):
     )
 
 
+class JsonArguments(FieldArguments, total=False):
+    """JsonOptions as a caller writes them, for editors and type checkers."""
+
+    field: Required[str | FieldPath]
+
+
 class Decode(FieldProcessor[JsonOptions]):
     """Replaces JSON text (bytes or str) by its value, integers of any size exact.
 
     What is structured already, null or absent stays as it is. The key and the payload as a whole hold
     only objects, so JSON of another kind is refused there.
     """
+
+    def __init__(self, **options: Unpack[JsonArguments]) -> None:
+        super().__init__(**options)
 
     def change(self, value: Any) -> Any:
         if type(value) is not bytes and not isinstance(value, (bytes, str)):
@@ -45,6 +54,9 @@ class Encode(FieldProcessor[JsonOptions]):
     Null and absent values stay as they are. What JSON cannot say (NaN, raw bytes) is refused; inside
     structured data bytes become base64 text, datetimes RFC 3339 text and Decimals text.
     """
+
+    def __init__(self, **options: Unpack[JsonArguments]) -> None:
+        super().__init__(**options)
 
     def change(self, value: Any) -> Any:
         if value is None:

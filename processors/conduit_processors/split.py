@@ -1,6 +1,7 @@
 """`split` makes a record of each element of a list."""
 
 import copy
+from typing import Required, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -17,6 +18,12 @@ class SplitOptions(Options):
     field: Inner = Field(description="the field with the list: inside .Key, .Payload.Before or .Payload.After")
 
 
+class SplitArguments(TypedDict, total=False):
+    """SplitOptions as a caller writes them, for editors and type checkers."""
+
+    field: Required[str | FieldPath]
+
+
 class Split(Processor[SplitOptions]):
     """Sends on a copy of the record for each element, which takes the place of the list.
 
@@ -26,6 +33,9 @@ class Split(Processor[SplitOptions]):
 
     blocking = False
     _field: FieldPath
+
+    def __init__(self, **options: Unpack[SplitArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         self._field = self.options.field

@@ -86,7 +86,7 @@ async def test_a_position_of_another_connector_is_an_error(autojump_clock: MockC
 
 
 def test_only_lists_will_do() -> None:
-    problems = memory.Source(records=({},)).problems + memory.Destination(into={}).problems
+    problems = memory.Source(records=({},)).problems + memory.Destination(into={}).problems  # type: ignore[arg-type]
 
     assert [(problem.path, problem.message) for problem in problems] == [
         ("records", "Input should be an instance of list"),
@@ -122,4 +122,4 @@ def test_each_record_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_levels_are_those_of_logging() -> None:
-    assert [problem.path for problem in log.Destination(level="loud").problems] == ["level"]
+    assert [problem.path for problem in log.Destination(level="loud").problems] == ["level"]  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ BIG = 123456789012345678901234567890
     ],
 )
 def test_a_value_that_fits_is_converted(run: Run, type_: str, value: Any, converted: Any) -> None:
-    result = run(Convert(field="x", type=type_), Record.of({"x": value})).payload["x"]
+    result = run(Convert(field="x", type=type_), Record.of({"x": value})).payload["x"]  # type: ignore[arg-type]
 
     assert result == converted
     assert type(result) is type(converted)
@@ -137,7 +137,7 @@ def test_a_value_that_fits_is_converted(run: Run, type_: str, value: Any, conver
     ],
 )
 def test_a_value_that_would_lose_something_is_refused(refusal: Refusal, type_: str, value: Any, reason: str) -> None:
-    message = refusal(Convert(field="x", type=type_), Record.of({"x": value})).message
+    message = refusal(Convert(field="x", type=type_), Record.of({"x": value})).message  # type: ignore[arg-type]
 
     assert message == f".Payload.After.x: cannot become {type_}: {reason}"
 
@@ -184,11 +184,11 @@ def test_any_value_is_converted_or_refused(value: str | float | bytes) -> None:
     [(str, "string"), (int, "int"), (float, "float"), (bool, "bool"), (dt.datetime, "time"), (Decimal, "decimal")],
 )
 def test_the_type_may_be_a_python_type(python: type, name: str) -> None:
-    assert Convert(field="x", type=python).options.type == name
+    assert Convert(field="x", type=python).options.type == name  # type: ignore[arg-type]
 
 
 def test_mistakes_in_the_options_are_all_reported() -> None:
-    convert = Convert(field=".Metadata.x", type="uuid")
+    convert = Convert(field=".Metadata.x", type="uuid")  # type: ignore[arg-type]
 
     assert [(problem.path, problem.message) for problem in convert.problems] == [
         (

@@ -198,7 +198,7 @@ def test_a_stream_or_queue_that_is_missing_or_something_else_is_named(
     url = f"{sqs_server}/123456789012/{queue_name}"
     keys = {"region": "eu-west-1", "access_key": "a", "secret_key": "b"}
     with pytest.raises(FatalError, match=f"there is no queue {url}"):
-        sqs.Source(url=url, endpoint=sqs_server, **keys).queue().open()
+        sqs.Source(url=url, endpoint=sqs_server, **keys).queue().open()  # type: ignore[arg-type]
 
 
 def test_an_entry_without_the_field_is_a_message_of_all_its_fields(redis_server: str, queue_name: str) -> None:

@@ -197,7 +197,7 @@ async def test_records_that_do_not_fit_the_columns_are_handled_as_the_policy_say
     """On executors, where they make Parquet files, and on the driver, where it is at least once."""
     world = on_any_spark
     world.path("in").write_text("".join(json.dumps(row) + "\n" for row in DRIFTING))
-    lake = spark_connector.Destination(path=str(world.folder / "lake"), columns="n BIGINT", drift=drift)
+    lake = spark_connector.Destination(path=str(world.folder / "lake"), columns="n BIGINT", drift=drift)  # type: ignore[arg-type]
     pipeline = world.pipeline(
         destinations=[p.Destination("lake", lake)], delivery="exactly_once" if prepared else "at_least_once"
     )

@@ -32,7 +32,7 @@ SOON = Recovery(delay_seconds=0.05, delay_max_seconds=0.1)
 
 def pipeline(folder: Path, *, count: int | None = None, **more: Any) -> Pipeline:
     pace = {"rate": 400} if count is None else {"count": count}
-    made = generator.Source(**pace, fields={"id": "index"})
+    made = generator.Source(**pace, fields={"id": "index"})  # type: ignore[arg-type]
     kept = Destination("kept", file.Destination(path=folder / "kept.jsonl", format="json"))
     return Pipeline("made", sources=[Source("made", made)], **{"destinations": [kept], **more})
 

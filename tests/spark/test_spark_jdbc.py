@@ -26,7 +26,7 @@ def jdbc(postgres: str, spark_options: Options, **more: Any) -> Jdbc:
     at = urlsplit(postgres)
     url = f"jdbc:postgresql://{at.hostname}:{at.port}{at.path}"
     given = {"table": "numbers", "options": {"user": str(at.username)}, "delay_seconds": 0.01}
-    return Jdbc(url=url, **(given | more), **spark_options)
+    return Jdbc(url=url, **(given | more), **spark_options)  # type: ignore[arg-type]
 
 
 def run(postgres: str, sql: str) -> list[tuple[Any, ...]]:

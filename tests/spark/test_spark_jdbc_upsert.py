@@ -25,7 +25,7 @@ def jdbc(postgres: str, spark_options: Options, **more: Any) -> Jdbc:
     at = urlsplit(postgres)
     given = {"table": "people", "options": {"user": str(at.username)}, "delay_seconds": 0.01, "key": ["id"]}
     url = f"jdbc:postgresql://{at.hostname}:{at.port}{at.path}"
-    return Jdbc(url=url, mode="upsert", **(given | more), **spark_options)
+    return Jdbc(url=url, mode="upsert", **(given | more), **spark_options)  # type: ignore[arg-type]
 
 
 def run(postgres: str, sql: str) -> list[tuple[Any, ...]]:
@@ -173,4 +173,4 @@ def test_a_table_without_the_key_is_told(
 def test_options_that_do_not_go_together_are_told(options: Options, why: str) -> None:
     given = {"url": "jdbc:postgresql://x/y", "table": "t"} | options
 
-    assert [why in problem.message for problem in Jdbc(**given).problems] == [True]
+    assert [why in problem.message for problem in Jdbc(**given).problems] == [True]  # type: ignore[arg-type]

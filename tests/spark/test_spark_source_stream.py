@@ -37,7 +37,7 @@ def numbers(path: Path, start: int = 0, stop: int = 5) -> Path:
 def a_stream(tmp_path: Path, spark: SparkSession, spark_options: Options, **more: Any) -> Source:
     path = numbers(tmp_path / "numbers")
     given = {"format": "parquet", "columns": "n BIGINT", "path": str(path), "poll_seconds": 0.05}
-    return Source(mode="stream", stage=tmp_path / "stage", **(given | more), **spark_options)
+    return Source(mode="stream", stage=tmp_path / "stage", **(given | more), **spark_options)  # type: ignore[arg-type]
 
 
 def the_stream(tmp_path: Path, spark: SparkSession, spark_options: Options) -> Source:
@@ -208,7 +208,7 @@ def test_options_of_a_stream_are_checked() -> None:
         ({"format": "rate"}, 'mode "stream" needs `stage`'),
         ({"format": "rate", "stage": "x", "remote": "sc://x"}, "needs a Spark driver in this process"),
     ):
-        assert [why in problem.message for problem in Source(mode="stream", **options).problems] == [True]
+        assert [why in problem.message for problem in Source(mode="stream", **options).problems] == [True]  # type: ignore[arg-type]
     misplaced = Source(query="SELECT 1", stage="x", available_now=True)
     assert ['`available_now` goes with mode "stream"' in problem.message for problem in misplaced.problems] == [True]
 

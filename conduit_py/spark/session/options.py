@@ -1,6 +1,7 @@
 """SparkOptions: which Spark to use. All connectors of a process share it."""
 
-from typing import Self
+from collections.abc import Mapping
+from typing import Self, TypedDict
 
 from pydantic import Field, model_validator
 
@@ -29,3 +30,12 @@ class SparkOptions(Options):
     def where(self) -> str:
         """The address of the Spark, for messages."""
         return self.remote or self.master
+
+
+class SparkArguments(TypedDict, total=False):
+    """SparkOptions as a caller writes them, for editors and type checkers."""
+
+    master: str
+    remote: str | None
+    conf: Mapping[str, str]
+    start_seconds: float

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Required, TypedDict, Unpack
 
 from pydantic import Field, model_validator
 
@@ -35,6 +35,15 @@ class DestinationOptions(Options):
         if self.columns is not None and self.format != "csv":
             raise ValueError(f'columns goes with format="csv", not {self.format!r}')
         return self
+
+
+class DestinationArguments(TypedDict, total=False):
+    """DestinationOptions as a caller writes them, for editors and type checkers."""
+
+    path: Required[str | Path]
+    format: Literal["lines", "json", "csv", "opencdc"]
+    delimiter: str
+    columns: Sequence[str] | None
 
 
 class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestination[DestinationOptions]):
@@ -70,6 +79,9 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
     _device: Device | None = None
     _staging: Staging | None = None
     _prepared: list[bytes] | None = None
+
+    def __init__(self, **options: Unpack[DestinationArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         options = self.options

@@ -1,8 +1,9 @@
 """The file source: the records of one file, to its end or for as long as it grows."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Required, TypedDict, Unpack
 
 import msgspec
 from pydantic import Field, model_validator
@@ -38,6 +39,17 @@ class SourceOptions(Options):
         if self.header is not None and self.format != "csv":
             raise ValueError(f'header goes with format="csv", not {self.format!r}')
         return self
+
+
+class SourceArguments(TypedDict, total=False):
+    """SourceOptions as a caller writes them, for editors and type checkers."""
+
+    path: Required[str | Path]
+    format: Literal["lines", "json", "csv", "opencdc"]
+    tail: bool
+    line_size_max: int
+    delimiter: str
+    header: Sequence[str] | None
 
 
 class Source(sdk.SplittableSource[SourceOptions]):
@@ -81,6 +93,9 @@ class Source(sdk.SplittableSource[SourceOptions]):
     _truncated: FatalError | None = None
     _end: int | None = None
     """Where to stop reading, in a part of a file."""
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
 
     def open(self, position: bytes | None) -> None:
         self._buffer = LineBuffer(0, 0)

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from pydantic import Field, model_validator
 
@@ -94,6 +94,15 @@ class Shape(Options):
         if (self.path is not None) != (self.format == "file"):
             raise ValueError('format="file" and path go together')
         return self
+
+
+class ShapeArguments(TypedDict, total=False):
+    """Shape as a caller writes them, for editors and type checkers."""
+
+    format: Literal["structured", "raw", "file"]
+    fields: Mapping[str, str]
+    path: str | Path | None
+    operations: Sequence[Literal["create", "update", "delete", "snapshot"] | Operation]
 
 
 class Maker:

@@ -1,13 +1,15 @@
 """The generator source: records made up at a chosen pace."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, Unpack
 
 import trio
 from pydantic import AwareDatetime, Field, model_validator
 from trio import current_time, sleep_until
 
-from conduit_connectors.generator.shape import BLOCK, Maker, Shape
+from conduit_connectors.generator.shape import BLOCK, Maker, Shape, ShapeArguments
 from conduit_connectors.numbering import number_of, positions_of
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, Operation, Options, Payload, Record
@@ -89,6 +91,18 @@ class SourceOptions(Shape):
         return self
 
 
+class SourceArguments(ShapeArguments, total=False):
+    """SourceOptions as a caller writes them, for editors and type checkers."""
+
+    rate: float
+    count: int | None
+    burst: Burst | Mapping[str, float] | None
+    collections: Sequence[str]
+    shapes: Mapping[str, Shape | Mapping[str, Any]]
+    seed: int
+    start: str | datetime
+
+
 class Source(sdk.SplittableSource[SourceOptions]):
     """Records that are a function of the seed and their number, counted from 0; the position is the number.
 
@@ -106,6 +120,9 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     _end: int | None = None
     """The number at which a part ends."""
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
 
     async def open(self, position: bytes | None) -> None:
         options = self.options

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Required, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -20,6 +20,14 @@ class DestinationOptions(sdk.Options):
         "batch", description='"never" leaves it to the system when records reach the disk: a power cut may cost some'
     )
     segment_size: int = Field(SEGMENT_SIZE, gt=0, description="bytes after which another file is begun")
+
+
+class DestinationArguments(TypedDict, total=False):
+    """DestinationOptions as a caller writes them, for editors and type checkers."""
+
+    path: Required[str | Path]
+    sync: Literal["batch", "never"]
+    segment_size: int
 
 
 class Destination(sdk.StagedDestination[DestinationOptions]):
@@ -40,6 +48,9 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
     _log: FileLog | None = None
     _claim: WriterClaim | None = None
+
+    def __init__(self, **options: Unpack[DestinationArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         options = self.options

@@ -1,7 +1,7 @@
 """The journal source: what is committed in a journal, each record once, in the order of the commits."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Required, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -31,6 +31,14 @@ class SourceOptions(sdk.Options):
     until: Literal["end"] | None = Field(None, description='"end" completes at what is the end when the source opens')
 
 
+class SourceArguments(TypedDict, total=False):
+    """SourceOptions as a caller writes them, for editors and type checkers."""
+
+    path: Required[str | Path]
+    isolation: Literal["committed", "uncommitted"]
+    until: Literal["end"] | None
+
+
 class Source(sdk.SourceConnector[SourceOptions]):
     """The records of a journal; the position is an offset and, per producer, what was read of it.
 
@@ -48,6 +56,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     _committed: CommittedReader | None = None
     _plain: FileReader | None = None
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
 
     def open(self, position: bytes | None) -> None:
         options = self.options

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal, TypedDict
 from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr
@@ -35,6 +35,17 @@ class ObjectOptions(Options):
     s3_region: str | None = None
     s3_access_key: SecretStr | None = None
     s3_secret_key: SecretStr | None = None
+
+
+class ObjectArguments(TypedDict, total=False):
+    """ObjectOptions as a caller writes them, for editors and type checkers."""
+
+    format: Literal["auto", "lines", "json", "csv", "parquet"] | Format
+    line_size_max: int
+    s3_endpoint: str | None
+    s3_region: str | None
+    s3_access_key: str | SecretStr | None
+    s3_secret_key: str | SecretStr | None
 
 
 class ObjectReader:

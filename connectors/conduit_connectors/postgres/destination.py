@@ -1,7 +1,7 @@
 """The PostgreSQL destination: rows, one by one or in pieces that were made ready elsewhere."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Required, Unpack
 
 import msgspec
 from pydantic import Field, SecretStr
@@ -10,7 +10,7 @@ from conduit_connectors.postgres.copy_in import CopyEncoder, CopyText, copy_in
 from conduit_connectors.postgres.database import PostgresDatabase
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase
 from conduit_connectors.sql.destination import SqlDestination
-from conduit_connectors.sql.row import RowEncoder, TableOptions
+from conduit_connectors.sql.row import RowEncoder, TableArguments, TableOptions
 from conduit_connectors.sql.table_writer import TableWriter
 from conduit_py import sdk
 from conduit_py.sdk import Batch, PieceRefused
@@ -20,6 +20,12 @@ class DestinationOptions(TableOptions):
     """What a user may say to the PostgreSQL destination."""
 
     url: SecretStr = Field(description="the database, as postgresql://user:password@host:port/name")
+
+
+class DestinationArguments(TableArguments, total=False):
+    """DestinationOptions as a caller writes them, for editors and type checkers."""
+
+    url: Required[str | SecretStr]
 
 
 class Destination(SqlDestination[DestinationOptions], sdk.PreparingDestination[DestinationOptions]):
@@ -35,6 +41,9 @@ class Destination(SqlDestination[DestinationOptions], sdk.PreparingDestination[D
 
     bytes_type: ClassVar[str] = "BYTEA"
     _copying: CopyEncoder | None = None
+
+    def __init__(self, **options: Unpack[DestinationArguments]) -> None:
+        super().__init__(**options)
 
     def connect(self) -> PostgresDatabase:
         return PostgresDatabase(self.options.url.get_secret_value())

@@ -2,9 +2,9 @@
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Required, Unpack
 
 import msgspec
 import pyarrow as pa
@@ -16,7 +16,7 @@ from conduit_connectors.spark.buffered_destination import BufferedDestination
 from conduit_connectors.spark.delivered_ids import ids_of
 from conduit_connectors.spark.folder import Folder, LocalFolder, folder_of
 from conduit_connectors.spark.manifest import Manifests, batch_folder, stage_folder
-from conduit_connectors.spark.row_buffer import BufferOptions, Load
+from conduit_connectors.spark.row_buffer import BufferArguments, BufferOptions, Load
 from conduit_connectors.spark.rows import Envelopes, Fields, RowMaker, frame_of, schema_difference
 from conduit_py import sdk
 from conduit_py.sdk import Batch, FatalError
@@ -63,6 +63,16 @@ class FilesOptions(BufferOptions):
     )
 
 
+class FilesArguments(BufferArguments, total=False):
+    """FilesOptions as a caller writes them, for editors and type checkers."""
+
+    path: Required[str]
+    format: str
+    options: Mapping[str, str]
+    partition_by: Sequence[str]
+    remember: int
+
+
 class StagedFiles(msgspec.Struct, frozen=True):
     """What an exactly-once transaction makes visible: folders, and where they go."""
 
@@ -87,6 +97,9 @@ class Destination(
     _unmoved: tuple[str, str] | None = None
     """A batch that is committed and not yet where readers see it: where it is, and where it goes."""
     _prepared: ParquetRows | None = None
+
+    def __init__(self, **options: Unpack[FilesArguments]) -> None:
+        super().__init__(**options)
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:

@@ -1,7 +1,7 @@
 """spark.Jdbc: rows of a database's table, written in parallel to a staging table and published in one transaction."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Required, Self, Unpack
 
 import msgspec
 from pydantic import Field, model_validator
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from conduit_connectors.spark.buffered_destination import BufferedDestination
 from conduit_connectors.spark.changes import ChangeRows, with_order
 from conduit_connectors.spark.database import JdbcDatabase
-from conduit_connectors.spark.row_buffer import BufferOptions, Load
+from conduit_connectors.spark.row_buffer import BufferArguments, BufferOptions, Load
 from conduit_connectors.spark.rows import Fields, RowMaker, frame_of
 from conduit_py import sdk
 from conduit_py.sdk import Batch, FatalError, TransientError
@@ -46,6 +46,17 @@ class JdbcOptions(BufferOptions):
         return self
 
 
+class JdbcArguments(BufferArguments, total=False):
+    """JdbcOptions as a caller writes them, for editors and type checkers."""
+
+    url: Required[str]
+    table: Required[str]
+    driver: str
+    options: Mapping[str, str]
+    mode: Literal["append", "upsert"]
+    key: Sequence[str]
+
+
 class StagedTables(msgspec.Struct, frozen=True):
     """What an exactly-once transaction makes visible: staging tables, in order, and the columns to copy."""
 
@@ -66,6 +77,9 @@ class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions])
     _fence = -1
     """The fence of an exactly-once pipeline; -1 in any other."""
     _owner: str | None = None
+
+    def __init__(self, **options: Unpack[JdbcArguments]) -> None:
+        super().__init__(**options)
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:

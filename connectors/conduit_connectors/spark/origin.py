@@ -1,12 +1,12 @@
 """Origin: what a source reads, as a DataFrame: a query, a table, files or whatever else Spark has a format for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
 from conduit_py.sdk import FatalError
-from conduit_py.sdk.spark import SparkOptions, error_text, is_definition_error
+from conduit_py.sdk.spark import SparkArguments, SparkOptions, error_text, is_definition_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -41,6 +41,18 @@ class OriginOptions(SparkOptions):
         """What is read, for messages and the metadata of records."""
         named = getattr(self.function, "__name__", "function") if self.function is not None else None
         return self.table or self.path or self.options.get("dbtable") or self.query or named or str(self.format)
+
+
+class OriginArguments(SparkArguments, total=False):
+    """OriginOptions as a caller writes them, for editors and type checkers."""
+
+    query: str | None
+    table: str | None
+    format: str | None
+    options: Mapping[str, str]
+    path: str | None
+    columns: str | None
+    function: Callable[..., Any] | None
 
 
 def frame_at(session: "SparkSession", origin: OriginOptions) -> "DataFrame":

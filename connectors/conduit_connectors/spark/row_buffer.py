@@ -9,7 +9,7 @@ from pydantic import Field
 
 from conduit_connectors.spark.rows import Drift
 from conduit_py.sdk import Batch, MessageId
-from conduit_py.sdk.spark import SparkOptions
+from conduit_py.sdk.spark import SparkArguments, SparkOptions
 
 QUIET = 0.1
 """The part of `delay_seconds` after which a job starts if nothing more comes."""
@@ -33,6 +33,17 @@ class BufferOptions(SparkOptions):
     delay_seconds: float = Field(
         default=5.0, gt=0, description="or so long after the first; a tenth of it if nothing more comes"
     )
+
+
+class BufferArguments(SparkArguments, total=False):
+    """BufferOptions as a caller writes them, for editors and type checkers."""
+
+    payload: Literal["fields", "envelope"]
+    columns: str | None
+    drift: Literal["refuse", "ignore", "stop"]
+    rows_max: int
+    bytes_max: int
+    delay_seconds: float
 
 
 class BufferedRows(NamedTuple):

@@ -1,14 +1,14 @@
 """spark.Sink: appends to whatever Spark can write to, or gives each batch to a function."""
 
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Self, Unpack
 
 import pyarrow as pa
 from pydantic import AfterValidator, Field, model_validator
 
 from conduit_connectors.spark.buffered_destination import BufferedDestination
-from conduit_connectors.spark.row_buffer import BufferOptions, Load
+from conduit_connectors.spark.row_buffer import BufferArguments, BufferOptions, Load
 from conduit_connectors.spark.rows import Fields, RowMaker, frame_of
 from conduit_py.sdk import FatalError
 from conduit_py.sdk.spark import error_text, is_definition_error
@@ -40,6 +40,15 @@ class SinkOptions(BufferOptions):
         return self
 
 
+class SinkArguments(BufferArguments, total=False):
+    """SinkOptions as a caller writes them, for editors and type checkers."""
+
+    table: str | None
+    format: str | None
+    options: Mapping[str, str]
+    function: Callable[..., Any] | None
+
+
 class Sink(BufferedDestination[SinkOptions]):
     """Appends batches to a table, a format of Spark's, or through a function.
 
@@ -50,6 +59,9 @@ class Sink(BufferedDestination[SinkOptions]):
     """
 
     jobs_at_once = 1
+
+    def __init__(self, **options: Unpack[SinkArguments]) -> None:
+        super().__init__(**options)
 
     def _row_maker(self, session: "SparkSession") -> RowMaker:
         maker = super()._row_maker(session)

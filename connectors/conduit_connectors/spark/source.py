@@ -4,12 +4,12 @@ import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from pydantic import Field, model_validator
 
 from conduit_connectors.spark.ordered import OrderedRows
-from conduit_connectors.spark.origin import OriginOptions, frame_at, stream_at
+from conduit_connectors.spark.origin import OriginArguments, OriginOptions, frame_at, stream_at
 from conduit_connectors.spark.positions import OrderedPosition, SnapshotPosition, decode
 from conduit_connectors.spark.spool import QuerySnapshot
 from conduit_connectors.spark.stream import MicroBatches
@@ -55,6 +55,18 @@ class SourceOptions(OriginOptions):
         return self
 
 
+class SourceArguments(OriginArguments, total=False):
+    """SourceOptions as a caller writes them, for editors and type checkers."""
+
+    mode: Literal["snapshot", "keyed", "incremental", "stream"]
+    key: Sequence[str]
+    column: str | None
+    stage: str | Path | None
+    chunk_rows: int
+    poll_seconds: float
+    available_now: bool
+
+
 class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
     """One record per row, with its columns as `payload.after`, in a stable order; resumes at any row.
 
@@ -67,6 +79,9 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
 
     _snapshot: QuerySnapshot | None = None
     _stream: MicroBatches | None = None
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
 
     def open(self, position: bytes | None) -> None:
         at = decode(position) if position is not None else None

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -30,6 +30,16 @@ class TableOptions(Options):
         default="columns", description="a column per field, or the columns key, operation, metadata and payload as JSON"
     )
     create: bool = Field(default=True, description="create a missing table, with the columns of its first record")
+
+
+class TableArguments(TypedDict, total=False):
+    """TableOptions as a caller writes them, for editors and type checkers."""
+
+    table: str | None
+    mode: Literal["append", "upsert"]
+    key: Sequence[str] | None
+    layout: Literal["columns", "json"]
+    create: bool
 
 
 class TableRow(msgspec.Struct, frozen=True, array_like=True):

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Required, TypeAlias, Unpack
 
 from pydantic import BeforeValidator, Field
 
 from conduit_processors.field.conversion import CONVERSIONS
-from conduit_processors.field_processor import FieldOptions, FieldProcessor, Inner
+from conduit_processors.field_processor import FieldArguments, FieldOptions, FieldProcessor, Inner
+from conduit_py.sdk.template import FieldPath
 
 TypeName: TypeAlias = Literal["string", "int", "float", "bool", "time", "decimal"]
 
@@ -35,6 +36,13 @@ class ConvertOptions(FieldOptions):
     )
 
 
+class ConvertArguments(FieldArguments, total=False):
+    """ConvertOptions as a caller writes them, for editors and type checkers."""
+
+    field: Required[str | FieldPath]
+    type: Required[Literal["string", "int", "float", "bool", "time", "decimal"]]
+
+
 class Convert(FieldProcessor[ConvertOptions]):
     """Converts a field to another type and loses nothing: a value that does not fit is refused.
 
@@ -42,6 +50,9 @@ class Convert(FieldProcessor[ConvertOptions]):
     """
 
     _convert: Callable[[Any], Any]
+
+    def __init__(self, **options: Unpack[ConvertArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         super().open()

@@ -1,6 +1,7 @@
 """`field.exclude` removes fields."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Required, TypedDict, Unpack
 
 from pydantic import BeforeValidator, Field
 
@@ -17,6 +18,12 @@ class ExcludeOptions(Options):
     )
 
 
+class ExcludeArguments(TypedDict, total=False):
+    """ExcludeOptions as a caller writes them, for editors and type checkers."""
+
+    fields: Required[Sequence[str | FieldPath]]
+
+
 class Exclude(Processor[ExcludeOptions]):
     """Removes fields and what is in them; a key or payload as a whole becomes absent, metadata empty.
 
@@ -27,6 +34,9 @@ class Exclude(Processor[ExcludeOptions]):
     blocking = False
     _fields: list[FieldPath]
     _wholes: list[FieldPath]
+
+    def __init__(self, **options: Unpack[ExcludeArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         self._fields = [field for field in self.options.fields if field.names]

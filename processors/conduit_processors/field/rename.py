@@ -1,8 +1,8 @@
 """`field.rename` gives fields other names."""
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Required, TypedDict, Unpack
 
 from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
 
@@ -55,6 +55,12 @@ class RenameOptions(Options):
     ] = Field(description="field path to new name, as a dict or as text: .Payload.After.old:new,.Key.a:b")
 
 
+class RenameArguments(TypedDict, total=False):
+    """RenameOptions as a caller writes them, for editors and type checkers."""
+
+    mapping: Required[Mapping[str, str]]
+
+
 class Rename(Processor[RenameOptions]):
     """Gives fields new names where they are; a field keeps its place among the others.
 
@@ -64,6 +70,9 @@ class Rename(Processor[RenameOptions]):
 
     blocking = False
     _holders: list[tuple[FieldPath, dict[str, str]]]
+
+    def __init__(self, **options: Unpack[RenameArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         holders: dict[FieldPath, dict[str, str]] = {}

@@ -5,13 +5,13 @@ import inspect
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Required, TypedDict, Unpack
 
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, field_validator
 
 from conduit_processors.field_processor import Settable
 from conduit_py.sdk import Options, Processor, Record, RecordRefused
-from conduit_py.sdk.template import Template, is_template, option_error
+from conduit_py.sdk.template import FieldPath, Template, is_template, option_error
 
 
 def _value(value: object) -> object:
@@ -43,6 +43,13 @@ class SetOptions(Options):
         return value
 
 
+class SetArguments(TypedDict, total=False):
+    """SetOptions as a caller writes them, for editors and type checkers."""
+
+    field: Required[str | FieldPath]
+    value: Required[Any]
+
+
 class Set(Processor[SetOptions]):
     """Sets a field, making it and the structured data around it where they are absent.
 
@@ -53,6 +60,9 @@ class Set(Processor[SetOptions]):
     blocking = False
     _set: Callable[[Record, Any], None]
     _value: Callable[[Record], Any]
+
+    def __init__(self, **options: Unpack[SetArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         self._set = self.options.field.set

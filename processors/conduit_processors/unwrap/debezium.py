@@ -1,7 +1,7 @@
 """`unwrap.debezium` unpacks the change events of Debezium's connectors."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -28,6 +28,12 @@ class DebeziumOptions(Options):
     )
 
 
+class DebeziumArguments(TypedDict, total=False):
+    """DebeziumOptions as a caller writes them, for editors and type checkers."""
+
+    field: str | FieldPath
+
+
 class Debezium(Processor[DebeziumOptions]):
     """Replaces the record by the change that a Debezium event describes; the position stays.
 
@@ -39,6 +45,9 @@ class Debezium(Processor[DebeziumOptions]):
 
     blocking = False
     _field: FieldPath
+
+    def __init__(self, **options: Unpack[DebeziumArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         self._field = self.options.field

@@ -1,5 +1,7 @@
 """`unwrap.kafkaconnect` unpacks what Kafka Connect's JSON converter writes."""
 
+from typing import TypedDict, Unpack
+
 from pydantic import Field
 
 from conduit_processors.field_processor import InPayload
@@ -16,6 +18,12 @@ class KafkaConnectOptions(Options):
     )
 
 
+class KafkaConnectArguments(TypedDict, total=False):
+    """KafkaConnectOptions as a caller writes them, for editors and type checkers."""
+
+    field: str | FieldPath
+
+
 class KafkaConnect(Processor[KafkaConnectOptions]):
     """Turns `{"schema": …, "payload": {…}}` into a record that creates the payload.
 
@@ -24,6 +32,9 @@ class KafkaConnect(Processor[KafkaConnectOptions]):
 
     blocking = False
     _field: FieldPath
+
+    def __init__(self, **options: Unpack[KafkaConnectArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         self._field = self.options.field

@@ -1,5 +1,7 @@
 """`unwrap.opencdc` unpacks a whole record that travelled in a field of another."""
 
+from typing import TypedDict, Unpack
+
 from pydantic import Field
 
 from conduit_processors.field_processor import Structurable
@@ -18,11 +20,20 @@ class OpenCDCOptions(Options):
     )
 
 
+class OpenCDCArguments(TypedDict, total=False):
+    """OpenCDCOptions as a caller writes them, for editors and type checkers."""
+
+    field: str | FieldPath
+
+
 class OpenCDC(Processor[OpenCDCOptions]):
     """Replaces the record by the one in the field, written in Conduit's JSON form, except for its position."""
 
     blocking = False
     _field: FieldPath
+
+    def __init__(self, **options: Unpack[OpenCDCArguments]) -> None:
+        super().__init__(**options)
 
     def open(self) -> None:
         self._field = self.options.field

@@ -1,0 +1,69 @@
+"""Options that editors complete and type checkers check, held to the models that check them at run time."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from conduit_py.sdk import Options, registry
+
+PLUGINS = [
+    (kind, name)
+    for kind in get_args(registry.Kind)
+    for name, entry in sorted(registry.installed(kind).items())
+    if entry.value.startswith(("conduit_connectors", "conduit_processors"))
+]
+
+SNIPPET = """
+from pathlib import Path
+from conduit_connectors import file, generator, sqlite_queue
+from conduit_processors import field
+
+file.Source(path="in.jsonl", format="json")
+file.Source(path=Path("in.jsonl"), tail=True)
+generator.Source(fields={"n": "int"}, operations=["create"])
+sqlite_queue.Source(path="queue.db", messages="uri", lease_seconds=30)
+field.Set(field=".Metadata.a", value="b")
+
+file.Source(pth="in.jsonl")
+file.Source(path="in.jsonl", format="yaml")
+file.Destination(path="out.jsonl", columns=1)
+sqlite_queue.Source(path="queue.db", lease_secs=30)
+field.Set(field=1, value="b")
+"""
+
+
+def _arguments(plugin: type[Any]) -> Any:
+    return get_args(plugin.__init__.__annotations__["options"])[0]
+
+
+@pytest.mark.parametrize(("kind", "name"), PLUGINS)
+def test_the_arguments_of_a_plugin_are_its_options(kind: registry.Kind, name: str) -> None:
+    plugin: Any = registry.find(kind, name)
+    if plugin.options_model is Options:
+        return
+    arguments = _arguments(plugin)
+    fields = plugin.options_model.model_fields
+
+    assert set(get_type_hints(arguments)) == set(fields)
+    assert arguments.__required_keys__ == {option for option, field in fields.items() if field.is_required()}
+
+
+def test_mypy_refuses_unknown_options_and_wrong_types(tmp_path: Path) -> None:
+    (tmp_path / "snippet.py").write_text(SNIPPET)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--no-incremental",
+        "--strict",
+        "--hide-error-context",
+        "--follow-imports=silent",
+        "snippet.py",
+    ]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    errors = [line for line in ran.stdout.splitlines() if "error:" in line]
+
+    assert sorted({int(line.split(":")[1]) for line in errors}) == [12, 13, 14, 15, 16], ran.stdout

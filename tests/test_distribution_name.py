@@ -17,7 +17,7 @@ NAMES_IT = re.compile(
         (
             rf"\b(pip install|uv add|poetry add|uvx|pipx \w+)\b(\s+-[\w-]+)*\s+[\"']?{FOREIGN}(?![\w./-])",
             rf"(?<![\w.-]){FOREIGN}\[",
-            rf"\b(version|requires|distribution|metadata|files)\(\s*[\"']{FOREIGN}[\"']",
+            rf"\b(version|requires|distribution|metadata)\(\s*[\"']{FOREIGN}[\"']",
             rf"pypi\.org/\w+/{FOREIGN}\b",
             rf"^(name|Name)\s*[:=]\s*\"?{FOREIGN}\"?\s*$",
         )

@@ -52,3 +52,12 @@ def test_links_between_pages_lead_somewhere() -> None:
     ]
 
     assert missing == []
+
+
+def test_the_files_and_folders_that_the_architecture_names_exist() -> None:
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", text))
+    missing = [name for name in named if not any(ROOT.glob(f"{name}")) and not any(ROOT.glob(f"conduit_py/**/{name}"))]
+
+    assert len(named) > 40
+    assert missing == []

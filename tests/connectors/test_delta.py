@@ -14,15 +14,14 @@ from uuid import uuid4
 import boto3
 import pyarrow as pa
 import pytest
+from builders import batch_of
 from conduit_connectors.delta import Destination
 from deltalake import DeltaTable, write_deltalake
 from s3_server import ACCESS_KEY, SECRET_KEY
 
-from conduit_py.batch import Batch
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.record import Record
 from conduit_py.testing import destination_acceptance
-from conduit_py.testing.connector_driver import batch_of
 
 
 def stored(path: Path) -> list[Any]:
@@ -47,10 +46,6 @@ def opened(path: Path, **options: Any) -> Destination:
     return destination
 
 
-def batch(*payloads: Any) -> Batch:
-    return batch_of([Record.of(payload, position=b"%d" % at) for at, payload in enumerate(payloads)])
-
-
 def test_values_arrive_in_the_types_of_the_table(tmp_path: Path) -> None:
     columns = {"n": "integer", "d": "decimal(10,2)", "t": "timestamp", "day": "date", "b": "binary", "x": "double"}
     row = {
@@ -62,7 +57,7 @@ def test_values_arrive_in_the_types_of_the_table(tmp_path: Path) -> None:
         "x": 0.5,
     }
     destination = opened(tmp_path, columns=columns, partition_by=["day"])
-    refused = destination.write(batch(row, {"n": 2}, {"n": 2**31}, b"raw", None, {"n": 3, "more": 1}))
+    refused = destination.write(batch_of(row, {"n": 2}, {"n": 2**31}, b"raw", None, {"n": 3, "more": 1}))
     destination.flush()
 
     assert sorted(refused) == [2, 3, 4, 5]
@@ -74,7 +69,7 @@ def test_values_arrive_in_the_types_of_the_table(tmp_path: Path) -> None:
 def test_a_table_of_somebody_else_is_appended_to(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"n": pa.array([1], pa.int32()), "text": ["a"]}))
     destination = opened(tmp_path, drift="ignore")
-    refused = destination.write(batch({"n": 2, "text": "b", "more": 1}))
+    refused = destination.write(batch_of({"n": 2, "text": "b", "more": 1}))
     write_deltalake(tmp_path, pa.table({"n": pa.array([3], pa.int32()), "text": ["c"]}), mode="append")
     destination.flush()
 
@@ -86,7 +81,7 @@ def test_a_transaction_is_one_commit_however_many_files_it_staged(tmp_path: Path
     destination = opened(tmp_path, columns={"n": "long"}, rows_max=2)
     destination.begin("p:1", 3, [])
     for n in range(0, 6, 2):
-        destination.write(batch({"n": n}, {"n": n + 1}))
+        destination.write(batch_of({"n": n}, {"n": n + 1}))
     intent = destination.stage()
     before = (stored(tmp_path), len(list(tmp_path.glob("_conduit/*/*.parquet"))))
     assert intent is not None
@@ -103,7 +98,7 @@ def test_a_transaction_is_one_commit_however_many_files_it_staged(tmp_path: Path
 def test_a_zombie_that_applies_the_same_intent_adds_nothing(tmp_path: Path) -> None:
     zombie = opened(tmp_path, columns={"n": "long"})
     zombie.begin("p", 1, [])
-    zombie.write(batch({"n": 1}))
+    zombie.write(batch_of({"n": 1}))
     intent = zombie.stage()
     assert intent is not None
     [file] = tmp_path.glob("_conduit/*/*.parquet")
@@ -129,9 +124,9 @@ def test_a_table_can_be_in_an_object_store(s3_server: str) -> None:
 
     crashed = opened_there()
     crashed.begin("p", 1, [])
-    crashed.write(batch({"n": 1}, {"n": 2}))
+    crashed.write(batch_of({"n": 1}, {"n": 2}))
     committed = crashed.stage()
-    crashed.write(batch({"n": 3}))
+    crashed.write(batch_of({"n": 3}))
     crashed.stage()
     assert committed is not None
     for fence in (2, 3):

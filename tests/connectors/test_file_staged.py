@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from builders import batch_of
 from conduit_connectors import file
 
 from conduit_py.batch import Batch, Span
@@ -21,11 +22,6 @@ def text(lines: tuple[bytes, ...]) -> bytes:
     return b"".join(line + b"\n" for line in lines)
 
 
-def batch(*lines: bytes) -> Batch:
-    span = Span("p", "s", 0, [b"%d" % index for index in range(len(lines))])
-    return Batch.whole(span, [Record.of(line) for line in lines])
-
-
 def opened(path: Path, *intents: bytes) -> file.Destination:
     destination = file.Destination(path=path, format="lines")
     destination.open()
@@ -40,7 +36,7 @@ def staged(path: Path, lines: tuple[bytes, ...], torn: int | None = None) -> byt
     """
     destination = opened(path)
     for line in lines:
-        destination.write(batch(line))
+        destination.write(batch_of(line))
     intent = destination.stage()
     assert intent is not None
     if torn is not None:
@@ -83,11 +79,11 @@ def test_i8_what_was_committed_is_there_once_wherever_the_process_was_killed(
 def test_applying_again_changes_nothing_even_after_more_was_written(tmp_path: Path, lines: tuple[bytes, ...]) -> None:
     path = tmp_path / "out"
     destination = opened(path)
-    destination.write(batch(*lines))
+    destination.write(batch_of(*lines))
     first = destination.stage()
     assert first is not None
     destination.apply(first)
-    destination.write(batch(*reversed(lines)))
+    destination.write(batch_of(*reversed(lines)))
     second = destination.stage()
     assert second is not None
     destination.apply(second)
@@ -104,7 +100,7 @@ def test_nothing_written_is_nothing_to_apply(tmp_path: Path) -> None:
 def test_the_file_may_be_moved_away_after_an_orderly_stop(tmp_path: Path, lines: tuple[bytes, ...]) -> None:
     path = tmp_path / "out"
     destination = opened(path)
-    destination.write(batch(*lines))
+    destination.write(batch_of(*lines))
     intent = destination.stage()
     assert intent is not None
     destination.apply(intent)

@@ -10,17 +10,14 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from builders import batch_of
 from conduit_connectors import file, postgres
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conduit_py.batch import Batch, Span
+from conduit_py.batch import Batch
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk import PieceRefused, PreparingDestination
-
-
-def batch_of(records: Sequence[Record]) -> Batch:
-    return Batch.whole(Span("p", "s", 0, [b"%d" % n for n in range(len(records))]), list(records))
 
 
 def prepared(declared: PreparingDestination[Any], batches: Sequence[Batch]) -> tuple[bytes, list[dict[int, Any]]]:
@@ -47,7 +44,7 @@ def test_a_file_is_the_same_bytes(tmp_path: Path, format: Any) -> None:
     raw: list[Any] = [text.encode() for text in TEXTS]
     records = [Record.of(each) for each in (raw if format == "lines" else payloads)]
     records.insert(3, Record.of({"n": float("nan")} if format == "json" else b"two\nlines"))
-    batches = [batch_of(records[:4]), batch_of(records[4:])]
+    batches = [batch_of(*records[:4]), batch_of(*records[4:])]
     files = []
     refusals = []
     for way in ("written", "taken"):
@@ -83,9 +80,9 @@ def written_and_taken(url: str, records: list[Record], **options: Any) -> list[l
         opened = declared.fresh()
         opened.open()
         if way == "written":
-            assert not opened.write(batch_of(records))
+            assert not opened.write(batch_of(*records))
         else:
-            piece, [refused] = prepared(declared, [batch_of(records)])
+            piece, [refused] = prepared(declared, [batch_of(*records)])
             assert not refused
             opened.take([piece])
         opened.teardown()
@@ -130,10 +127,10 @@ def test_whatever_is_taken_is_what_would_have_been_written(postgres: str, values
             connection.execute(f"DROP TABLE IF EXISTS {table}".encode())
     records = [Record.of({"id": n, "value": value}) for n, value in enumerate(values)]
     one_by_one = postgres_destination(postgres, "written")
-    refused = one_by_one.write(batch_of(records))
+    refused = one_by_one.write(batch_of(*records))
     one_by_one.teardown()
     declared = postgres_destination(postgres, "taken", opened=False)
-    piece, _ = prepared(declared, [batch_of(records)])
+    piece, _ = prepared(declared, [batch_of(*records)])
     whole = postgres_destination(postgres, "taken")
     try:
         whole.take([piece])
@@ -159,8 +156,8 @@ def test_a_refused_piece_leaves_nothing_behind(postgres: str) -> None:
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute("CREATE TABLE strict (id BIGINT PRIMARY KEY, name TEXT NOT NULL)")
     declared = postgres_destination(postgres, "strict", opened=False)
-    good, _ = prepared(declared, [batch_of([Record.of({"id": n, "name": "x"}) for n in range(3)])])
-    bad, _ = prepared(declared, [batch_of([Record.of({"id": 7, "name": "x"}), Record.of({"id": 1, "name": "y"})])])
+    good, _ = prepared(declared, [batch_of(*[Record.of({"id": n, "name": "x"}) for n in range(3)])])
+    bad, _ = prepared(declared, [batch_of(*[Record.of({"id": 7, "name": "x"}), Record.of({"id": 1, "name": "y"})])])
     opened = postgres_destination(postgres, "strict")
     opened.take([good])
     with pytest.raises(PieceRefused, match=r"strict refuses one of 2 rows: .*duplicate key"):
@@ -172,7 +169,7 @@ def test_a_refused_piece_leaves_nothing_behind(postgres: str) -> None:
 def test_half_a_surrogate_pair_is_refused_by_itself(postgres: str) -> None:
     declared = postgres_destination(postgres, "texts", opened=False)
     records = [Record.of({"id": n, "text": text}) for n, text in enumerate(["a", json.loads('"\\ud800"'), "b"])]
-    piece, [refused] = prepared(declared, [batch_of(records)])
+    piece, [refused] = prepared(declared, [batch_of(*records)])
     opened = postgres_destination(postgres, "texts")
     opened.take([piece])
     opened.teardown()
@@ -182,7 +179,7 @@ def test_half_a_surrogate_pair_is_refused_by_itself(postgres: str) -> None:
 
 def test_pieces_commit_with_the_transaction_of_their_home(postgres: str) -> None:
     declared = postgres_destination(postgres, "home", opened=False)
-    piece, _ = prepared(declared, [batch_of([Record.of({"id": n}) for n in range(3)])])
+    piece, _ = prepared(declared, [batch_of(*[Record.of({"id": n}) for n in range(3)])])
     for commits in (False, True):
         opened = postgres_destination(postgres, "home")
         assert opened.claim("p", 1) is None
@@ -195,7 +192,7 @@ def test_pieces_commit_with_the_transaction_of_their_home(postgres: str) -> None
 
 def test_staged_pieces_are_shown_once(postgres: str) -> None:
     declared = postgres_destination(postgres, "staged", opened=False)
-    piece, _ = prepared(declared, [batch_of([Record.of({"id": n}) for n in range(3)])])
+    piece, _ = prepared(declared, [batch_of(*[Record.of({"id": n}) for n in range(3)])])
     opened = postgres_destination(postgres, "staged")
     opened.claim("p", 1)
     opened.begin("p", 1, [])
@@ -217,12 +214,12 @@ def test_rows_and_pieces_of_one_stage_are_tried_together(postgres: str) -> None:
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute("CREATE TABLE strict (id BIGINT PRIMARY KEY)")
     declared = postgres_destination(postgres, "strict", opened=False)
-    pieces = [prepared(declared, [batch_of([Record.of({"id": n})])])[0] for n in range(3)]
+    pieces = [prepared(declared, [batch_of(*[Record.of({"id": n})])])[0] for n in range(3)]
     opened = postgres_destination(postgres, "strict")
     opened.claim("p", 1)
     opened.begin("p", 1, [])
     opened.take([pieces[0]])
-    refused = opened.write(batch_of([Record.of({"id": 0}), Record.of({"id": 1})]))
+    refused = opened.write(batch_of(*[Record.of({"id": 0}), Record.of({"id": 1})]))
     with pytest.raises(PieceRefused, match=r"strict refuses one of 1 rows: .*duplicate key"):
         opened.take([pieces[1]])
     opened.take([pieces[2]])

@@ -9,11 +9,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from builders import batch_of
 from conduit_connectors import memory, postgres, sqlite
 from conduit_connectors.sql.destination import SqlDestination
 
 from conduit_py import Destination, Operation, Payload, Pipeline, Record, Source, State, processor, sdk
-from conduit_py.batch import Batch, Span
 from conduit_py.errors import FatalError, Fenced
 from conduit_py.sdk import registry
 from conduit_py.status import Status
@@ -60,13 +60,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return World(lambda **options: postgres.Destination(url=url, **options), read_postgres)
 
 
-def batch(*payloads: Any, first: int = 0) -> Batch:
-    records = [each if isinstance(each, Record) else Record.of(each) for each in payloads]
-    return Batch.whole(Span("p", "s", first, [b"%d" % (first + index) for index in range(len(records))]), records)
-
-
 def write(destination: SqlDestination[Any], *payloads: Any) -> dict[int, str]:
-    return destination.write(batch(*payloads))
+    return destination.write(batch_of(*payloads))
 
 
 class TestRows:

@@ -1,13 +1,14 @@
 """A fleet follows its files: the least that each edit takes, nothing for bad ones, and what users stopped stays so."""
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from waiting import until
 
 from conduit_py.config.definitions import Definitions
 from conduit_py.lifecycle.fleet import Fleet
@@ -83,14 +84,6 @@ class Site:
         """What stays the same for as long as the pipeline is not started anew; None before it runs."""
         member = self.fleet[id]
         return member.supervisor if member.state.status is Status.RUNNING else None
-
-
-async def until(condition: Callable[[], object], seconds: float = 300) -> None:
-    with trio.fail_after(seconds):
-        while True:
-            if condition():
-                return
-            await trio.sleep(0.01)
 
 
 @asynccontextmanager

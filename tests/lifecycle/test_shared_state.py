@@ -1,8 +1,7 @@
 """Two servers on one PostgreSQL: one runs a pipeline, the other waits and takes over where it ended."""
 
-from collections.abc import Callable
-
 import trio
+from waiting import until
 
 from conduit_py import Destination, Pipeline, Recovery, Source
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -19,14 +18,6 @@ def made(log: EventLog, records: int, *, bounded: bool) -> Pipeline:
         sources=[Source("web", ScriptedSource(name="web", records=records, log=log, bounded=bounded))],
         destinations=[Destination("lake", ScriptedDestination(name="lake", log=log))],
     )
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    with trio.fail_after(300):
-        while True:
-            if happened():
-                return
-            await trio.sleep(0.01)
 
 
 async def test_a_second_server_waits_and_takes_over_where_the_first_one_ended(postgres: str) -> None:

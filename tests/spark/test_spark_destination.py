@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import trio
+from builders import batch_of
 from conduit_connectors.spark import Destination
 from conduit_connectors.spark.folder import HadoopFolder
 from conduit_connectors.spark.manifest import Manifests, batch_folder, stage_folder
@@ -47,20 +48,15 @@ def opened(path: Path, options: Options, **more: Any) -> Destination:
     return destination
 
 
-def batch(*payloads: Any, first: int = 0) -> Batch:
-    records = [Record.of(payload, position=b"%d" % (first + at)) for at, payload in enumerate(payloads)]
-    return Batch.whole(Span("p", "s", first, [record.position for record in records]), records)
-
-
 def test_records_that_come_again_after_a_crash_are_acked_and_not_written(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
     first = opened(tmp_path, spark_options)
-    delivered(first, batch({"n": 0}, {"n": 1}, {"n": 2}))
+    delivered(first, batch_of({"n": 0}, {"n": 1}, {"n": 2}))
     trio.run(first.teardown)
 
     again = opened(tmp_path, spark_options)
-    refused = delivered(again, batch({"n": 1}, {"n": 2}, {"n": 3}, b"bad", first=1))
+    refused = delivered(again, batch_of({"n": 1}, {"n": 2}, {"n": 3}, b"bad", first=1))
     trio.run(again.teardown)
 
     assert stored(tmp_path) == [{"n": 0}, {"n": 1}, {"n": 2}, {"n": 3}]
@@ -72,8 +68,8 @@ def test_a_crash_at_any_step_of_a_commit_leaves_all_or_nothing(
 ) -> None:
     """A crash before the manifest: the batch is gone. After it: the next run shows it."""
     first = opened(tmp_path, spark_options)
-    delivered(first, batch({"n": 0}))
-    delivered(first, batch({"n": 1}, first=1))
+    delivered(first, batch_of({"n": 0}))
+    delivered(first, batch_of({"n": 1}, first=1))
     trio.run(first.teardown)
     # What a crash between manifest and move, and one before the manifest, would have left.
     manifest = json.loads((tmp_path / "_conduit/000000000001.json").read_bytes())
@@ -82,7 +78,7 @@ def test_a_crash_at_any_step_of_a_commit_leaves_all_or_nothing(
     (tmp_path / "_conduit/plain/half/part-0.parquet").write_bytes(b"half")
 
     again = opened(tmp_path, spark_options)
-    delivered(again, batch({"n": 1}, {"n": 2}, first=1))
+    delivered(again, batch_of({"n": 1}, {"n": 2}, first=1))
     trio.run(again.teardown)
 
     assert stored(tmp_path) == [{"n": 0}, {"n": 1}, {"n": 2}]
@@ -121,7 +117,7 @@ def test_no_run_uses_the_stages_of_another(tmp_path: Path, spark: SparkSession, 
     """A manifest names the stage of its batch for ever, and what is found there must not be taken for that batch."""
     for first in range(2):
         destination = opened(tmp_path, spark_options)
-        delivered(destination, batch({"n": first}, first=first))
+        delivered(destination, batch_of({"n": first}, first=first))
         trio.run(destination.teardown)
 
     stages = [json.loads(path.read_bytes())["stage"] for path in (tmp_path / "_conduit").glob("*.json")]
@@ -134,12 +130,12 @@ def test_a_batch_that_could_not_be_moved_is_moved_before_the_next_is_committed(
     destination = opened(tmp_path, spark_options)
     in_the_way = tmp_path / "batch=000000000000" / "something"
     in_the_way.mkdir(parents=True)
-    destination.write(batch({"n": 0}))
+    destination.write(batch_of({"n": 0}))
     with pytest.raises(RunError):
         destination.answers()
     shutil.rmtree(in_the_way.parent)
-    assert delivered(destination, batch({"n": 0})) == {}, "it is known, and not written again"
-    delivered(destination, batch({"n": 1}, first=1))
+    assert delivered(destination, batch_of({"n": 0})) == {}, "it is known, and not written again"
+    delivered(destination, batch_of({"n": 1}, first=1))
     trio.run(destination.teardown)
     trio.run(opened(tmp_path, spark_options).teardown)
 
@@ -149,7 +145,7 @@ def test_a_batch_that_could_not_be_moved_is_moved_before_the_next_is_committed(
 def test_only_the_newest_names_are_kept(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     destination = opened(tmp_path, spark_options, remember=2)
     for number in range(4):
-        delivered(destination, batch({"n": number}, first=number))
+        delivered(destination, batch_of({"n": number}, first=number))
     trio.run(destination.teardown)
 
     kept = sorted(path.stem for path in (tmp_path / "_conduit").glob("*.names"))
@@ -162,8 +158,8 @@ def test_stages_of_a_transaction_show_only_when_applied(
 ) -> None:
     destination = opened(tmp_path, spark_options, rows_max=2)
     destination.begin("p:1", 3, [])
-    refused = destination.write(batch({"n": 0}, {"n": 1}, b"bad"))
-    destination.write(batch({"n": 2}, first=3))
+    refused = destination.write(batch_of({"n": 0}, {"n": 1}, b"bad"))
+    destination.write(batch_of({"n": 2}, first=3))
     intent = destination.stage()
     before = stored(tmp_path)
     assert intent is not None
@@ -189,14 +185,14 @@ def test_a_transaction_of_which_a_job_failed_cannot_be_staged_whatever_is_writte
     (tmp_path / "_conduit/staged" / name).mkdir(parents=True)
     in_the_way = tmp_path / "_conduit/staged" / name / f"{1:012d}"
     in_the_way.write_text("a file where a folder should be")
-    destination.write(batch({"n": 0}, {"n": 1}))
+    destination.write(batch_of({"n": 0}, {"n": 1}))
     with pytest.raises(RunError):
         destination.stage()
     in_the_way.unlink()
 
-    destination.write(batch({"n": 2}, {"n": 3}, first=2))
+    destination.write(batch_of({"n": 2}, {"n": 3}, first=2))
     with pytest.raises(RunError):
-        destination.write(batch({"n": 4}, {"n": 5}, first=4))
+        destination.write(batch_of({"n": 4}, {"n": 5}, first=4))
     with pytest.raises(RunError):
         destination.stage()
     trio.run(destination.teardown)
@@ -208,9 +204,9 @@ def test_a_new_fence_discards_what_was_not_committed_and_applies_what_was(
 ) -> None:
     crashed = opened(tmp_path, spark_options)
     crashed.begin("p", 1, [])
-    crashed.write(batch({"n": 0}))
+    crashed.write(batch_of({"n": 0}))
     committed = crashed.stage()
-    crashed.write(batch({"n": 1}, first=1))
+    crashed.write(batch_of({"n": 1}, first=1))
     uncommitted = crashed.stage()
     trio.run(crashed.teardown)
     assert committed is not None
@@ -218,7 +214,7 @@ def test_a_new_fence_discards_what_was_not_committed_and_applies_what_was(
 
     destination = opened(tmp_path, spark_options)
     destination.begin("p", 2, [committed])
-    destination.write(batch({"n": 11}, first=1))
+    destination.write(batch_of({"n": 11}, first=1))
     intent = destination.stage()
     assert intent is not None
     destination.apply(intent)
@@ -241,7 +237,7 @@ def test_values_arrive_in_the_declared_types(tmp_path: Path, spark: SparkSession
         "b": b"\x00\xff",
     }
     destination = opened(tmp_path, spark_options, columns=columns)
-    refused = delivered(destination, batch(row, {}))
+    refused = delivered(destination, batch_of(row, {}))
     trio.run(destination.teardown)
 
     assert refused == {}
@@ -255,7 +251,7 @@ def test_records_that_would_be_changed_are_refused_with_the_reason(
     destination = opened(tmp_path, spark_options, columns=columns)
     refused = delivered(
         destination,
-        batch(
+        batch_of(
             {"i": 1},
             {"i": 1.5},
             {"i": 2**31},
@@ -287,11 +283,11 @@ def test_the_first_records_decide_about_the_schema_for_all_runs(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
     first = opened(tmp_path, spark_options)
-    delivered(first, batch({"n": 1, "x": None}, {"n": 2, "x": "a"}))
+    delivered(first, batch_of({"n": 1, "x": None}, {"n": 2, "x": "a"}))
     trio.run(first.teardown)
 
     second = opened(tmp_path, spark_options)
-    refused = delivered(second, batch({"n": "three"}, {"n": 4}, first=2))
+    refused = delivered(second, batch_of({"n": "three"}, {"n": 4}, first=2))
     trio.run(second.teardown)
 
     assert list(refused) == [0]
@@ -302,11 +298,11 @@ def test_unknown_fields_can_be_ignored_or_end_the_run(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
     lenient = opened(tmp_path, spark_options, columns="n INT", drift="ignore")
-    delivered(lenient, batch({"n": 1, "more": 2}))
+    delivered(lenient, batch_of({"n": 1, "more": 2}))
     trio.run(lenient.teardown)
     strict = opened(tmp_path, spark_options, columns="n INT", drift="stop")
     with pytest.raises(FatalError, match="has fields that are not in the schema: 'more'"):
-        strict.write(batch({"n": 1, "more": 2}, first=1))
+        strict.write(batch_of({"n": 1, "more": 2}, first=1))
     trio.run(strict.teardown)
 
     assert stored(tmp_path) == [{"n": 1}]
@@ -316,7 +312,7 @@ def test_columns_other_than_those_of_the_files_are_refused(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
     destination = opened(tmp_path, spark_options, columns="n INT, old STRING")
-    delivered(destination, batch({"n": 1}))
+    delivered(destination, batch_of({"n": 1}))
     trio.run(destination.teardown)
 
     other = Destination(path=str(tmp_path), columns="n BIGINT, new INT", **spark_options).fresh()
@@ -347,7 +343,7 @@ def test_columns_that_are_no_sql_are_told_at_once(tmp_path: Path, spark: SparkSe
 
 def test_whole_records_can_be_written(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     destination = opened(tmp_path, spark_options, payload="envelope")
-    refused = delivered(destination, batch({"n": 1}, b"\xff", None))
+    refused = delivered(destination, batch_of({"n": 1}, b"\xff", None))
     trio.run(destination.teardown)
 
     assert refused == {}
@@ -370,7 +366,7 @@ def test_nothing_is_waited_for_once_it_is_said_that_nothing_will_come(
 ) -> None:
     destination = Destination(path=str(tmp_path), delay_seconds=36_000, **spark_options).fresh()
     destination.open()
-    destination.write(batch({"n": 0}, {"n": 1}))
+    destination.write(batch_of({"n": 0}, {"n": 1}))
     destination.finish()
 
     assert answered(destination) == [0, 1]

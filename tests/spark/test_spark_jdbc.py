@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import trio
+from builders import batch_of
 from conduit_connectors import memory
 from conduit_connectors.spark import Jdbc
 from delivered import delivered
 from pyspark.sql import SparkSession
 
 from conduit_py import pipeline as p
-from conduit_py.batch import Batch, Span
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.record import Record
 from conduit_py.status import Status
@@ -61,18 +61,13 @@ def opened(destination: Jdbc) -> Jdbc:
     return destination
 
 
-def batch(*payloads: Any, first: int = 0) -> Batch:
-    records = [Record.of(payload, position=b"%d" % (first + at)) for at, payload in enumerate(payloads)]
-    return Batch.whole(Span("p", "s", first, [record.position for record in records]), records)
-
-
 def test_what_breaks_a_constraint_is_refused_and_nothing_else(
     postgres: str, spark: SparkSession, spark_options: Options
 ) -> None:
     run(postgres, "CREATE TABLE numbers (n INT PRIMARY KEY CHECK (n < 100))")
     run(postgres, "INSERT INTO numbers VALUES (3)")
     destination = opened(jdbc(postgres, spark_options))
-    refused = delivered(destination, batch({"n": 1}, {"n": 200}, {"n": 2}, {"n": 3}, {"n": None}))
+    refused = delivered(destination, batch_of({"n": 1}, {"n": 200}, {"n": 2}, {"n": 3}, {"n": None}))
     trio.run(destination.teardown)
 
     assert sorted(refused) == [1, 3, 4]
@@ -88,8 +83,8 @@ def test_stages_of_a_transaction_show_once_when_applied(
     run(postgres, "CREATE TABLE numbers (n INT)")
     destination = opened(jdbc(postgres, spark_options, rows_max=2))
     destination.begin("p", 1, [])
-    destination.write(batch({"n": 0}, {"n": 1}))
-    destination.write(batch({"n": 2}, first=2))
+    destination.write(batch_of({"n": 0}, {"n": 1}))
+    destination.write(batch_of({"n": 2}, first=2))
     intent = destination.stage()
     before = rows(postgres)
     assert intent is not None
@@ -110,9 +105,9 @@ def test_a_new_fence_applies_what_was_committed_and_drops_the_rest(
     run(postgres, "CREATE TABLE numbers (n INT)")
     crashed = opened(jdbc(postgres, spark_options))
     crashed.begin("p", 1, [])
-    crashed.write(batch({"n": 0}))
+    crashed.write(batch_of({"n": 0}))
     committed = crashed.stage()
-    crashed.write(batch({"n": 1}, first=1))
+    crashed.write(batch_of({"n": 1}, first=1))
     crashed.stage()
     trio.run(crashed.teardown)
     assert committed is not None

@@ -6,13 +6,13 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import trio
+from builders import batch_of
 from conduit_connectors import memory
 from conduit_connectors.spark import Jdbc
 from delivered import delivered
 from pyspark.sql import SparkSession
 
 from conduit_py import pipeline as p
-from conduit_py.batch import Batch, Span
 from conduit_py.errors import FatalError
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.status import Status
@@ -46,11 +46,6 @@ def gone(number: int) -> Record:
     return Record(b"x", Operation.DELETE, {}, {"id": number}, Payload(before={"id": number, "Name": "?"}))
 
 
-def batch(records: list[Record], first: int = 0) -> Batch:
-    span = Span("p", "s", first, [b"%d" % (first + at) for at in range(len(records))])
-    return Batch.whole(span, records)
-
-
 def opened(destination: Jdbc) -> Jdbc:
     assert destination.problems == []
     destination = destination.fresh()
@@ -81,9 +76,9 @@ def test_the_last_change_of_a_key_counts(table: str, spark: SparkSession, spark_
         gone(3),
         put(3, "3"),
     ]
-    refused = delivered(destination, batch(changes))
+    refused = delivered(destination, batch_of(*changes))
     # At least once: what comes again changes nothing.
-    again = delivered(destination, batch(changes))
+    again = delivered(destination, batch_of(*changes))
     trio.run(destination.teardown)
 
     assert (refused, again) == ({}, {})
@@ -95,7 +90,9 @@ def test_only_what_the_table_does_not_take_is_refused(table: str, spark: SparkSe
     keyless = Record(b"x", Operation.DELETE, {}, None, Payload())
     refused = delivered(
         destination,
-        batch([put(7, "seven"), put(1, "nobody"), gone(2), put(8, None), keyless, Record.of(b"raw"), put(9, "nine")]),
+        batch_of(
+            *[put(7, "seven"), put(1, "nobody"), gone(2), put(8, None), keyless, Record.of(b"raw"), put(9, "nine")]
+        ),
     )
     trio.run(destination.teardown)
 
@@ -108,7 +105,7 @@ def test_only_what_the_table_does_not_take_is_refused(table: str, spark: SparkSe
 def test_an_intent_changes_rows_once(table: str, spark: SparkSession, spark_options: Options) -> None:
     destination = opened(jdbc(table, spark_options))
     destination.begin("p", 1, [])
-    destination.write(batch([put(1, "ONE"), gone(2)]))
+    destination.write(batch_of(put(1, "ONE"), gone(2)))
     intent = destination.stage()
     before = people(table)
     trio.run(destination.teardown)

@@ -8,11 +8,11 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 import pytest
 import trio
+from builders import batch_of
 from conduit_connectors.spark import Sink
 from delivered import delivered
 from pyspark.sql import DataFrame, SparkSession
 
-from conduit_py.batch import Batch, Span
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.record import Record
 from conduit_py.sdk import RecordRefused
@@ -49,11 +49,6 @@ def opened(spark_options: Options, **more: Any) -> Sink:
     return sink
 
 
-def batch(*payloads: Any) -> Batch:
-    records = [Record.of(payload, position=b"%d" % at) for at, payload in enumerate(payloads)]
-    return Batch.whole(Span("p", "s", 0, [record.position for record in records]), records)
-
-
 def test_a_bad_batch_is_halved_until_only_bad_records_are_left(
     tmp_path: Path, spark: SparkSession, spark_options: Options
 ) -> None:
@@ -61,7 +56,7 @@ def test_a_bad_batch_is_halved_until_only_bad_records_are_left(
         frame.selectExpr("CAST(n AS TINYINT) AS n").write.mode("append").parquet(str(tmp_path / "out"))
 
     sink = opened(spark_options, function=narrow)
-    refused = delivered(sink, batch(*({"n": n} for n in (1, 2, 300, 4, 5, 6, 700, 8))))
+    refused = delivered(sink, batch_of(*({"n": n} for n in (1, 2, 300, 4, 5, 6, 700, 8))))
     trio.run(sink.teardown)
 
     assert sorted(refused) == [2, 6]
@@ -76,7 +71,7 @@ def test_a_function_may_refuse_records(tmp_path: Path, spark: SparkSession, spar
             raise RecordRefused("three is not taken")
 
     sink = opened(spark_options, function=picky)
-    refused = delivered(sink, batch({"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}))
+    refused = delivered(sink, batch_of({"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}))
     trio.run(sink.teardown)
 
     assert refused == {2: "three is not taken"}
@@ -87,7 +82,7 @@ def test_a_function_that_fails_is_no_fault_of_the_records(spark: SparkSession, s
         raise OSError("the network is down")
 
     sink = opened(spark_options, function=broken)
-    sink.write(batch({"n": 1}))
+    sink.write(batch_of({"n": 1}))
     with pytest.raises(TransientError, match="a Spark job over 1 records failed: the network is down"):
         sink.answers()
     trio.run(sink.teardown)
@@ -99,7 +94,7 @@ def test_a_job_that_is_too_large_for_java_is_not_tried_again(spark: SparkSession
         raise RuntimeError("Job aborted: java.lang.OutOfMemoryError: Java heap space")
 
     sink = opened(spark_options, function=large)
-    sink.write(batch({"n": 1}))
+    sink.write(batch_of({"n": 1}))
     with pytest.raises(FatalError, match="Java is out of memory") as caught:
         sink.answers()
     trio.run(sink.teardown)
@@ -109,7 +104,7 @@ def test_a_job_that_is_too_large_for_java_is_not_tried_again(spark: SparkSession
 
 def test_any_format_can_be_appended_to(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     sink = opened(spark_options, format="json", options={"path": str(tmp_path / "out")})
-    refused = delivered(sink, batch({"n": 1}, {"n": 2}))
+    refused = delivered(sink, batch_of({"n": 1}, {"n": 2}))
     trio.run(sink.teardown)
 
     assert refused == {}
@@ -126,7 +121,7 @@ def test_a_table_that_is_missing_is_told_at_once(spark: SparkSession, spark_opti
 
 def test_a_format_that_does_not_exist_is_fatal(spark: SparkSession, spark_options: Options) -> None:
     sink = opened(spark_options, format="no_such_format")
-    sink.write(batch({"n": 1}))
+    sink.write(batch_of({"n": 1}))
     with pytest.raises(FatalError, match="no_such_format"):
         sink.answers()
     trio.run(sink.teardown)
@@ -142,7 +137,7 @@ async def test_a_forceful_end_cancels_the_job_that_runs(spark: SparkSession, spa
         spark.range(0, 10**11, 1, 2).selectExpr("sum(hash(sha2(CAST(id AS STRING), 256)))").collect()
 
     sink = opened(spark_options, function=endless)
-    sink.write(batch({"n": 1}))
+    sink.write(batch_of({"n": 1}))
     ended = trio.Event()
 
     async def answer() -> None:

@@ -8,6 +8,8 @@ import trio
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from conduit_py.server.views import ApiModel
+
 SEND_SECONDS = 10.0
 """How long a client may leave an event unread before it is dropped."""
 
@@ -31,6 +33,11 @@ class EventStream(StreamingResponse):
                 await super().__call__(scope, receive, send_in_time)
             except trio.TooSlowError:
                 return
+
+
+def encode_event(name: str, data: ApiModel) -> bytes:
+    """One event as it is sent."""
+    return f"event: {name}\ndata: {data.model_dump_json()}\n\n".encode()
 
 
 def event_response(description: str) -> dict[int | str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 from conduit_py.errors import FleetError, PipelineUnknown
 from conduit_py.pipeline_settings import Id
 from conduit_py.server.errors import error_responses
-from conduit_py.server.event_stream import EventStream, event_response
+from conduit_py.server.event_stream import EventStream, encode_event, event_response
 from conduit_py.server.pipelines import pipeline_views
 from conduit_py.server.service import InService, Service
 from conduit_py.server.views import ApiModel, PipelineDetailsView, PipelineView, pipeline_details_view
@@ -57,7 +57,7 @@ class LiveEvent:
 
     @classmethod
     def of(cls, name: str, data: ApiModel) -> "LiveEvent":
-        return cls(f"event: {name}\ndata: {data.model_dump_json()}\n\n".encode(), trio.current_time())
+        return cls(encode_event(name, data), trio.current_time())
 
     @property
     def fresh(self) -> bool:

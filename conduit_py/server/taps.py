@@ -18,7 +18,7 @@ from conduit_py.inspect.tap import Outcome, Sample, Tap
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline_settings import NodeId
 from conduit_py.server.errors import error_responses
-from conduit_py.server.event_stream import EventStream, event_response
+from conduit_py.server.event_stream import EventStream, encode_event, event_response
 from conduit_py.server.pipelines import PipelineId
 from conduit_py.server.service import InService, Service
 from conduit_py.server.views import ApiModel
@@ -151,10 +151,10 @@ async def _events(service: Service, member: Member, tap: Tap) -> AsyncIterator[b
         with trio.move_on_after(LOOK_SECONDS):
             sample = await tap.receive()
         if tap.dropped > told:
-            yield _event("dropped", DroppedEvent(count=tap.dropped - told))
+            yield encode_event("dropped", DroppedEvent(count=tap.dropped - told))
             told, quiet_since = tap.dropped, trio.current_time()
         if sample is not None:
-            yield _event("record", record_event(sample))
+            yield encode_event("record", record_event(sample))
             quiet_since = trio.current_time()
         elif tap.spent:
             return
@@ -176,7 +176,3 @@ def record_event(sample: Sample) -> RecordEvent:
     )
     fields = {name: getattr(sample, name) for name in RecordEvent.model_fields if name != "message"}
     return RecordEvent(message=message, **fields)
-
-
-def _event(name: str, data: ApiModel) -> bytes:
-    return f"event: {name}\ndata: {data.model_dump_json()}\n\n".encode()

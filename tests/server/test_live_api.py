@@ -1,14 +1,13 @@
 """The live stream: paced, bounded, and at an end when the server or the client is."""
 
-import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from starlette.types import Message, Scope
+from event_client import EventClient
 from trio.testing import MockClock
 
 from conduit_py.server.event_stream import SEND_SECONDS
@@ -17,57 +16,14 @@ from conduit_py.server.live import CLIENTS_MAX
 if TYPE_CHECKING:
     from tests.server.conftest import OpenSite, Site
 
-SCOPE: Scope = {
-    "type": "http",
-    "asgi": {"version": "3.0", "spec_version": "2.1"},
-    "http_version": "1.1",
-    "method": "GET",
-    "scheme": "http",
-    "path": "/api/v1/live",
-    "raw_path": b"/api/v1/live",
-    "query_string": b"",
-    "root_path": "",
-    "headers": [(b"host", b"localhost")],
-    "state": {},
-}
 
-
-class Client:
-    """Watches a site and keeps what it is sent and when; `take` may take its time."""
+class Client(EventClient):
+    """Watches a site; `take` may be slow to take an event."""
 
     def __init__(
         self, site: "Site", take: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint, query: bytes = b""
     ) -> None:
-        self._site = site
-        self._query = query
-        self._take = take
-        self._asked = False
-        self.left = trio.Event()
-        self.status = 0
-        self.events: list[tuple[float, dict[str, Any]]] = []
-        self.pipelines: list[tuple[float, dict[str, Any]]] = []
-        self.ended_at: float | None = None
-
-    async def watch(self) -> None:
-        await self._site.app({**SCOPE, "query_string": self._query}, self._receive, self._send)
-        self.ended_at = trio.current_time()
-
-    async def _receive(self) -> Message:
-        if not self._asked:
-            self._asked = True
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await self.left.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-        elif message.get("body", b"").startswith(b"event: "):
-            await self._take()
-            for event in message["body"].removesuffix(b"\n\n").split(b"\n\n"):
-                name, _, data = event.removeprefix(b"event: ").partition(b"\ndata: ")
-                kept = {b"fleet": self.events, b"pipeline": self.pipelines}[name]
-                kept.append((trio.current_time(), json.loads(data)))
+        super().__init__(site.app, "/api/v1/live", query, take=take)
 
 
 async def test_at_most_two_events_a_second_until_the_server_ends(
@@ -80,11 +36,11 @@ async def test_at_most_two_events_a_second_until_the_server_ends(
         await trio.sleep(10.2)
         site.service.closing.set()
 
-    times = [time for time, _ in client.events]
+    times = [event.at for event in client.named("fleet")]
     assert 20 <= len(times) <= 21
     assert min(later - earlier for earlier, later in pairwise(times)) >= 0.5 - 1e-6
     assert client.ended_at == pytest.approx(10.2)
-    assert [(each["id"], each["status"]) for each in client.events[-1][1]["pipelines"]] == [
+    assert [(each["id"], each["status"]) for each in client.named("fleet")[-1].data["pipelines"]] == [
         ("a", "running"),
         ("b", "created"),
     ]
@@ -100,7 +56,7 @@ async def test_a_slow_client_gets_the_newest_and_nothing_is_kept_for_it(
         slow.left.set()
 
     # Each was made no earlier than the client had taken the one before: four seconds and a half apart.
-    assert [round(time, 1) for time, _ in slow.events] == [4.0, 8.5, 13.0, 17.5]
+    assert [round(event.at, 1) for event in slow.events] == [4.0, 8.5, 13.0, 17.5]
 
 
 async def test_a_client_that_takes_nothing_is_dropped(autojump_clock: MockClock, open_site: "OpenSite") -> None:
@@ -148,10 +104,10 @@ async def test_one_pipeline_comes_with_its_nodes_and_the_others_less_often(
         await trio.sleep(10.2)
         site.service.closing.set()
 
-    assert 20 <= len(client.pipelines) <= 21
-    assert 5 <= len(client.events) <= 6
-    assert [each["id"] for each in client.events[-1][1]["pipelines"]] == ["a", "b"]
-    shown = client.pipelines[-1][1]["pipeline"]
+    assert 20 <= len(client.named("pipeline")) <= 21
+    assert 5 <= len(client.named("fleet")) <= 6
+    assert [each["id"] for each in client.named("fleet")[-1].data["pipelines"]] == ["a", "b"]
+    shown = client.named("pipeline")[-1].data["pipeline"]
     assert shown["id"] == "a"
     assert [(node["id"], node["records"], node["acked"]) for node in shown["nodes"]] == [
         ("source", 10, 10),

@@ -1,12 +1,11 @@
 """Taps over HTTP: records as events, paced, bounded, without secrets, and at an end when the server is."""
 
-import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
-from starlette.types import Message, Scope
+from event_client import EventClient
 from trio.testing import MockClock
 
 from conduit_py.config.secrets import SECRETS
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from tests.server.conftest import OpenSite, Site
 
 
-class Client:
-    """Taps a node of a site and keeps what it is sent; `take` may take its time."""
+class Client(EventClient):
+    """Taps a node of a site; `take` may be slow to take a record."""
 
     def __init__(
         self,
@@ -30,59 +29,11 @@ class Client:
         *,
         take: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     ) -> None:
-        self._site = site
-        self._take = take
-        path = f"/api/v1/pipelines/a/nodes/{node}/tap"
-        self._scope: Scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.1"},
-            "http_version": "1.1",
-            "method": "GET",
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query,
-            "root_path": "",
-            "headers": [(b"host", b"localhost")],
-            "state": {},
-        }
-        self._asked = False
-        self.left = trio.Event()
-        self.status = 0
-        self.body = b""
-        self.ended_at: float | None = None
-
-    @property
-    def events(self) -> list[tuple[str, Any]]:
-        found = []
-        for text in self.body.decode().split("\n\n"):
-            if text.startswith("event: "):
-                name, data = text.split("\n", 1)
-                found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
-        return found
+        super().__init__(site.app, f"/api/v1/pipelines/a/nodes/{node}/tap", query, take=take, taken="record")
 
     @property
     def records(self) -> list[Any]:
-        return [data for name, data in self.events if name == "record"]
-
-    async def watch(self) -> None:
-        await self._site.app(dict(self._scope), self._receive, self._send)
-        self.ended_at = trio.current_time()
-
-    async def _receive(self) -> Message:
-        if not self._asked:
-            self._asked = True
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await self.left.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-        else:
-            if b"event: record" in message.get("body", b""):
-                await self._take()
-            self.body += message.get("body", b"")
+        return [event.data for event in self.named("record")]
 
 
 async def test_a_tap_opened_before_the_start_shows_every_record(
@@ -151,7 +102,7 @@ async def test_a_slow_client_hears_how_much_it_missed_and_the_pipeline_nothing(
 
     assert acked == 500
     # The one that the client was about to take when the others came is not among those kept.
-    assert sum(data["count"] for name, data in client.events if name == "dropped") == 500 - BUFFER_SIZE - 1
+    assert sum(event.data["count"] for event in client.named("dropped")) == 500 - BUFFER_SIZE - 1
 
 
 async def test_a_client_that_takes_nothing_is_let_go_and_its_tap_with_it(

@@ -139,6 +139,7 @@ async def start_child(pipeline: str) -> AsyncIterator[ChildProcess]:
         try:
             yield child
         finally:
+            # Invariant C2: the block does not end before the process group has.
             await child.reap()
             # Python workers of Spark may keep stderr open a moment longer.
             nursery.cancel_scope.deadline = trio.current_time() + LOG_SECONDS

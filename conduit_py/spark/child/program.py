@@ -52,6 +52,7 @@ def _die_with(server: int) -> None:
     """Have the operating system kill this process with its server, where it can: a stuck event loop notices nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # Invariant C3: the server may have ended before the kernel was asked to watch it.
     if os.getppid() != server:
         os._exit(1)
 

@@ -180,6 +180,7 @@ _SIGNATURES = {
 
 async def answer_call(store: Store, call: StoreCall) -> Answer:
     """Run a call of a child on the server's store."""
+    # The names of methods come over the wire: only those with a signature are called.
     signature = _SIGNATURES[call.name]
     arguments = signature.arguments.decode(call.arguments)
     try:

@@ -122,6 +122,7 @@ class ChildSupervisor(Supervisor):
             self._recoveries += 1
         self._children += 1
         try:
+            # Invariant C2: held until the child and its calls are gone, so no other process runs the pipeline.
             async with self._store.run_lock(self.pipeline.id):
                 return await self._run_child()
         except (RunElsewhere, StateFailed, ProcessLost, FatalError) as error:
@@ -163,6 +164,7 @@ class ChildSupervisor(Supervisor):
             return self._conclude(ended)
         if self._forced.is_set():
             return Ending(How.FORCED)
+        # Invariant C4: a lost child is a transient error.
         loss_error = timed_out[0] if timed_out else child.loss_error()
         log.warning("%s", loss_error.message)
         return Ending(How.FAILED, loss_error)
@@ -182,6 +184,7 @@ class ChildSupervisor(Supervisor):
         return ended
 
     async def _answer(self, child: ChildProcess, call: StoreCall) -> None:
+        # Invariant C1: the store has made it durable before the child is answered.
         answer = await answer_call(self._store, call)
         try:
             await child.link.send(answer)

@@ -138,11 +138,13 @@ async def publish_batch(
             claim = await store.claim(owner)
             last = PublishedBatch.decode(claim.checkpoint)
             await rows.call("begin", owner, claim.fence, [] if last.intent is None else [last.intent])
+            # Spark runs a batch again whose end it has not noted.
             if batch <= last.batch:
                 return
             await _write_outputs(rows, outputs)
             intent = await rows.call("stage")
             reach("spark.format.before_commit")
+            # With the intent: after a crash from here on it is applied again; a crash before this leaves nothing.
             await claim.commit(Changes(claim.committed + 1, PublishedBatch(batch, intent).encode()))
             reach("spark.format.before_apply")
             if intent is not None:

@@ -85,6 +85,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
             stream = self._open_stream()
             if isinstance(stream, DriverStream):
                 return [datasource.InputPartition((True, stream.part(first, last)))]
+            # The batch was read by the driver before the options changed: it is read that way once more.
             with closing(DriverStream(_check(self._options)[1])) as carrying:
                 return [datasource.InputPartition((True, carrying.part(first, last)))]
 

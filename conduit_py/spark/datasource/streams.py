@@ -113,6 +113,7 @@ class DriverStream:
                 taken.add(feed.take(min(room, STEP), AGAIN_SECONDS))
         except EndOfSource:
             pass  # Missing records are reported below.
+        # Other records under the same offset would be lost or repeated in silence.
         if len(taken.rows) != end.rows or taken.rows[-1][0] != end.position:
             raise _changed_source_error(start, end, taken.rows)
         return taken

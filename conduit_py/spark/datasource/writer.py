@@ -80,6 +80,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
         with note_suggestions():
             settings, destination = write_settings(self._options)
             assert isinstance(destination, sdk.StagedDestination)
+            # Spark's id of the query outlives restarts, so the claims of a stream follow one another.
             owner = f"spark-{outputs[0].query}"
             trio.run(publish_batch, destination, owner, batchId, self._state, outputs)
         self._clear(settings, outputs, batchId)

@@ -40,6 +40,7 @@ class Executors:
 
     def _run(self, plan: bytes, parts: Sequence[bytes]) -> list[bytes]:
         with failure_advice(), spark_errors("a job of Spark"), self._work.running() as session:
+            # As many partitions as inputs, or Spark would put several inputs into one task.
             rows = session.sparkContext.parallelize(parts, len(parts))
             done: list[bytes] = rows.map(partial(perform, plan)).collect()
             return done
@@ -53,6 +54,7 @@ class SparkJob:
         self._ended = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
         self._result: outcome.Outcome[Any] | None = None
+        # A daemon: a call into a Java that hangs must not keep the process alive.
         threading.Thread(target=self._work, name="conduit-spark-job", daemon=True).start()
 
     async def result(self) -> list[bytes]:

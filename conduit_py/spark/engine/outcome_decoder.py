@@ -101,6 +101,7 @@ def _refusal(batch: Batch, index: int) -> RefusedWithLetter | None:
     message = MessageId(batch.span.source, batch.sequences[index], written.message.piece)
     letter = DeadLetter(batch.span.pipeline, message, written.position, written.record, written.failures)
     letter.elsewhere = written.elsewhere
+    # So that the nack window counts records, not groups.
     letter.record_index = written.message.sequence if isinstance(record, RecordGroup) else 0
     return RefusedWithLetter(letter)
 
@@ -111,8 +112,10 @@ def _for_destination(place: int, record: Record, name: Piece) -> Result:
         piece = outcome.decode_task_outcome(_bytes_of(record)).batches.get(place)
         return None if piece is None else group(piece.data, record.position, piece.size)
     mine = [each for each in outcome.decode_deliveries(_bytes_of(record)) if place in each.destinations]
+    # The common case, a record that was not split: its identity on the driver is right already.
     if len(mine) == 1 and mine[0].piece == name:
         return decode_record(mine[0].record)
+    # Pieces keep the names of their split on the executor: their delivery keys are made of those.
     return NamedPieces([decode_record(each.record) for each in mine], [each.piece for each in mine])
 
 

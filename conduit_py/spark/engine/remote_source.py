@@ -67,6 +67,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         self._splits = splits(source)
         self._executors = Executors(spark)
         self._calls = PluginCaller(node, source)
+        # Callers of their own: an ack must not wait behind a `read` that waits for input.
         self._ack_calls = PluginCaller(f"{node}-ack", source)
         self._lag_calls = PluginCaller(f"{node}-lag", source)
         self._done: deque[bytes] = deque()
@@ -150,6 +151,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
                 self._counts.held.discard(self._node)
 
     async def ack(self, positions: Sequence[bytes]) -> None:
+        # Invariant 6: only acks make room for more outcomes.
         self._given_out -= len(positions)
         self._acked.set()
         if not self._ack_calls.inherits("ack"):
@@ -167,6 +169,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
 
     async def teardown(self) -> None:
         try:
+            # First: a job that runs would hold the session, and its results are read again anyway.
             await trio.to_thread.run_sync(self._executors.close, abandon_on_cancel=True)
             if self._read_ahead is not None:
                 await self._read_ahead.close()
@@ -207,6 +210,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         if done.size:
             [encoded], position = done.outcomes, done.positions[-1]
             self._ready.append(group(encoded, position, done.size))
+            # Only for sources that implement `ack`: all others are given the last position.
             if len(done.positions) > 1:
                 self._within[position] = done.positions
             return

@@ -127,6 +127,7 @@ class PipelineSplit:
         """A processor under the id that it has in the whole graph, whichever node it belongs to there."""
         declared = self.graph.nodes[id].declared
         assert isinstance(declared, Processor)
+        # The same id on both sides: state, dead letters and counts are found by it.
         return derive(declared, id=id, named=True, after=after)
 
     def _boundary_destination(self, boundary: Boundary, substitute: Substitute) -> Destination:
@@ -147,6 +148,7 @@ class PipelineSplit:
             processors=[],
             after=self._driver_inputs(declared.id, decoders),
             connector=substitute(declared.connector),
+            # `when` stays set: dead letters are replayed here, and executors were not asked about them.
             write_adapter=PreparedWrites(when_asked=not self._inputs(declared.id, here=True)),
         )
 

@@ -74,6 +74,7 @@ class SparkSupervisor(Supervisor):
     def _retries_at_once(self, ending: Ending) -> bool:
         if not isinstance(ending.error, PieceRefused) or not self._prepares or self._stop_requested.is_set():
             return super()._retries_at_once(ending)
+        # Only writing record by record shows which record the destination refuses.
         self._prepares = False
         log.warning("%s: the driver now writes record by record, because %s", self.pipeline.id, ending.error)
         return True

@@ -234,6 +234,7 @@ def _task_pipeline(pipeline: Pipeline, source: TaskInputSource, part: TaskInput,
         pipeline,
         settings=pipeline.settings.model_copy(update={"delivery": "at_least_once", "transaction": None}),
         outbox={},
+        # The driver handles dead letters; a task only reports them.
         dead_letters=DeadLetters(results.refuse),
         sources=[
             derive(each, connector=source if each.id == part.source else TaskInputSource(each.id, None, None))
@@ -263,6 +264,7 @@ def _plan_error(error: Exception) -> FatalError:
     )
 
 
+# A worker process runs many tasks of one plan, and unpickling it costs more than a small task.
 @lru_cache(maxsize=4)
 def _load_plan(pickled: bytes) -> Pipeline:
     """The pipeline of a plan. The process changes to the driver's working directory, if that exists here."""

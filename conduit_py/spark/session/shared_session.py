@@ -70,6 +70,7 @@ class SharedSession:
             if self._session is None:
                 self.starting = options.where
                 try:
+                    # Under the lock, though it takes seconds: a process can have one session only.
                     self._session, self._ours = _start(options)
                 finally:
                     self.starting = None
@@ -209,6 +210,7 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    # Checked first: PySpark's own error does not say what to install.
     require_java()
     _require_master(options.master)
     # Otherwise workers run the `python3` of their PATH, which may be another version.

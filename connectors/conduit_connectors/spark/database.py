@@ -41,6 +41,7 @@ class JdbcDatabase:
         """Enter a new staging table in the ledger and return its name. In PostgreSQL it is created like the target."""
         name = f"{self._schema}conduit_stage_{_short(owner)}_{fence if fence >= 0 else 'plain'}_{number}"
         insert = f"INSERT INTO {self._schema}{LEDGER} (stage, owner, fence, applied) VALUES (?, ?, ?, 0)"
+        # Before the table exists: a crash in between leaves an entry to drop, never a table that nothing finds.
         self._run(insert, name, _short(owner), fence)
         if self._url.startswith("jdbc:postgresql:"):
             # With constraints, so that a violation shows before anything is committed.

@@ -146,6 +146,7 @@ class MicroBatches:
         last = before.last if before is not None and before.rows else None
         segments = Segments(self._snapshot_name(number), rows, query=_query_id(self._checkpoint), before=last)
         with self._changed:
+            # Committed before the first row is read, so that every run gives the same rows at the same positions.
             self._stage.keep(segments)
             self._changed.notify_all()
 

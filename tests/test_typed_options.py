@@ -20,6 +20,7 @@ SNIPPET = """
 from pathlib import Path
 from conduit_connectors import file, generator, sqlite_queue
 from conduit_processors import field
+from conduit_py import Record, processor
 
 file.Source(path="in.jsonl", format="json")
 file.Source(path=Path("in.jsonl"), tail=True)
@@ -32,6 +33,14 @@ file.Source(path="in.jsonl", format="yaml")
 file.Destination(path="out.jsonl", columns=1)
 sqlite_queue.Source(path="queue.db", lease_secs=30)
 field.Set(field=1, value="b")
+
+@processor
+def same(record: Record) -> Record:
+    return record
+
+same(Record.of({})).payload
+same("text")
+same(Record.of({})).no_such
 """
 
 
@@ -66,4 +75,4 @@ def test_mypy_refuses_unknown_options_and_wrong_types(tmp_path: Path) -> None:
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     errors = [line for line in ran.stdout.splitlines() if "error:" in line]
 
-    assert sorted({int(line.split(":")[1]) for line in errors}) == [12, 13, 14, 15, 16], ran.stdout
+    assert sorted({int(line.split(":")[1]) for line in errors}) == [13, 14, 15, 16, 17, 24, 25], ran.stdout

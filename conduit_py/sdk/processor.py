@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 from conduit_py.backoff import Retry
 from conduit_py.batch import Batch
@@ -77,12 +77,16 @@ class Processor(Plugin[OptionsT]):
         return type(self).process_table is not Processor.process_table
 
 
-class FunctionProcessor(Processor[Options]):
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class FunctionProcessor(Processor[Options], Generic[P, R]):
     """A Python function as a processor; calling it calls the function, so it can be tested alone."""
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[P, R],
         *,
         batch: bool = False,
         arrow: "bool | pa.Schema" = False,
@@ -110,8 +114,8 @@ class FunctionProcessor(Processor[Options]):
         setattr(self, "process_table" if self.by_table else "process_batch" if batch else "process", function)
         self.table_schema = None if isinstance(arrow, bool) else arrow
 
-    def __call__(self, *args: Any) -> Any:
-        return self.function(*args)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
 
     @property
     def by_batch(self) -> bool:
@@ -165,7 +169,7 @@ def table_problems(processor: Processor[Any]) -> list[Problem]:
 
 
 @overload
-def processor(function: Callable[..., Any], /) -> FunctionProcessor: ...
+def processor(function: Callable[P, R], /) -> FunctionProcessor[P, R]: ...
 @overload
 def processor(
     *,
@@ -177,7 +181,7 @@ def processor(
     workers: int = 1,
     when: Condition | None = None,
     retry: Retry | None = None,
-) -> Callable[[Callable[..., Any]], FunctionProcessor]: ...
+) -> Callable[[Callable[P, R]], FunctionProcessor[P, R]]: ...
 def processor(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
     """Make a function a processor, as `@processor` or with settings as `@processor(batch=True, workers=4)`.
 

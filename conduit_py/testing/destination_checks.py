@@ -58,7 +58,7 @@ async def keeps_what_it_has_over_runs(case: DestinationCase) -> None:
 
 
 async def takes_the_same_records_again(case: DestinationCase) -> None:
-    """After a crash the last batches are written again: that must work, and count once if D1 is promised."""
+    """After a crash the last batches are written again: that must work, and count once if it is idempotent."""
     records = _samples(case, 3)
     for _ in range(2):
         async with opened_destination(case) as destination:

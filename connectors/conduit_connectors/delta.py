@@ -64,7 +64,7 @@ class StagedCommit(msgspec.Struct, frozen=True):
 class Destination(sdk.StagedDestination[DestinationOptions]):
     """Appends the fields of `payload.after` as rows, in the types of the table.
 
-    Exactly-once in an exactly-once pipeline (staged, D3): each transaction is one commit of the table, which
+    Exactly-once in an exactly-once pipeline (staged): each transaction is one commit of the table, which
     carries its number as Delta's transaction id of the pipeline, and is not made twice. At-least-once in any
     other. A record that the table's types would change, or that has no structured payload, is refused.
     """

@@ -204,7 +204,7 @@ def batched_whole(batch: Batch, state: State) -> list[Record | Defer]:
     """Defers all of a batch that is not the first, and what is behind a multiple of ten."""
     if not state.first:
         raise Defer
-    return batched.function(batch, state)  # type: ignore[no-any-return]
+    return batched.function(batch, state)
 
 
 class Written(sdk.Processor[sdk.Options]):

@@ -31,7 +31,7 @@ class DestinationArguments(TypedDict, total=False):
 
 
 class Destination(sdk.StagedDestination[DestinationOptions]):
-    """Appends records to a journal, from which the journal source reads them. Level D3.
+    """Appends records to a journal, from which the journal source reads them. Staged.
 
     In an exactly-once pipeline records are messages of a transaction: durable before the pipeline commits,
     seen by readers of what is committed after that, once, and never if it did not. A run that was replaced

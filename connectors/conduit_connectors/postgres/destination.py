@@ -29,7 +29,7 @@ class DestinationArguments(TableArguments, total=False):
 
 
 class Destination(SqlDestination[DestinationOptions], sdk.PreparingDestination[DestinationOptions]):
-    """Writes records as rows: appended, or one row per key. Level D2.
+    """Writes records as rows: appended, or one row per key. Transactional.
 
     Exactly-once in an exactly-once pipeline: the rows and the pipeline's checkpoint, in the table
     `conduit_checkpoint`, are one transaction of this database. At-least-once in any other, effectively

@@ -86,7 +86,7 @@ class Destination(
 ):
     """Writes batches of files that become visible as a whole, each with a manifest of its contents.
 
-    Exactly-once in an exactly-once pipeline (staged, D3). In an at-least-once one too, as long as what comes again
+    Exactly-once in an exactly-once pipeline (staged). In an at-least-once one too, as long as what comes again
     after a crash is among the last `remember` records: those are recognised by source and position, which are
     committed with the data, acked and not written. One destination to a path.
     """

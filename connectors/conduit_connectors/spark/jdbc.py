@@ -69,7 +69,7 @@ class StagedTables(msgspec.Struct, frozen=True):
 class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions]):
     """Adds rows to a table, each batch whole or not at all, through a staging table and a ledger.
 
-    Exactly-once in an exactly-once pipeline (staged, D3). In an at-least-once one a batch that was
+    Exactly-once in an exactly-once pipeline (staged). In an at-least-once one a batch that was
     committed and not yet acked when the process was killed is added again; with mode "upsert" that changes nothing.
     The table `conduit_ledger` beside the target says which stages were applied.
     """

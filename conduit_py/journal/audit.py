@@ -176,7 +176,7 @@ def _repair_within(segment: Segment, finding: AuditFinding, disk: Disk, *, last:
 
 
 def _repair_unreadable(directory: Path, found: Audit, finding: AuditFinding, disk: Disk) -> None:
-    """Write the header of a segment anew, if there are frames behind it; else give the segment up."""
+    """Write a new header for a segment that has frames; without any, give the segment up."""
     base, path = finding.segment, directory / segment_name(finding.segment)
     folder = directory / "quarantine"
     folder.mkdir(exist_ok=True)

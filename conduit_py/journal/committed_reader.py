@@ -38,7 +38,7 @@ def frames_between(log: Readable, begin: int, end: int | None = None) -> Iterato
 
 
 class CommittedReader:
-    """Reads on from a checkpoint. ACKs are not shown: they say that something is committed, and are nothing else."""
+    """Reads on from a checkpoint. ACKs are not returned: they only commit other messages."""
 
     def __init__(self, log: Readable, checkpoint: Checkpoint | None = None, *, window: int = WINDOW) -> None:
         self.log = log
@@ -48,7 +48,7 @@ class CommittedReader:
 
     @property
     def offset(self) -> int:
-        """Up to where the journal was looked at, be it that nothing of it is committed yet."""
+        """Up to where the journal was read, even if nothing there is committed yet."""
         return self._reader.offset
 
     def read(self) -> Slice | None:

@@ -1,7 +1,7 @@
 """Disk and AppendLock: how a journal changes its files, and the lock that admits one writer at a time.
 
-Each call of Disk stands between two crash points. Tests of disk errors give a journal another Disk that fails
-where it is told to.
+Each call of Disk stands between two crash points. Tests of disk errors give a journal a Disk that
+fails at a chosen call.
 """
 
 import errno
@@ -62,6 +62,7 @@ class Disk:
         """Return when the names in the directory are on the disk."""
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            # Without this, a power cut could remove the file although its content was synced.
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -69,11 +70,11 @@ class Disk:
 
 
 WAIT_SECONDS = 30.0
-"""An append takes as long as an fsync: whoever holds the lock for longer is stuck, or was frozen."""
+"""An append takes as long as an fsync: a process that holds the lock for longer is stuck or suspended."""
 
 
 class AppendLock:
-    """Held for one append, or one repair. A process that ends, however it ends, lets go of it."""
+    """Held for one append, or one repair. The system releases it when the process ends, also by `kill -9`."""
 
     def __init__(self, directory: Path, *, wait_seconds: float = WAIT_SECONDS) -> None:
         self._directory = directory
@@ -115,7 +116,7 @@ class AppendLock:
             pause = min(2 * pause, 0.01)
 
     def _holder(self) -> str:
-        """Whoever the system says holds it, to name in an error."""
+        """The process that holds the lock, as the system reports it, for an error message."""
         inode = f":{os.fstat(self._descriptor).st_ino}"
         try:
             lines = Path("/proc/locks").read_text().splitlines()

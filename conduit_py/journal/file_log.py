@@ -88,7 +88,7 @@ class FileLog(Log):
 
     def append_all(self, appends: Sequence[Append]) -> list[Commit | ConduitError]:
         if self._broken is not None:
-            raise self._disbelief() from self._broken
+            raise self._broken_error() from self._broken
         with self._lock.hold():
             try:
                 self._catch_up()
@@ -139,7 +139,7 @@ class FileLog(Log):
             following = self._end + HEADER_SIZE
             if not (self.directory / segment_name(following)).exists():
                 return
-            # Another process died after it had made the next segment, before it sealed this one.
+            # Another process died after it made the next segment, before it sealed this one.
             self._seal()
             self._move_to(following)
 
@@ -148,7 +148,7 @@ class FileLog(Log):
         for found in self._segment.walk(self._end):
             if isinstance(found, Damage):
                 if found.tail:
-                    # Nobody is at work on the files but us, so whoever wrote this is gone.
+                    # The lock is ours, so the process that was writing this has died.
                     cut_tail(self._segment, found, self._disk)
                     return False
                 set_aside(self._segment, found, self._disk)
@@ -227,7 +227,7 @@ class FileLog(Log):
         try:
             self._disk.sync(self._segment.descriptor)
         except OSError:
-            # Nobody was told that it is there; so that nobody reads it, take it away again as far as possible.
+            # The append was not confirmed to its caller, so no reader may see it: remove it, as far as the disk allows.
             self._disk.truncate(self._segment.descriptor, self._end - self._segment.base)
             raise
         self._synced = head
@@ -257,7 +257,7 @@ class FileLog(Log):
         self._end = self._synced = following.first
         self._registers = following.info.registers
 
-    def _disbelief(self) -> JournalFailed:
+    def _broken_error(self) -> JournalFailed:
         return JournalFailed(
             f"journal {self.name} takes no more appends, because an earlier one failed",
             suggestion="it is opened again, and verified, when the pipeline is started again",

@@ -30,8 +30,8 @@ _BLOCK = 256 * 1024
 class FileReader(LogReader):
     """Needs no lock. With `durable` it hands out only what a power cut cannot take back.
 
-    Otherwise a reader could act on messages that the journal, after the power cut, never had. Whoever wrote
-    them syncs them soon; a reader that is faster does it itself, which costs nothing if they are synced.
+    Otherwise a reader could act on messages that the journal, after the power cut, never had. Their writer syncs
+    them soon; a reader that is faster does it itself, which costs nothing if they are synced.
     """
 
     def __init__(self, directory: Path | str, offset: int = 0, *, durable: bool = True) -> None:
@@ -105,12 +105,12 @@ class FileReader(LogReader):
         return found
 
     def _raise_damage(self) -> None:
-        """Bytes that are no frame are an append under way, if they are the last; else they are damage."""
+        """Raise if bytes that are no frame are damage: if they are the last, they may be a running append."""
         segment = self._segment
         assert segment is not None
         rest = segment.read(self.offset, segment.end - self.offset)
         found = next(walk(rest, self.offset), None)
-        # Read once more, it may be whole by now; and what is last may become whole yet.
+        # Read again: an append may have become whole meanwhile. The last bytes may still become whole.
         if isinstance(found, Damage) and (not found.tail or self._following() is not None):
             following = self._following() if found.tail else None
             if following is None:
@@ -149,7 +149,7 @@ class FileReader(LogReader):
             except OSError as error:
                 raise JournalFailed(f"journal {self.name}: what was read is not on the disk: {error}") from error
             self._durable = end
-        # A writer that failed to sync may have taken it back, in between.
+        # Its writer may have failed to sync and removed it meanwhile: then the file is shorter now.
         return header.end <= self._durable
 
     def _advance(self, size: int) -> None:

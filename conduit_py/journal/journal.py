@@ -1,4 +1,4 @@
-"""Journal: a log for trio: appends of concurrent tasks share a write and an fsync, tailers wait for more."""
+"""Journal: a log for trio. Appends of concurrent tasks share a write and an fsync; readers can wait for more."""
 
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -15,7 +15,7 @@ import trio
 from conduit_py.journal.errors import JournalFailed
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.frame import Frame
-from conduit_py.journal.log import Append, BatchReader, Commit, Log
+from conduit_py.journal.log import Append, Commit, FrameBatchReader, Log
 from conduit_py.journal.memory_log import MemoryLog
 from conduit_py.journal.message_id import NO_ID, MessageUuid
 from conduit_py.journal.registers import Labels, Selector
@@ -93,7 +93,7 @@ class Journal:
 
         Close it when done, with `async with aclosing(journal.read())`.
         """
-        reader = BatchReader(await self.call(self.log.reader, offset), end)
+        reader = FrameBatchReader(await self.call(self.log.reader, offset), end)
         pause = POLL_SECONDS[0]
         try:
             while not reader.ended:
@@ -123,7 +123,7 @@ class Journal:
         return await self.call(self.log.prune, before)
 
     async def close(self) -> None:
-        """Finish the appends already begun, then let go of everything. Closing twice is closing once."""
+        """Finish the appends already begun, then release everything. A second close has no effect."""
         if not self._closed:
             self._closed = True
             with trio.CancelScope(shield=True):
@@ -160,7 +160,7 @@ class Journal:
             request.answer = _share(answers, index)
 
     def _wake(self) -> None:
-        """Have tailers in this process look at once."""
+        """Wake the readers of this process that wait at the head."""
         self.groups += 1
         self._appended.set()
         self._appended = trio.Event()

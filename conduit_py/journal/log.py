@@ -1,4 +1,4 @@
-"""Log: durable frames in order, with registers. What a journal is, whoever keeps it; every call may block."""
+"""Log: the interface of a journal: durable frames in order, with registers. Every call may block."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ class LogReader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
 
     def __iter__(self) -> Iterator[Frame]:
         """The frames that are there now."""
@@ -125,7 +125,7 @@ class Log(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
 
     def __enter__(self) -> Self:
         return self
@@ -150,7 +150,7 @@ def registers_for(journal: str, append: Append, head: int, registers: Registers)
 BATCH_SIZE_MAX = 64
 
 
-class BatchReader:
+class FrameBatchReader:
     """Reads with a reader, whose it becomes, up to an offset if there is one.
 
     What stands before damage is given first: the damage is reported by the next call, once, as the reader does.
@@ -159,35 +159,35 @@ class BatchReader:
     def __init__(self, reader: LogReader, end: int | None = None) -> None:
         self._reader = reader
         self._end = end
-        self._fault: ConduitError | None = None
+        self._error: ConduitError | None = None
 
     @property
     def ended(self) -> bool:
         """Whether there is nothing more before the end."""
-        return self._fault is None and self._end is not None and self._reader.offset >= self._end
+        return self._error is None and self._end is not None and self._reader.offset >= self._end
 
     def read(self) -> list[Frame]:
         """The next frames; none when there are none now."""
-        if self._fault is not None:
-            fault, self._fault = self._fault, None
-            raise fault
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
         frames: list[Frame] = []
         try:
             while len(frames) < BATCH_SIZE_MAX and not self.ended and (frame := self._reader.read()) is not None:
                 frames.append(frame)
-        except ConduitError as fault:
-            if self._lies_behind(fault):
+        except ConduitError as error:
+            if self._is_past_end(error):
                 return frames
             if not frames:
                 raise
-            self._fault = fault
+            self._error = error
         return frames
 
-    def _lies_behind(self, fault: ConduitError) -> bool:
+    def _is_past_end(self, error: ConduitError) -> bool:
         """Whether this is about what comes after the end."""
-        if self._end is None or not isinstance(fault, JournalDamaged | JournalGap):
+        if self._end is None or not isinstance(error, JournalDamaged | JournalGap):
             return False
-        return fault.begin >= self._end
+        return error.begin >= self._end
 
     def close(self) -> None:
         self._reader.close()

@@ -53,7 +53,7 @@ class MemoryLog(Log):
         return self._oldest
 
     def close(self) -> None:
-        """Keep everything, so that it can be opened again by whoever has it."""
+        """Keep everything, so that the same log can be used again."""
 
 
 class MemoryReader(LogReader):
@@ -77,4 +77,4 @@ class MemoryReader(LogReader):
         return frame
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to release."""

@@ -10,7 +10,7 @@ from conduit_py.journal.registers import Labels, Registers, Selector
 
 
 class AckIntent(NamedTuple):
-    """The ACK that commits a transaction in one journal: durable before it is written, written again after a fault."""
+    """The ACK that commits a transaction in one journal: durable before it is written, written again after a crash."""
 
     journal: str
     id: MessageUuid
@@ -105,7 +105,7 @@ class WriterClaim:
 
 
 def release_writer(log: Log, owner: str) -> bool:
-    """Let the fences of an owner start anew, and fence its writer, be it alive; whether there was one."""
+    """Set the fence of an owner back to the lowest, and fence its writer, alive or not; returns whether it had one."""
     registers = log.barrier().registers
     writer = registers.get(f"writer/{owner}")
     if writer is None:

@@ -1,7 +1,7 @@
-"""Recover: what is done about a journal that was not closed well, or is damaged, before anything is appended to it.
+"""Recovery: verify the last segment of a journal, and repair it, before anything is appended.
 
-Nothing that could be somebody's message is thrown away: what is cut off or set aside is kept in `quarantine/`,
-and said in the log with its offsets.
+Nothing that could be a message is thrown away: what is cut off or set aside is kept in `quarantine/`, and logged with
+its offsets.
 """
 
 import logging
@@ -105,7 +105,7 @@ def set_aside(segment: Segment, damage: Damage, disk: Disk) -> None:
 
 
 def _verify(segment: Segment, disk: Disk) -> SegmentSummary:
-    # After a failed fsync the pages in memory are not what is on the disk: have them read from there.
+    # After a failed fsync the cached pages may differ from the disk: drop them, so that the disk is read.
     disk.sync(segment.descriptor)
     os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     summary = summarise(segment)

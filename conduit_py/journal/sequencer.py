@@ -158,7 +158,7 @@ class Sequencer:
             clock, last_ack, max_clock = frame.id.clock, producer.last_ack, producer.max_clock
             if not clock:
                 return Slice(frame, 0, frame.count)
-            # Repetitions, from the replay or across a checkpoint, and what the ACK does not reach.
+            # Skip repetitions, from the replay or across a checkpoint, and what the ACK does not cover.
             first = 0 if clock > last_ack else (last_ack - clock) // TICK + 1
             stop = min(frame.count, (max_clock - clock) // TICK + 1)
             if first < stop:
@@ -212,7 +212,7 @@ class Sequencer:
     def _ack(self, producer: _Producer, frame: Frame) -> FrameOutcome:
         clock = frame.id.clock
         if clock <= producer.last_ack:
-            # An intent that is sent again: what its producer published after it died with that producer.
+            # The ACK is sent again after a crash: what its producer published after it was never acknowledged.
             producer.last_ack = producer.max_clock = clock
             producer.begin = NONE
             producer.span.clear()

@@ -13,7 +13,7 @@ import trio
 from conduit_py.journal.errors import JournalFailed, WrongOffset
 from conduit_py.journal.frame import Frame
 from conduit_py.journal.journal import POLL_SECONDS, Journal
-from conduit_py.journal.log import BatchReader, SyncPolicy
+from conduit_py.journal.log import FrameBatchReader, SyncPolicy
 from conduit_py.steps.step import Message
 
 META = "meta"
@@ -161,7 +161,7 @@ class Tailer:
         self._queue = queue
         self.index = index
         """From where it reads on."""
-        self._reader: BatchReader | None = None
+        self._reader: FrameBatchReader | None = None
         self._ahead: deque[ReadMessage] = deque()
 
     @property
@@ -174,7 +174,7 @@ class Tailer:
         journal = self._queue.journal
         while not self._ahead:
             if self._reader is None:
-                self._reader = BatchReader(await journal.call(journal.log.reader, self.index))
+                self._reader = FrameBatchReader(await journal.call(journal.log.reader, self.index))
             frames = await journal.call(self._reader.read)
             if not frames:
                 return None

@@ -14,7 +14,7 @@ from conduit_py.status import PipelineState
 from conduit_py.store.claim import Claim, ClaimState
 from conduit_py.store.dead_letter_store import DeadLetterStore
 from conduit_py.store.position_history import PositionHistory
-from conduit_py.store.tables import IntentOutbox, SeenKeys, Shards, Tables
+from conduit_py.store.tables import IntentOutbox, Shards, StoredKeys, Tables
 
 T = TypeVar("T")
 Kind: TypeAlias = Literal["position", "trail", "state", "connector"]
@@ -136,9 +136,9 @@ class Store(ABC):
         return IntentOutbox(self)
 
     @property
-    def seen(self) -> SeenKeys:
+    def seen(self) -> StoredKeys:
         """The keys recorded as seen."""
-        return SeenKeys(self)
+        return StoredKeys(self)
 
     @property
     def shards(self) -> Shards:

@@ -1,6 +1,6 @@
 """Tables: what a store keeps for transactions (claims, state, outbox, seen keys, shards) and how it changes.
 
-`Tables` is synchronous and runs inside a transaction of the store. `IntentOutbox`, `SeenKeys` and `Shards` are its
+`Tables` is synchronous and runs inside a transaction of the store. `IntentOutbox`, `StoredKeys` and `Shards` are its
 faces for trio: each call is one transaction.
 """
 
@@ -196,7 +196,7 @@ class IntentOutbox:
 _FORGOTTEN_AT_ONCE = 10_000
 
 
-class SeenKeys:
+class StoredKeys:
     """Keys by scope. Within a transaction they are recorded with `Changes.once`, elsewhere here."""
 
     def __init__(self, access: TableAccess) -> None:

@@ -1,4 +1,4 @@
-"""TransactionCheckpoint: what a committed transaction still has to do, kept in the commit itself."""
+"""TransactionCheckpoint: the remaining work of a committed transaction, stored in the commit itself."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,11 +19,11 @@ VERSION = 1
 
 
 class TransactionCheckpoint(msgspec.Struct, frozen=True):
-    """The intents of one transaction: few, and replaced by those of the next, when all of them are carried out.
+    """The work that a transaction leaves to do after its commit. The next commit replaces it.
 
-    `home` is the destination that carried the commit, "" if the store did; `intents` are what staged
-    destinations gave, by node; `letters` are its dead letters; `replayed` is what became of the letters that
-    were sent again in it. `before` has the positions from which its sources came.
+    `home` is the destination that carried the commit, or "" if the store did. `intents` are those of staged
+    destinations, by node. `letters` are the dead letters, and `replayed` the outcomes of letters that were sent
+    again. `before` has the positions of the sources before the transaction.
     """
 
     home: str = ""
@@ -45,14 +45,15 @@ class TransactionCheckpoint(msgspec.Struct, frozen=True):
         except msgspec.DecodeError as error:
             raise _unreadable(pipeline, str(error)) from error
         if checkpoint.version != VERSION:
-            raise _unreadable(pipeline, f"it has version {checkpoint.version}, known is {VERSION}")
+            raise _unreadable(pipeline, f"it has version {checkpoint.version}, this release reads {VERSION}")
         return checkpoint
 
 
 def without_set_back(pipeline: str, changes: Changes, positions: Mapping[str, bytes]) -> Changes:
-    """What to adopt of a transaction that the store does not have yet, if these are the positions in the store.
+    """Return the changes to adopt from a transaction that the store does not have yet.
 
-    A source that is not where the transaction found it was set there by hand since, and stays there.
+    `positions` are those in the store. If one differs from where the transaction began, a user has set it since
+    the crash, and it stays.
     """
     before = TransactionCheckpoint.decode(pipeline, changes.checkpoint).before
     stays = {source for source, position in before.items() if positions.get(source) != position}
@@ -61,7 +62,7 @@ def without_set_back(pipeline: str, changes: Changes, positions: Mapping[str, by
 
 
 def encode_letters(letters: Sequence[DeadLetter]) -> list[bytes]:
-    """The letters as bytes. One whose record cannot be encoded raises DeadLetterFailed."""
+    """Return the letters as bytes. A letter whose record cannot be encoded raises DeadLetterFailed."""
     return [_encode_letter(letter) for letter in letters]
 
 
@@ -70,7 +71,7 @@ def _encode_letter(letter: DeadLetter) -> bytes:
         return encode_dead_letter(letter)
     except RecordRefused as error:
         failed = DeadLetterFailed(
-            f"a dead letter could not be kept: {error.message}; {letter.node} had refused the record: {letter.error}",
+            f"a dead letter could not be stored: {error.message}; {letter.node} had refused the record: {letter.error}",
             suggestion=error.suggestion,
         )
         failed.node = letter.node
@@ -78,22 +79,22 @@ def _encode_letter(letter: DeadLetter) -> bytes:
 
 
 def decode_letters(encoded: Sequence[bytes]) -> list[DeadLetter]:
-    """The letters of which `encode_letters` made these bytes."""
+    """Return the letters that `encode_letters` encoded."""
     return list(map(decode_dead_letter, encoded))
 
 
 def encode_replays(outcomes: Sequence[SettledLetter]) -> list[bytes]:
-    """The outcomes as bytes. One with a record that cannot be encoded raises DeadLetterFailed."""
+    """Return the outcomes as bytes. A record that cannot be encoded raises DeadLetterFailed."""
     try:
         return list(map(encode_settled_letter, outcomes))
     except RecordRefused as error:
         raise DeadLetterFailed(
-            f"a dead letter that was refused again could not be kept: {error.message}", suggestion=error.suggestion
+            f"a dead letter that was refused again could not be stored: {error.message}", suggestion=error.suggestion
         ) from error
 
 
 def decode_replays(encoded: Sequence[bytes]) -> list[SettledLetter]:
-    """The outcomes of which `encode_replays` made these bytes."""
+    """Return the outcomes that `encode_replays` encoded."""
     return list(map(decode_settled_letter, encoded))
 
 

@@ -36,30 +36,28 @@ from conduit_py.stream.ledger import SettledRange
 log = logging.getLogger("conduit_py")
 
 FORGET_SECONDS = 60.0
-"""How long to wait between two looks for keys that are too old."""
+"""The interval between two removals of expired keys."""
 
 
 class CommitTogether(CommitStrategy):
-    """Makes the progress of all sources of a run durable together, transaction by transaction.
+    """Makes the progress of all sources of a run durable together, in transactions.
 
-    The order is what the promise rests on. Everything written is durable before the commit starts, and nothing
-    is shown before it is done (I4); positions, state, seen keys and intents are in that one commit (I6),
-    which fails when the pipeline was claimed anew (I7); what the last commit left to do is done before the
-    first new one (I8); sources are acked after it, in order, once (I12).
+    The promise rests on the order. All writes are durable before the commit, and none is visible before (I4).
+    Positions, state, seen keys and intents are in one commit (I6), which fails after a newer claim (I7). Recovered
+    intents are carried out before the first new commit (I8). Acks follow the commit, in order, once (I12).
 
-    With `isolated` the first so many records have transactions of `size` records, one after the other: after a
-    failure all before the culprit are committed.
+    The first `isolated` records are committed in transactions of `size` records, without overlap.
     """
 
     channel_size = 16
-    """More than elsewhere: writers wait until the last transaction is committed, and the next one is read meanwhile."""
+    """Large, because the next transaction is read and processed while writers wait for the commit of the last."""
 
     def __init__(self, graph: Graph, store: Store, *, isolated: int = 0, size: int = 1) -> None:
         self._pipeline = graph.pipeline.id
         self._store = store
         self._limits = _within_windows(graph, graph.pipeline.settings.transaction or TransactionLimits())
         self.isolated = isolated
-        """How many records still have small transactions."""
+        """The number of records left to commit in small transactions."""
         self.gate = TransactionGate(self._limits.model_copy(update={"max_records": size}) if isolated else self._limits)
         self._committing = 0
         self._finished_for: dict[str, int] = {}
@@ -73,7 +71,7 @@ class CommitTogether(CommitStrategy):
 
     @property
     def uncommitted(self) -> int:
-        """How many records are on their way, in the open transaction and in the one that is being committed."""
+        """The number of records in the open transaction and in the one that is being committed."""
         return self._committing + self.gate.records
 
     def enlist(self, parts: RunParts) -> list[Task]:
@@ -81,7 +79,7 @@ class CommitTogether(CommitStrategy):
         letters = parts.dead_letters.staged_calls
         parts.dead_letters.in_transaction = letters is not None
         shared = [settler.shard_tracker for settler in parts.settlers.values() if settler.shard_tracker is not None]
-        # Only the store can check the tokens of shared work within its commit, so then no other may carry it.
+        # I14: only the store can check the tokens of shared work inside its commit, so it must carry the commit.
         self._participants = Participants(
             parts.destinations, {DEAD_LETTERS: letters} if letters else {}, may_have_home=not shared
         )
@@ -100,7 +98,7 @@ class CommitTogether(CommitStrategy):
         return tasks
 
     def _limit_batches(self) -> None:
-        """A batch is never cut, so none may be larger than a transaction."""
+        """Limit batches to the size of a transaction, because a batch is never cut."""
         self.admit_max = self.gate.limits.max_records
         for id, buffer in self._parts.read_buffers.items():
             buffer.batch_size = min(self._batch_sizes[id], self.gate.limits.max_records)
@@ -124,7 +122,7 @@ class CommitTogether(CommitStrategy):
         await self.gate.wait_writable()
 
     async def settle(self, source: str, ranges: Sequence[SettledRange]) -> None:
-        raise AssertionError("the transaction loop takes what is settled from all settlers itself")
+        raise AssertionError("the transaction loop takes settled ranges from the settlers itself")
 
     def finish(self, source: str) -> None:
         self.gate.leave()
@@ -133,21 +131,21 @@ class CommitTogether(CommitStrategy):
         self._claim = await self._store.claim(self._pipeline)
 
     async def recover(self) -> None:
-        """Carry out what the last committed transaction left to do, and go on from its state (I8)."""
+        """Carry out the remaining work of the last committed transaction (I8), and load the state."""
         claim = self._claim
         last_home = TransactionCheckpoint.decode(self._pipeline, claim.checkpoint).home
         await self._participants.adopt(claim, last_home, await self._store.positions(self._pipeline))
         checkpoint = TransactionCheckpoint.decode(self._pipeline, claim.checkpoint)
         await self._participants.begin(claim, checkpoint.intents)
         await _keep(self._parts.dead_letters, decode_letters(checkpoint.letters))
-        # Before any letter is sent: those that were delivered in it are still queued if its process died.
+        # I11: before any letter is sent. Letters that the last transaction delivered may still be queued.
         if checkpoint.replayed:
             await self._store.letters.settle(decode_replays(checkpoint.replayed))
         await self._load_states()
         reach("transaction.recovered")
 
     async def _finish_for(self, owner: str) -> None:
-        """Show what another pipeline committed last, before its work goes on here: in order, also if it is dead."""
+        """Apply the last committed intents of another pipeline before this one continues its shard."""
         claimed = await self._store.claim_state(owner)
         if claimed is not None and self._finished_for.get(owner) != claimed.committed:
             await self._participants.apply_for(owner, TransactionCheckpoint.decode(owner, claimed.checkpoint).intents)
@@ -163,14 +161,14 @@ class CommitTogether(CommitStrategy):
             state.load(values[node], partial(self._seen, node))
 
     def _scope(self, node: str, scope: str) -> str:
-        # Of this node alone: what somebody else got to record first would come too late for the commit of a home.
+        # One scope per node: a conflict with another writer would be found in the store, after the home's commit.
         return f"{self._pipeline}/{node}/{scope}"
 
     async def _seen(self, node: str, scope: str, keys: Sequence[bytes]) -> set[bytes]:
         return await self._claim.seen(self._scope(node, scope), keys)
 
     async def _forget_old_keys(self) -> None:
-        """Now and then, in transactions of their own: what is old enough to be forgotten is in no hurry (I13)."""
+        """Remove expired keys at intervals, in separate transactions; unfinished work has none (I13)."""
         if trio.current_time() < self._forget_at:
             return
         self._forget_at = trio.current_time() + FORGET_SECONDS
@@ -183,7 +181,7 @@ class CommitTogether(CommitStrategy):
         try:
             while await self._gather():
                 sealed = self._seal()
-                # While a culprit is looked for, its failure must not take the transaction before it along.
+                # During isolation a failing record must not cancel the commit of the transaction before it.
                 overlaps = not self.isolated
                 if overlaps:
                     self._open_next()
@@ -199,7 +197,7 @@ class CommitTogether(CommitStrategy):
             raise self._taken_over(error) from error
 
     def _timing(self, sealed: Sealed) -> ExitStack:
-        """Observe how long the commit takes for every source that has a part in it."""
+        """Observe the duration of the commit for every source in the transaction."""
         stack = ExitStack()
         for source in sealed.positions:
             meter = self._parts.meters[source]
@@ -207,7 +205,7 @@ class CommitTogether(CommitStrategy):
         return stack
 
     async def _gather(self) -> bool:
-        """Wait for the end of the open transaction, then for everything in it; False when all sources have ended."""
+        """Close the open transaction when due, and wait until it is settled. Returns False if it is empty."""
         gate = self.gate
         while gate.entrants or not self._quiet:
             due_at = gate.due_at(stalled=self._quiet)
@@ -221,14 +219,14 @@ class CommitTogether(CommitStrategy):
         return gate.records > 0
 
     def _open_next(self) -> None:
-        """Begin the next transaction, with what was deferred to it."""
+        """Begin the next transaction with the records deferred to it."""
         for deferral in self._deferrals.values():
             deferral.open()
         self.gate.open_next()
 
     @property
     def _quiet(self) -> bool:
-        """Whether everything in the open transaction is settled, or held for the next one."""
+        """True if every record of the open transaction is settled or held for the next one."""
         ledgers = self._parts.ledgers
         held: dict[str, dict[int, int]] = {}
         for deferral in self._deferrals.values():
@@ -239,7 +237,7 @@ class CommitTogether(CommitStrategy):
         return all(ledger.quiet_but_for(held.get(source, {})) for source, ledger in ledgers.items())
 
     def _seal(self) -> Sealed:
-        """Take everything that the transaction changes, in one step of the event loop."""
+        """Collect all changes of the transaction. No await: nothing of the next one may be mixed in."""
         ranges: dict[str, list[SettledRange]] = {}
         letters: list[DeadLetter] = []
         for source, settler in self._parts.settlers.items():
@@ -264,6 +262,7 @@ class CommitTogether(CommitStrategy):
         if letters.in_transaction:
             await _keep(letters, sealed.letters)
         reach("transaction.before_stage")
+        # I4: every write is durable before the commit starts, and invisible until it is done.
         intents = await participants.stage()
         reach("transaction.before_commit")
         changes = self._changes(sealed, intents)
@@ -281,6 +280,7 @@ class CommitTogether(CommitStrategy):
             await self._parts.replay.release(sealed.replayed)
         reach("transaction.after_apply")
         self._committing = 0
+        # I5: only now may the next transaction be written. I12: only now are the sources acked.
         self.gate.release()
         for source, ranges in sealed.ranges.items():
             await self._parts.settlers[source].release(ranges)
@@ -288,7 +288,7 @@ class CommitTogether(CommitStrategy):
 
     def _changes(self, sealed: Sealed, intents: dict[str, bytes]) -> Changes:
         number = self._claim.committed + 1
-        # A handler that stages has its letters already; any other is given them again after a crash.
+        # I11: a staged handler has its letters in the commit already. Any other gets them again after a crash.
         letters = [] if self._parts.dead_letters.in_transaction else encode_letters(sealed.letters)
         replayed = encode_replays(sealed.replayed)
         before = {source: self._positions.get(source) for source in sealed.positions}
@@ -304,7 +304,7 @@ class CommitTogether(CommitStrategy):
         )
 
     def _shards(self, sealed: Sealed) -> list[ShardChange]:
-        """The progress of shared work, which commits with its output or not at all (I14)."""
+        """Return the progress of shared work, which commits together with its output (I14)."""
         return [
             change
             for source, settler in self._parts.settlers.items()
@@ -327,14 +327,14 @@ class CommitTogether(CommitStrategy):
     def _taken_over(self, error: Fenced) -> Fenced:
         fenced = Fenced(
             f"another process runs pipeline {self._pipeline!r}, so this one has stopped: {error.message}",
-            suggestion="run a pipeline in one place at a time; nothing was lost or doubled",
+            suggestion="run a pipeline in one process at a time; nothing was lost or duplicated",
         )
         fenced.node = error.node
         return fenced
 
 
 def _within_windows(graph: Graph, limits: TransactionLimits) -> TransactionLimits:
-    """A source whose window the transactions under way have used up could not go on: the two of them must fit."""
+    """Limit transactions to half of the smallest window: two are in flight, and a full window blocks its source."""
     fits = max(1, min(source.window for source in graph.pipeline.sources) // 2)
     return limits.model_copy(update={"max_records": min(limits.max_records, fits)})
 

@@ -1,4 +1,4 @@
-"""TransactionGate: keeps the transactions of a run apart: what belongs to one, and when the next may be written."""
+"""TransactionGate: keeps the transactions of a run apart, and decides when the next one may be written."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -21,18 +21,18 @@ SAMPLE_SIZE = 8
 
 
 class TransactionGate:
-    """Dispatchers enter with what they read, writers ask before they write, one committer closes and opens.
+    """Dispatchers enter with their records, writers wait before they write, and one committer opens and closes.
 
-    A transaction is what has entered since the gate was opened. The committer closes it, waits until all of
-    that is settled, and opens it for the next transaction while it commits this one; writers are held until
-    that is done. So neither the state of processors nor the stages of destinations ever hold parts of two
-    transactions (I5), though the next one is read and processed meanwhile.
+    A transaction is everything that entered since the gate was opened. The committer closes the gate and waits
+    until all of that is settled. Then it opens the gate for the next transaction and commits this one, while
+    writers wait. The next one is read and processed meanwhile, but neither state nor stages ever hold parts of
+    two transactions (I5).
     """
 
     def __init__(self, limits: TransactionLimits) -> None:
         self.limits = limits
         self.changed = Signal()
-        """Something happened that the committer may be waiting for."""
+        """Wakes the committer to check its conditions again."""
         self.records = 0
         self.bytes = 0
         self.full = False
@@ -41,7 +41,7 @@ class TransactionGate:
         """The source and position of the record that entered last."""
         self.pace = Pace(COMMIT_SECONDS)
         self.entrants = 0
-        """How many sources may still have something to bring."""
+        """The number of sources that have not ended, plus one for the replay of dead letters."""
         self._closed = False
         self._opened = trio.Event()
         self._held = False
@@ -51,6 +51,7 @@ class TransactionGate:
         """Wait for room in the open transaction. On return the records are part of it, the last at `position`."""
         size = estimated_bytes(records)
         while not self._admits(len(records), size):
+            # Records that do not fit end the transaction, or they would wait for `max_seconds`.
             if not self._closed and not self.full:
                 self.full = True
                 self.changed.set()
@@ -63,7 +64,7 @@ class TransactionGate:
         self.last = (source, position)
 
     def leave(self) -> None:
-        """One of the sources has nothing more to bring."""
+        """Count a source that has ended."""
         self.entrants -= 1
         self.changed.set()
 
@@ -71,16 +72,16 @@ class TransactionGate:
         if self._closed or self.full:
             return False
         if not self.records:
-            # What does not fit into any transaction has one of its own.
+            # An empty transaction admits any size. A record larger than `max_bytes` would otherwise wait for ever.
             return True
         limits = self.limits
         fits = self.records + count <= limits.max_records and self.bytes + size <= limits.max_bytes
         return fits and trio.current_time() < self.opened_at + limits.max_seconds
 
     def due_at(self, *, stalled: bool) -> float:
-        """When the open transaction is to be closed if nothing else happens: at once when it is full.
+        """Return the time at which to close the open transaction: at once when it is full.
 
-        An input that stalls closes it after the minimum, but commits keep the distance that their cost asks for.
+        Without more input it closes after `min_seconds`, but not before the pace allows the next commit.
         """
         if not self.records:
             return float("inf")
@@ -92,17 +93,18 @@ class TransactionGate:
         return min(latest, max(self.opened_at + self.limits.min_seconds, self.pace.due_at))
 
     def close(self) -> None:
-        """Nothing more enters the open transaction."""
+        """Admit no more records to the open transaction."""
         self._closed = True
 
     def defer(self) -> trio.Event:
-        """End the transaction as soon as what has entered is settled or held; set when the next one begins."""
+        """End the transaction once its records are settled or held. The event is set when the next one begins."""
         self.full = True
         self.changed.set()
         return self._opened
 
     def seal(self, held: Sequence[Batch] = ()) -> int:
-        """The closed transaction is complete: how many records it has. What is held is in the next one."""
+        """Complete the closed transaction; return its number of records. Held records count in the next one."""
+        # Pieces of a split record have one sequence, and the record was counted once when it entered.
         carried = sum(len(set(batch.sequences)) for batch in held)
         records, self.records = self.records - carried, carried
         self.bytes = sum(estimated_bytes(batch.records) for batch in held)
@@ -112,7 +114,7 @@ class TransactionGate:
         return records
 
     def open_next(self) -> None:
-        """Let the next transaction begin, whose records are read and processed but not written yet."""
+        """Begin the next transaction. Its records are read and processed, but not written before `release`."""
         self.full = self._closed = False
         self.opened_at = trio.current_time()
         self._held, self._released = True, trio.Event()
@@ -120,19 +122,20 @@ class TransactionGate:
         self._opened = trio.Event()
 
     def release(self) -> None:
-        """Let the records of the open transaction be written: the last one is committed."""
+        """Allow writes of the open transaction. Call this when the one before is committed and applied."""
         self._held = False
         self._released.set()
 
     async def wait_writable(self) -> None:
-        """Wait until the transaction before the open one is committed."""
+        """Wait until the transaction before the open one is committed and applied."""
+        # I5: a loop, because the next transaction may be opened, and held, before this task runs again.
         while self._held:
             await self._released.wait()
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """A transaction that nothing more enters, everything in which is settled."""
+    """A closed transaction in which every record is settled, with all its changes."""
 
     records: int
     ranges: dict[str, list[SettledRange]]
@@ -148,7 +151,7 @@ class Sealed:
 
 
 def estimated_bytes(records: Sequence[Record]) -> int:
-    """About how large these are, judged by a few of them: to measure each would cost more than to move it."""
+    """Estimate the size of records from a sample: measuring each record would cost more than moving it."""
     step = -(-len(records) // SAMPLE_SIZE)
     sample = records[::step]
     return sum(map(_bytes, sample)) * len(records) // len(sample)
@@ -161,19 +164,20 @@ def _bytes(record: Record) -> int:
     try:
         return len(_ENCODER.encode(record))
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return 1024  # A value that has no JSON is refused, if at all, where it is written.
+        # Only an estimate: a value without a JSON form is refused by the destination, if at all.
+        return 1024
 
 
 _ENCODER = msgspec.json.Encoder()
 
 
 class HeldRecords:
-    """Gives a processor the batches of its inbox, and shuts behind the record before a deferred one.
+    """Passes the batches of an inbox to a processor, and holds them from a deferred record on.
 
-    What has not passed the door has touched neither state nor destination, for there is no processor with state
-    and no fan-out before it: so the transaction is complete when everything else is settled, and the positions
-    of what is held are not in its commit. Shut, the door takes in what comes, for only there it is known to be
-    held. The committer opens it with the next transaction, which begins with what was held, in order.
+    Held records have changed neither state nor destinations, because no processor with state and no fan-out comes
+    before this processor. The transaction is complete when all other records are settled, and its commit does not
+    have the positions of held ones (I17). While it holds, it also receives new batches: only then are they known
+    to be held. `open` passes everything held, in order, to the next transaction.
     """
 
     def __init__(self, gate: TransactionGate, voters: int) -> None:
@@ -183,11 +187,12 @@ class HeldRecords:
         self._shut = False
 
     async def receive(self, inbox: "trio.MemoryReceiveChannel[Batch]") -> Batch:
-        """The next batch: one that was held, or one that comes. Raises EndOfChannel."""
+        """Return the next batch: a held one first, then one from the inbox. Raises EndOfChannel."""
         return self._inbox.popleft() if self._inbox else await inbox.receive()
 
     async def next_transaction(self, rest: Batch, inbox: "trio.MemoryReceiveChannel[Batch]") -> Batch:
-        """Have the transaction end before these records; they are given back when the next one has begun."""
+        """End the transaction before these records. Returns them when the next transaction has begun."""
+        # I17: in front of what is held already, so that the next transaction keeps the order.
         self._inbox.appendleft(rest)
         self._shut = True
         opened = self._gate.defer()
@@ -204,14 +209,14 @@ class HeldRecords:
 
     @property
     def held(self) -> list[Batch]:
-        """What waits for the next transaction."""
+        """The batches that wait for the next transaction."""
         return list(self._inbox) if self._shut else []
 
     @property
     def votes(self) -> dict[tuple[str, int], int]:
-        """How many votes are outstanding on what is held, by the source and first sequence of its span."""
+        """The votes outstanding on held batches, by the source and first sequence of their span."""
         return {(batch.span.source, batch.span.first): len(batch) * self._voters for batch in self.held}
 
     def open(self) -> None:
-        """What is held belongs to the transaction that begins now."""
+        """Pass the held batches to the transaction that begins now."""
         self._shut = False

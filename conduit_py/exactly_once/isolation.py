@@ -1,4 +1,4 @@
-"""Isolation: how a record that fails its whole transaction is found, so that it fails alone."""
+"""Isolation: finds the record that makes its whole transaction fail, so that it fails alone."""
 
 from conduit_py.errors import (
     CannotDefer,
@@ -19,19 +19,19 @@ _NOT_ABOUT_A_RECORD = (Fenced, StopTimedOut, DeadLetterFailed, CannotDefer)
 
 
 class Isolation:
-    """Decides how the next run of an exactly-once pipeline begins after one that failed.
+    """Decides how the next run of an exactly-once pipeline begins after a failed run.
 
-    The rule: a transaction that failed in a processor or destination is tried again at once in transactions of a
-    sixteenth of its records, and so on down to one record. So everything before the culprit is committed,
-    and the last error is about that record alone: it is dead-lettered, or the error names it. An error
-    that its connector calls transient is about no record.
+    A transaction that failed in a processor or destination is repeated at once, in transactions of a sixteenth of
+    its records, and so on down to one record. Everything before the failing record is then committed, and the
+    last error is about that record alone: it is dead-lettered, or the error names it. A transient error is about
+    no record.
     """
 
     def __init__(self) -> None:
         self._records = 0
-        """How many records the next run takes in small transactions."""
+        """The number of records that the next run commits in small transactions."""
         self._size = 1
-        """How many of them in each."""
+        """The number of records in each of these."""
         self._graph: Graph
         self._commit: CommitTogether
 
@@ -42,6 +42,7 @@ class Isolation:
 
     def retries_at_once(self, error: RunError | None) -> bool:
         uncommitted = self._commit.uncommitted
+        # I15: the run has ended, and only recovery continues it. A single record cannot be divided further.
         several = uncommitted > 1 and error is not None and self._may_be_about_a_record(error)
         self._records = uncommitted if several else self._commit.isolated
         self._size = max(1, uncommitted // PARTS)
@@ -51,6 +52,6 @@ class Isolation:
         if isinstance(error, _NOT_ABOUT_A_RECORD) or error.node in {source.id for source in self._graph.sources}:
             return False
         if isinstance(error, NackNotAllowed):
-            # With any other handler there were too many of them: trying again would begin to count anew.
+            # With any other policy the nack window was exceeded, and a new run would start with an empty window.
             return self._graph.pipeline.dead_letters.policy.stops
         return isinstance(error, NodeFailed | FatalError)

@@ -1,4 +1,4 @@
-"""Participants: the destinations of a run as a transaction sees them."""
+"""Participants: the destinations that take part in the transactions of a run."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ log = logging.getLogger("conduit_py")
 
 
 class Participants:
-    """The home, which carries the commit if there is one, and those that stage. All others are no concern here."""
+    """The home, which is the destination that carries the commit, if any, and the destinations that stage."""
 
     def __init__(
         self,
@@ -43,35 +43,37 @@ class Participants:
         ]
 
     async def adopt(self, claim: Claim, last_home: str, positions: Mapping[str, bytes]) -> None:
-        """Fence older claims in every database, and commit to the store what only the home got to commit.
+        """Fence older claims in every database, and commit to the store what only the home has committed.
 
-        All are asked: the one that carried the last commit, `last_home`, need not be the home any more.
+        Every database is claimed, because `last_home`, which carried the last commit, may no longer be the home.
         `positions` are those in the store.
         """
         committed = claim.committed
         for node in self._databases:
+            # I7: from here on this database refuses the commits of every older run.
             with plugin_errors(node, "claim"):
                 encoded = await self._calls[node]("claim", claim.owner, claim.fence)
             changes = Changes.decode(encoded) if encoded is not None else None
             number = changes.number if changes is not None else 0
+            # The process died between the commit in the home and the one in the store.
             if changes is not None and number == committed + 1:
                 await claim.commit(without_set_back(claim.owner, changes, positions))
             elif number > committed or (node == last_home and number < committed):
                 raise _other_history(node, claim, number)
 
     async def begin(self, claim: Claim, intents: Mapping[str, bytes]) -> None:
-        """Have every staged destination apply what the last transaction left to it, and forget the rest."""
+        """Make every staged destination apply its last committed intent and discard everything else it staged."""
         for node in intents:
             if node not in self.staged:
-                # The user took it out of the pipeline; there is nobody left who could show what it staged.
-                log.warning("%s: what %s staged last stays invisible, for it is gone", claim.owner, node)
+                # A user removed the destination from the pipeline, so its intent cannot be applied.
+                log.warning("%s: the last records of %s stay invisible: it was removed", claim.owner, node)
         for node in self.staged:
             own = [intents[node]] if node in intents else []
             with plugin_errors(node, "begin"):
                 await self._calls[node]("begin", claim.owner, claim.fence, own)
 
     async def stage(self) -> dict[str, bytes]:
-        """Make everything that was written durable but invisible; the intents that will show it."""
+        """Make all writes durable but invisible; return the intents that make them visible."""
         intents: dict[str, bytes] = {}
 
         async def stage(node: str) -> None:
@@ -84,7 +86,8 @@ class Participants:
         return intents
 
     async def commit(self, claim: Claim, changes: Changes) -> None:
-        """The commit point (I6): in the home if there is one, and then in the store, which only follows."""
+        """Commit in the home if there is one, then in the store."""
+        # I6: one commit decides. With a home it is the home's, and `adopt` repeats the store's after a crash.
         if self.home is not None:
             encoded = changes.encode()
             reach("transaction.before_home_commit")
@@ -94,7 +97,7 @@ class Participants:
         await claim.commit(changes)
 
     async def apply(self, intents: Mapping[str, bytes]) -> None:
-        """Show what was staged."""
+        """Make the staged writes of these intents visible. Applying an intent twice is harmless (I8)."""
 
         async def apply(node: str) -> None:
             with plugin_errors(node, "apply"):
@@ -103,14 +106,14 @@ class Participants:
         await _each(list(intents), apply)
 
     async def apply_for(self, owner: str, intents: Mapping[str, bytes]) -> None:
-        """Show what another pipeline, whose work goes on here, left to be shown where both of them write."""
+        """Apply the intents of another pipeline at the destinations that both pipelines write to."""
         for node, intent in intents.items():
             shown = False
             if node in self.staged:
                 with plugin_errors(node, "apply_for"):
                     shown = await self._calls[node]("apply_for", owner, intent)
             if not shown:
-                log.warning("what %s wrote last to %s is seen when it is started again", owner, node)
+                log.warning("the last records of %s in %s become visible when it is started again", owner, node)
 
 
 def _plugins(calls: Mapping[str, PluginCaller]) -> dict[str, DestinationConnector[Any]]:
@@ -118,7 +121,7 @@ def _plugins(calls: Mapping[str, PluginCaller]) -> dict[str, DestinationConnecto
 
 
 async def _each(nodes: Sequence[str], work: Callable[[str], Awaitable[None]]) -> None:
-    """All at once: each has a disk or a server of its own to wait for. The first error ends it."""
+    """Call `work` for all nodes concurrently, because each waits for its own disk or server. Raises the first error."""
     errors: list[RunError] = []
 
     async def attempt(node: str) -> None:
@@ -139,8 +142,8 @@ def _other_history(node: str, claim: Claim, number: int) -> FatalError:
     error = FatalError(
         f"{node} has transaction {number} of pipeline {claim.owner!r} as its last, but the state store has "
         f"{claim.committed}: they do not belong together",
-        suggestion="use the state directory and the database that were used together before; if one was set "
-        "back, set the other back to the same moment",
+        suggestion="use the state directory and the database that were used together before; if one was "
+        "restored from a backup, restore the other from the same time",
     )
     error.node = node
     return error

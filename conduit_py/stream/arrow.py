@@ -70,7 +70,7 @@ class _TableCalls:
             returned = answer.unwrap()
         except RunError:
             raise
-        except Exception as error:  # a border: the processor is the user's
+        except Exception as error:  # plugin boundary: the processor is the user's
             self._fail(asked.indices, error)
             return
         try:

@@ -28,12 +28,12 @@ from conduit_py.stream.processor_node import ProcessorNode, run_chain
 from conduit_py.stream.signal import Signal
 
 REPLAY_WINDOW = 1024
-"""Letters on their way at once: records that are in memory a second time."""
+"""Letters in flight at once. It bounds the memory for records that the pipeline has already dropped."""
 SEND_MAX = 256
 
 
 class Entry(NamedTuple):
-    """Where a letter comes in: processors to take it through, where it goes then, and whose votes it needs."""
+    """Where a letter enters: the processors that it passes, where it is sent then, and the votes it needs."""
 
     votes: int
     chain: list[ProcessorNode]
@@ -41,26 +41,25 @@ class Entry(NamedTuple):
 
 
 class ReplayEntry(SourceConnector[Options]):
-    """Stands for a source that is read elsewhere: nothing is read here, but its dead letters are replayed from here."""
+    """Represents a source that another process reads. Nothing is read here, but its dead letters enter here."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
         self.source = source
 
     def read(self, n: int) -> list[Record]:
-        raise NotImplementedError("only dead letters come in here")
+        raise NotImplementedError("only dead letters enter here")
 
 
 class Replay:
-    """Takes queued letters in their turn, has them delivered, and forgets those that everybody took.
+    """Sends queued letters in order, and removes those that every node accepted.
 
-    A letter keeps the identity of its message, and so its delivery key. It is on its way under a ledger
-    of its own: what becomes of it moves no position and counts in no source's nack window. Its state
-    changes in one step once all nodes that it was sent to have answered: gone if they took it, kept
-    with one more refusal if not. Whatever ends the run before leaves it queued for the next one.
+    A letter keeps the identity of its message, and so its delivery key. Letters have their own ledger,
+    so they move no position and count in no source's nack window. When all nodes that a letter was sent
+    to have answered, one step removes it or stores it with one more refusal. If the run ends before
+    that, the letter stays queued for the next run.
 
-    In exactly-once pipelines letters are part of transactions as records are, and `take` and `release` are called
-    in place of `settle`.
+    In exactly-once pipelines letters are part of transactions, and `take` and `release` replace `settle`.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Replay:
         *,
         scopes: Mapping[str, str],
     ) -> None:
-        """`wake` must be set when the ledger has released messages. `scopes` has every source, most with ""."""
+        """Make a replay. The ledger must set `wake` when it releases messages; `scopes` has all sources, most with ""."""
         self._pipeline = pipeline
         self._box = box
         self._ledger = ledger
@@ -95,12 +94,12 @@ class Replay:
         self._all_sent = False
 
     def stop(self) -> None:
-        """Send nothing more; what is on its way is still settled."""
+        """Send no more letters; those in flight are still settled."""
         self._stopping = True
         self._wake.set()
 
     def finish_source(self) -> None:
-        """Once all sources have, end as soon as no letter is queued."""
+        """Count a source that has ended. After the last one, `feed` ends when no letter is queued."""
         self._sources -= 1
         self._wake.set()
 
@@ -115,11 +114,11 @@ class Replay:
         self._commit.finish(self.node)
 
     def take(self) -> list[SettledLetter]:
-        """Exactly-once: what is settled, for a transaction to commit."""
+        """Exactly-once: return the settled letters, for a transaction to commit."""
         return [outcome for each in self._ledger.settled_ranges() for outcome in self._outcomes(each)]
 
     async def release(self, outcomes: Sequence[SettledLetter]) -> None:
-        """Exactly-once: the transaction with these is committed: save what became of the letters."""
+        """Exactly-once: save these outcomes. Call this after the commit of their transaction."""
         if outcomes:
             await self._save(outcomes)
             self._count(outcomes)
@@ -132,7 +131,7 @@ class Replay:
                 await self._settle(ranges)
 
     async def _next(self) -> list[QueuedLetter]:
-        """Wait for queued letters; none when there is nothing more to do."""
+        """Wait for queued letters; return none after a stop or at the end."""
         while not self._stopping:
             if room := min(SEND_MAX, self._ledger.credit):
                 letters = await self._box.replay_queue(self._pipeline, self._turn, room)
@@ -145,7 +144,7 @@ class Replay:
         return []
 
     async def _send(self, letters: Sequence[QueuedLetter]) -> None:
-        """Send letters in their order; neighbours of one source that enter at the same nodes travel together."""
+        """Send letters in order; adjacent letters of one source that enter at the same nodes form a batch."""
         await self._put_back([each for each in letters if self._obstacle(each.letter)])
         possible = [each for each in letters if not self._obstacle(each.letter)]
         for (source, nodes), group in groupby(possible, lambda each: (each.letter.source, each.letter.queued_for)):
@@ -155,7 +154,7 @@ class Replay:
 
     @property
     def _together(self) -> int:
-        """How many may travel together: a batch is never cut, so it must fit into a transaction."""
+        """The size limit of a batch: a batch is never cut, so it must fit into a transaction."""
         admitted = self._commit.admit_max
         return SEND_MAX if admitted is None else min(SEND_MAX, admitted)
 
@@ -173,7 +172,8 @@ class Replay:
         sequences = range(span.first, span.first + len(group))
         self._on_their_way.update(zip(sequences, group, strict=True))
         votes = sum(self._entries[node].votes for node in nodes)
-        # Destinations that are not behind these nodes took the message long ago, or are not meant.
+        # The other destinations accepted the message when it was first sent, or never receive it. Without
+        # their votes the letter would stay open for ever.
         ledger.ack_some(span, sequences, self._everyone & ~votes)
         pieces = [each.letter.piece for each in group]
         for node in nodes:
@@ -220,7 +220,7 @@ class Replay:
             self._meter.refused += len(letters)
 
     def _put_back_letter(self, letter: StoredLetter) -> list[StoredLetter]:
-        """The letter, refused by the nodes that it cannot enter at; to the others it was not sent."""
+        """Return the letter as refused by the nodes where it cannot enter; it was not sent to any other."""
         why = self._obstacle(letter)
         nodes = [node for node in letter.queued_for if node not in self._entries] or letter.queued_for
         first, *others = [
@@ -238,15 +238,16 @@ class Replay:
         return remaining_letters(msgspec.structs.replace(letter, queued_for=nodes), [first])
 
     def _obstacle(self, letter: StoredLetter) -> str:
-        """Why the letter cannot be sent in this pipeline as it is now, or ""."""
+        """Return why the letter cannot be sent in the current pipeline, or ""."""
         gone = [node for node in letter.queued_for if node not in self._entries]
         if gone:
             return f"not sent again: {', '.join(gone)} is no longer in the pipeline"
         if any(metadata.KEPT_AS_TEXT in letter.records[node].metadata for node in letter.queued_for):
-            return "not sent again: it held what cannot be kept, and is here as text; edit it to what it is to be"
+            return "not sent again: it had a value that cannot be stored, which was replaced by text; edit it first"
         votes = 0
+        # Sent to two nodes of one branch, the record would reach the destinations behind them twice.
         for node in letter.queued_for:
             if votes & self._entries[node].votes:
-                return f"not sent again: {', '.join(letter.queued_for)} now follow each other; send it to one of them"
+                return f"not sent again: {', '.join(letter.queued_for)} are now on one branch; send it to one of them"
             votes |= self._entries[node].votes
         return ""

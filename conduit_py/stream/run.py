@@ -34,11 +34,11 @@ class How(Enum):
     COMPLETED = "completed"
     """Every source ended by itself and everything read is settled."""
     STOPPED = "stopped"
-    """It was asked to stop, and what had been read is settled."""
+    """A graceful stop ended it, and every record that was read is settled."""
     FORCED = "forced"
-    """It was cut short on request; what was in flight will be read again."""
+    """A forceful stop ended it; the records in flight will be read again."""
     FAILED = "failed"
-    """It was cut short by `error`."""
+    """`error` ended it; the records in flight will be read again."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -49,9 +49,9 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """Runs a graph once. Every task lives in one nursery; the first failure cancels it and is kept.
+    """Runs a graph once. All tasks run in one nursery; the first failure cancels it and is kept.
 
-    `stop` is graceful and tells only the readers (invariant 8); `force` cancels every node at once
+    `stop` is graceful and stops only the readers (invariant 8); `force` cancels every node at once
     (invariant 9). Both may be called at any time, also before `execute`, and repeatedly.
     """
 
@@ -78,11 +78,11 @@ class Run:
 
     @property
     def meters(self) -> list[Meter]:
-        """The counters of every node, in topological order, dead letters last; gauges as last looked at."""
+        """The meters of every node in topological order, dead letters last; `refresh_gauges` updates the gauges."""
         return list(self._wiring.meters.values())
 
     def refresh_gauges(self) -> None:
-        """Bring the gauges of the meters up to date."""
+        """Update the gauges of the meters."""
         self._wiring.refresh_gauges()
 
     def stop(self) -> None:
@@ -103,7 +103,7 @@ class Run:
         self._closing.deadline = min(self._closing.deadline, trio.current_time() + FORCED_TEARDOWN_SECONDS)
 
     async def execute(self) -> Ending:
-        """Run to the end. Failures are in the ending; nothing is raised but cancellation from outside."""
+        """Run to the end. The ending has the first failure; only cancellation from outside is raised."""
         self._hot_swap.begin()
         try:
             with self._scope:
@@ -115,33 +115,34 @@ class Run:
         return self._ending()
 
     async def swap(self, graph: Graph, nodes: Collection[str]) -> bool:
-        """Go on with the processors that another graph, of the same shape, has at these nodes.
+        """Replace the processors at these nodes by those of another graph of the same shape.
 
-        See HotSwap: every record goes through the old ones or the new ones. Raises the error of a
-        processor that cannot be opened; then nothing has changed. False if the run ended before.
+        Every record passes only old processors or only new ones (see HotSwap). Returns False if the run
+        ended before. If a processor cannot be opened, its error is raised and nothing has changed.
         """
         declared = {node: graph.nodes[node].declared for node in nodes}
         return await self._hot_swap.swap({node: each for node, each in declared.items() if isinstance(each, Processor)})
 
     async def join_writes(self) -> None:
-        """Once executed: wait until no write that was left behind in a thread is under way any more.
+        """Wait until no write of this run is running in a thread. Call this after `execute`.
 
-        One that took effect after the next run had written the same records, and newer ones, would bring
-        back the past (invariant 1).
+        The next run must not start before: a late write could overwrite newer records with older ones.
         """
         for node, calls in [*self._wiring.destinations.items(), *self._wiring.outbox.items()]:
             if calls.busy:
-                log.warning("%s: a call of the last run has not returned yet; nothing starts before it does", node)
+                log.warning("%s: a call of the last run is still running; the next run waits for it", node)
             # Invariant 1: a late write would put older records over those of the next run.
             await calls.join()
         await self._wiring.dead_letters.join()
 
     async def _open(self) -> bool:
-        """Open destinations first and sources last, so that no record is read before it can go anywhere."""
+        """Open destinations first and sources last, so that no record is read before it can be delivered."""
         try:
+            # I7: before anything is read or written, so that an older run of the pipeline can commit nothing more.
             await self._commit.claim()
             await notify_of_removal(self._store, self._graph.pipeline.id, self._graph.nodes)
             await self._open_destinations()
+            # I8: before the sources read. Intents of the last commit are carried out before any new commit.
             await self._commit.recover()
             for node, processor in self._wiring.processors.items():
                 self._closers.append((node, processor.close))
@@ -172,6 +173,7 @@ class Run:
             await notify_of_change(store, pipeline, node, "source", calls)
             position = (await store.positions(pipeline)).get(node)
             await wiring.settlers[node].open(position)
+            # Before `open`: a connector whose `open` failed may hold resources that `teardown` releases.
             self._closers.append((node, wiring.readers[node].close))
             with plugin_errors(node, "open"):
                 await calls("open", position)
@@ -192,18 +194,18 @@ class Run:
             self._fail(_in_node(task.node, _first(group)))
 
     def _fail(self, error: RunError) -> None:
-        """Keep the first error and end the run; what fails because of that is only noted (invariant 9)."""
+        """Keep the first error and cancel the run; later errors are only logged."""
         # Invariant 9: the first error is kept; those that it causes do not mask it.
         if self._scope.cancel_called or self._error is not None:
-            log.debug("a later error in %s", self._graph.pipeline.id, exc_info=error)
+            log.debug("%s: an error after the first one", self._graph.pipeline.id, exc_info=error)
             return
-        log.debug("the run of %s fails", self._graph.pipeline.id, exc_info=error)
+        log.debug("%s: the run fails", self._graph.pipeline.id, exc_info=error)
         self._commit.explain(error)
         self._error = error
         self._scope.cancel()
 
     async def _close(self) -> None:
-        """Tear everything down that was opened, whatever happened; no connector can hold up the others."""
+        """Tear down everything that was opened, also after an error; no connector can delay the others."""
         cut_short = self._forced or self._error is not None or self._scope.cancelled_caught
         seconds = FORCED_TEARDOWN_SECONDS if cut_short else TEARDOWN_SECONDS
         self._closing.deadline = trio.current_time() + seconds
@@ -212,7 +214,7 @@ class Run:
                 for node, close in self._closers:
                     nursery.start_soon(self._close_node, node, close)
         if self._closing.cancelled_caught:
-            log.warning("%s: some connectors were not torn down in time and left behind", self._graph.pipeline.id)
+            log.warning("%s: some connectors were not torn down in time and were abandoned", self._graph.pipeline.id)
         for calls in self._wiring.callers:
             calls.close()
 
@@ -237,7 +239,7 @@ class Run:
         unsettled = sum(ledger.in_flight for ledger in self._wiring.ledgers.values())
         return StopTimedOut(
             f"the graceful stop did not end within {seconds:g} s; {unsettled} records in flight will be read again",
-            suggestion="look at what blocked, or allow more with stop_seconds",
+            suggestion="find out what blocked, or allow more time with stop_seconds",
         )
 
 
@@ -248,7 +250,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _in_node(node: str | None, error: BaseException) -> RunError:
-    """The error as one that ends a run, with the node it happened in."""
+    """Return the error as a RunError with its node."""
     if isinstance(error, RunError):
         error.node = error.node or node
         return error

@@ -1,4 +1,4 @@
-"""Settler: the one place where progress becomes durable, and the sole caller of a source's `ack`."""
+"""Settler: makes the progress of a source durable, and is the only caller of its `ack`."""
 
 import time
 from collections import deque
@@ -24,11 +24,11 @@ SETTLE_SECONDS = 0.005
 
 
 class Settler:
-    """Takes the settled messages of one source in order: dead letters first, then the store, then the ack.
+    """Settles the messages of one source in order: stores dead letters, saves the position, then acks.
 
     Invariant 2: a position is acked only after every message up to it is handled and the position is
-    durable. Invariant 3: in order, once each, and nothing from a message on whose nack could not be
-    handled. Credit goes back to the reader last, so that the window bounds what a crash repeats.
+    durable. Invariant 3: acks are in order and once each, and stop before a message whose nack could
+    not be handled. Credit returns to the reader last, so the window bounds what a crash repeats.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Settler:
         self._finishing = False
 
     async def open(self, position: bytes | None) -> None:
-        """Begin at this position, before anything is read."""
+        """Start at this position. Call this before anything is read."""
         self._history = HistoryRecorder(
             await self._store.position_history(self._pipeline, self._context.node), position
         )
 
     def finish(self) -> None:
-        """Nothing more will be read: end when everything in flight is settled."""
+        """End `run` when everything in flight is settled. Call this when nothing more will be read."""
         self._finishing = True
         self._progress.set()
         self._hurry.set()
@@ -88,7 +88,7 @@ class Settler:
                 await self._settle(ranges)
 
     async def _gather(self) -> None:
-        """Under load, let a little more settle before the next commit, unless the reader is short of credit."""
+        """Under load, wait a little so that one commit covers more messages, unless credit is short."""
         if not self._finishing and not self._credit_is_short:
             with trio.move_on_at(self.pace.due_at):
                 await self._hurry.wait()
@@ -98,12 +98,12 @@ class Settler:
         if handled:
             await self._context.commit.settle(self._context.node, handled)
             self._release(handled)
-        # Invariant 3: nothing from the message on whose nack could not be handled is acked.
+        # Invariant 3: `handled` ends before the message whose nack could not be handled.
         if error is not None:
             raise error
 
     def _release(self, ranges: Sequence[SettledRange]) -> None:
-        """Count what is settled, and give its credit back to the reader."""
+        """Count the settled messages and return their credit to the reader."""
         now = self._meter.settled_at = trio.current_time()
         for each in ranges:
             records = each.records
@@ -117,7 +117,7 @@ class Settler:
             reach("settler.before_persist")
             await self._persist(positions)
             reach("settler.after_persist")
-            # Invariant 2: only now, or an upstream that prunes on ack would lose what a crash makes us read again.
+            # Invariant 2: only now. An upstream that prunes on ack would lose what we read again after a crash.
             await self._ack(positions)
 
     async def _persist(self, positions: Sequence[Sequence[bytes]]) -> None:
@@ -137,7 +137,7 @@ class Settler:
         reach("settler.after_ack")
 
     def take(self) -> tuple[list[SettledRange], list[DeadLetter]]:
-        """Exactly-once: what is settled, for a transaction to commit, and its letters, if the window allows them."""
+        """Exactly-once: return the settled messages and their letters; raise if the nack window forbids one."""
         ranges = self._ledger.settled_ranges()
         letters, refused = self._within_nack_window(ranges)
         if refused is not None:
@@ -145,18 +145,19 @@ class Settler:
         return ranges, letters
 
     def history(self, ranges: Sequence[SettledRange]) -> dict[str, bytes]:
-        """Exactly-once: what the commit of these adds to the position history; mostly nothing."""
+        """Exactly-once: return what the commit of these ranges adds to the position history; mostly nothing."""
         history = self._history.extend(ranges[-1].positions[-1]) if ranges else None
         return {} if history is None else {self._context.node: history.encode()}
 
     async def release(self, ranges: Sequence[SettledRange]) -> None:
-        """Exactly-once: the transaction with these is committed: ack them, and give the credit back."""
+        """Exactly-once: ack these ranges and return their credit."""
+        # I12: only called after the commit, with ranges in the order of the source.
         if ranges:
             await self._ack([each.positions for each in ranges])
             self._release(ranges)
 
     async def _store_letters(self, ranges: Sequence[SettledRange]) -> tuple[list[SettledRange], RunError | None]:
-        """Store the letters of nacked messages. Gives what may be acked and, if that is not everything, why."""
+        """Store the letters of nacked messages; return the ranges that may be acked, and an error if some may not."""
         letters, unhandled = self._within_nack_window(ranges)
         error: RunError | None = None
         if letters:
@@ -169,13 +170,13 @@ class Settler:
         return _until(ranges, unhandled), error or self._too_many_nacks(unhandled)
 
     def _within_nack_window(self, ranges: Sequence[SettledRange]) -> tuple[list[DeadLetter], DeadLetter | None]:
-        """The letters that the nack window allows, and the first that it does not."""
+        """Return the letters that the nack window allows, and the first one that it does not."""
         letters: list[DeadLetter] = []
         for each in ranges:
             counted = 0
             for letter in each.nacks:
                 before = each.records_before(letter.message.sequence) + letter.record_index
-                # Several pieces of one record are one outcome.
+                # Several nacked pieces of one record count as one nack.
                 if before >= counted:
                     self._nack_window.ack(before - counted)
                     if not self._nack_window.nack():
@@ -188,14 +189,14 @@ class Settler:
     def _too_many_nacks(self, letter: DeadLetter) -> NackNotAllowed:
         error = NackNotAllowed(
             f"too many records were refused; {letter.node} refused one more: {letter.error}",
-            suggestion="remove the cause and run again, or allow more of them with window_nack_threshold",
+            suggestion="fix the cause and run again, or allow more refusals with window_nack_threshold",
         )
         error.node = letter.node
         return error
 
 
 def _until(ranges: Sequence[SettledRange], letter: DeadLetter) -> list[SettledRange]:
-    """What comes before the message of this letter."""
+    """Return the ranges before the message of this letter."""
     before = []
     for each in ranges:
         stop = min(each.stop, letter.message.sequence - each.span.first)
@@ -207,14 +208,14 @@ def _until(ranges: Sequence[SettledRange], letter: DeadLetter) -> list[SettledRa
 
 
 class NackWindow:
-    """Of the last `size` outcomes at most `threshold` may be nacks; size 0 allows every nack.
+    """Allows at most `threshold` nacks among the last `size` outcomes; size 0 allows every nack.
 
-    The first nack too many is refused and freezes the window: from then on every nack is refused and
-    acks no longer make room.
+    The first nack beyond that is refused and freezes the window: every later nack is refused too, and
+    acks have no effect.
     """
 
     def __init__(self, size: int, threshold: int) -> None:
-        # With a threshold of 0 the very next nack trips it, however long the window is.
+        # With a threshold of 0 the first nack is refused, however long the window is.
         self._size = min(size, 1) if threshold == 0 else size
         self._threshold = threshold
         self._outcomes = 0
@@ -226,7 +227,7 @@ class NackWindow:
             self._outcomes += count
 
     def nack(self) -> bool:
-        """Whether this nack is allowed."""
+        """Count a nack; return True if it is allowed."""
         if self._size == 0:
             return True
         if self._frozen:
@@ -240,22 +241,22 @@ class NackWindow:
 
 
 class HistoryRecorder:
-    """Decides which commits add to the position history of a source: the first of a run, then one a minute."""
+    """Decides which commits extend the position history of a source: the first of a run, then one a minute."""
 
     def __init__(
         self, history: PositionHistory, position: bytes | None, clock: Callable[[], float] = time.time
     ) -> None:
-        """`history` is what the store has, and `position` is where the run begins."""
+        """Make a recorder: `history` is the stored one, and `position` is the start of the run."""
         self._history = history
         self._position = position
         self._clock = clock
         self._began_at: float | None = clock()
 
     def extend(self, position: bytes) -> PositionHistory | None:
-        """The history to save with the commit of this position; mostly None."""
+        """Return the history to save with the commit of this position; mostly None."""
         now = self._clock()
         if self._began_at is not None:
-            # A clock that was set back must not put the start of the run behind its first commit.
+            # If the clock was set back, the start of the run must still not be later than its first commit.
             start = HistoryPoint(min(self._began_at, now), self._position, start=True)
             self._history, self._began_at = self._history.with_points(start, HistoryPoint(now, position)), None
         elif self._history.due(now):

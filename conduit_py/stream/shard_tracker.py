@@ -1,4 +1,4 @@
-"""ShardTracker: the shards of a source that shares its work with other runs, recorded with every commit."""
+"""ShardTracker: records the shards of a source that shares its work with other runs, with every commit."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -15,11 +15,11 @@ log = logging.getLogger("conduit_py")
 
 
 class ShardTracker:
-    """The rows of a shared source in the state store: who works on what, and how far it has come.
+    """The rows of a shared source in the state store: the owner and the progress of each shard.
 
-    It is the table that the source sees. A token begins with the pipeline that it stands for. `on_met` is told
-    the pipeline of another before the source goes on with work of that one, or takes it as done: if it is
-    dead, something that it had committed may be unseen.
+    The source uses it as its table. A token begins with the id of its pipeline. `on_met` is called with the
+    pipeline of another worker before the source continues a shard of that worker, or takes one as done. If that
+    worker died, a staged destination may not show its last commit yet.
     """
 
     def __init__(self, source: SharedSource[Any], shards: Shards, home: str) -> None:
@@ -42,7 +42,7 @@ class ShardTracker:
 
     async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> Sequence[SharedShard]:
         rows = await self._shards.acquire(scope, names, token, idle_seconds)
-        # From now on they commit no more of it; what they did commit must be seen before what follows it.
+        # The former owners can commit nothing more. Their last commit must be visible before what follows it.
         await self._meet([row.shard for row in rows])
         return rows
 
@@ -57,16 +57,17 @@ class ShardTracker:
             await self.on_met(owner)
 
     def changes(self, positions: Iterable[Sequence[bytes]]) -> list[ShardChange]:
-        """What a commit of these positions changes. The transaction is refused if one of the rows is not ours."""
+        """Return the changes for a commit of these positions, which is refused if another worker owns a row."""
+        # I14: each change carries our token, and the store checks it inside the commit.
         return [
             ShardChange(self.scope, made.shard, made.token, made.start, made.end, made.done)
             for made in self._source.progress(list(chain.from_iterable(positions)))
         ]
 
     async def advance(self, positions: Iterable[Sequence[bytes]]) -> None:
-        """Record the progress where there is no transaction to carry it: what was lost to others stays theirs."""
+        """Record the progress without a transaction. Shards that other workers have taken over are left to them."""
         for change in await self._shards.advance(self.changes(positions)):
-            log.warning("%s of %s went to somebody else, who will repeat it", change.shard, change.scope)
+            log.warning("another worker took over %s of %s and will repeat it", change.shard, change.scope)
 
 
 async def _do_nothing(owner: str) -> None:

@@ -1,4 +1,4 @@
-"""Signal, Pace and IdleBackoff: how tasks wake each other, and how often they may do costly or useless things."""
+"""Signal, Pace and IdleBackoff: how tasks wake each other, and how often they commit or poll."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ import trio
 
 
 class Signal:
-    """Wakes the one task that waits; a signal given while nobody waits is not lost."""
+    """Wakes the one waiting task. A signal that is set while no task waits is not lost."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -16,16 +16,16 @@ class Signal:
         self._event.set()
 
     async def wait(self) -> None:
-        """Return once the signal has been given since the last return."""
+        """Return once the signal has been set since the last return."""
         await self._event.wait()
         self._event = trio.Event()
 
 
 class Pace:
-    """Lets the first step through at once and keeps later ones apart: by `seconds`, and by ten times their cost.
+    """Starts the first step at once, and spaces later ones by `seconds` plus ten times their duration.
 
-    A lone record pays no delay, and under load one fsync or commit serves many batches, the more the
-    longer it takes. Nothing is put off by more than `SECONDS_MAX`.
+    A single record has no delay. Under load one fsync or commit serves many batches, more so if it is
+    slow. No step is delayed by more than `SECONDS_MAX`.
     """
 
     SECONDS_MAX = 0.1
@@ -36,16 +36,16 @@ class Pace:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Take a step, which lasts as long as the block does."""
+        """Measure a step, which is the block."""
         started = trio.current_time()
         yield
-        # Counted from the end of a step, or a slow one would be due again at once.
+        # Counted from the end of the step. Counted from its start, a slow step would be due again at once.
         ended = trio.current_time()
         self.due_at = ended + min(self._seconds + 10 * (ended - started), self.SECONDS_MAX)
 
 
 class IdleBackoff:
-    """How long to wait before a source that had nothing is read again: twice as long each time, up to a bound."""
+    """The wait before an empty source is read again: doubled each time, up to `SECONDS_MAX`."""
 
     SECONDS = 0.01
     SECONDS_MAX = 0.5
@@ -54,10 +54,10 @@ class IdleBackoff:
         self._seconds = self.SECONDS
 
     def next(self) -> float:
-        """The seconds to wait now."""
+        """Return the seconds to wait now."""
         seconds, self._seconds = self._seconds, min(2 * self._seconds, self.SECONDS_MAX)
         return seconds
 
     def reset(self) -> None:
-        """The source had something."""
+        """Start over with the shortest wait. Call this when the source had records."""
         self._seconds = self.SECONDS

@@ -1,4 +1,4 @@
-"""Wiring: from a graph to the tasks of a run, joined by bounded channels."""
+"""Wiring: builds the tasks of a run from a graph, connected by bounded channels."""
 
 import random
 from typing import Any
@@ -35,7 +35,7 @@ from conduit_py.stream.writer import Writer
 
 
 class Wiring:
-    """Everything a run consists of, made and joined but not yet opened or started.
+    """All parts of a run, made and connected, but not yet opened or started.
 
     A node is a task only where that adds concurrency: every source has a reader and a dispatcher, every destination
     a writer (and an ack reader), and adjacent processors share one task. The commit strategy adds the tasks that
@@ -56,7 +56,7 @@ class Wiring:
         self.sources: dict[str, PluginCaller] = {}
         self.destinations: dict[str, PluginCaller] = {}
         self.callers: list[PluginCaller] = []
-        """Every caller that was made: each may have a thread."""
+        """Every caller of the run, to be closed at its end, because each may have a thread."""
         self.outbox = {
             target: self._caller(f"outbox:{target}", connector.fresh())
             for target, connector in graph.pipeline.outbox.items()
@@ -103,7 +103,7 @@ class Wiring:
         )  # fmt: skip
 
     def refresh_gauges(self) -> None:
-        """Set the gauges of the meters, which nobody counts while they change: what waits, and for how long."""
+        """Compute the gauges of the meters, which are not updated per batch: queued, in flight, oldest, stalled."""
         now = trio.current_time()
         for id, fan_in in self._fan_ins.items():
             self.meters[id].queued = fan_in.queued
@@ -149,7 +149,7 @@ class Wiring:
         ledger = Ledger(pipeline.id, node.id, context.voters, declared.window, scope=scope, on_released=wake.set)
         self.ledgers[node.id] = ledger
         calls = self.sources[node.id] = self._caller(node.id, source)
-        # Callers of their own: neither acks nor lag may wait behind a read that waits for the next record.
+        # Separate callers, so separate threads: acks and lag must not wait for a `read` that blocks.
         ack_calls = self._caller(f"{node.id}-ack", source)
         self.lag_watches.append(LagWatch(node.id, self._caller(f"{node.id}-lag", source), context.meter))
         settings = pipeline.dead_letters.settings
@@ -164,7 +164,7 @@ class Wiring:
         self.tasks += [Task(node.id, reader.run), Task(node.id, dispatcher.run)]
 
     def _shard_progress(self, node: str, source: SourceConnector[Any]) -> ShardTracker | None:
-        """The progress of a source that shares its work with others; such a source has a task in the background."""
+        """Return the tracker of a source that shares its work, and add the background task of such a source."""
         if not isinstance(source, SharedSource):
             return None
         self.tasks.append(Task(node, source.background, background=True))
@@ -193,13 +193,14 @@ class Wiring:
         self.tasks.append(Task(node.id, lambda: writer.run(inbox)))
 
     def _add_replay(self) -> None:
-        """Let dead letters in at every node that can refuse a record. It casts all votes that are not behind it."""
+        """Add the replay of dead letters, with an entry at every node that can refuse a record."""
         graph, meter, wake = self._graph, self.meters[DEAD_LETTERS], Signal()
         entries = {id: Entry(graph.votes(node.id), *self._entry(node)) for id, node in self._entry_nodes().items()}
         everyone = (1 << len(graph.destinations)) - 1
         ledger = Ledger(graph.pipeline.id, DEAD_LETTERS, everyone, REPLAY_WINDOW, on_released=wake.set)
         self.ledgers[DEAD_LETTERS] = ledger
         for processor in self.processors.values():
+            # The replay calls processors from its own task, and a plugin allows only one call at a time.
             processor.turn = trio.Lock()
         self.replay = replay = Replay(
             graph.pipeline.id, self._store.letters, ledger, entries, meter, wake, self._commit, scopes=self._scopes
@@ -209,22 +210,23 @@ class Wiring:
         self.tasks.append(Task(DEAD_LETTERS, replay.feed))
 
     def _entry_nodes(self) -> dict[str, Node]:
-        """The node at which letters of each node come in: mostly itself."""
+        """Return the node at which the letters of each node enter: mostly the node itself."""
         nodes = self._graph.nodes
         connectors = {id: each.declared.connector for id, each in nodes.items() if isinstance(each.declared, Source)}
         return nodes | {each.source: nodes[id] for id, each in connectors.items() if isinstance(each, ReplayEntry)}
 
     def _entry(self, node: Node) -> tuple[list[ProcessorNode], FanOut]:
-        """The way into a node that does not lead through the one before it; behind it, for a source."""
+        """Return a path into a node that bypasses the node before it; for a source, the path behind it."""
         if node.id in self._fan_ins:
             fan_out = FanOut(self.meters[DEAD_LETTERS])
+            # No copy: `Replay` has already copied the records of the letter.
             fan_out.add(self._fan_ins[node.id].connect(), changes_records=False)
             return [], fan_out
         chain, fan_out = self._chain(node)
         return ([] if node.kind == "source" else [self.processors[node.id]]) + chain, fan_out
 
     def _chain(self, node: Node) -> tuple[list[ProcessorNode], FanOut]:
-        """The processors that follow a node without a channel in between, and where the last one sends."""
+        """Return the processors that follow a node without a channel, and the fan-out behind the last one."""
         chain: list[ProcessorNode] = []
         while len(node.outputs) == 1 and node.outputs[0] not in self._fan_ins:
             node = self._graph.nodes[node.outputs[0]]

@@ -1,4 +1,4 @@
-"""WorkerPool and ProcessorWorker: how a processor is applied to batches: condition, retries, workers, threads."""
+"""WorkerPool and ProcessorWorker: apply a processor to batches, with condition, retries, workers and threads."""
 
 import random
 import time
@@ -20,14 +20,14 @@ from conduit_py.stream.plugin_calls import SLOW_SECONDS, PluginCaller, is_async,
 
 
 class GivenUp(NamedTuple):
-    """A record on which every attempt failed: how many there were, and the record as it came to this node."""
+    """A record for which every attempt failed: the number of attempts, and the record as it came to this node."""
 
     attempts: int
     record: Record
 
 
 Results: TypeAlias = tuple[list[Result], dict[int, GivenUp]]
-"""One result per record, errors included as values, and what is known of those that failed."""
+"""One result per record, errors included as values, and details of the records that failed."""
 
 
 class WorkerPool:
@@ -64,7 +64,7 @@ class WorkerPool:
         await close_all(opened)
 
     def results(self, batch: Batch) -> Awaitable[Results]:
-        """Only a fatal error is raised. Records for which the condition is false are their own result."""
+        """Return one result per record; raise only fatal errors. A record that `when` excludes is its own result."""
         return self._results(batch) if self._when is None else self._results_where(self._when, batch)
 
     async def _results_where(self, when: Callable[[Record], bool], batch: Batch) -> Results:
@@ -108,12 +108,12 @@ class WorkerPool:
 
     async def _run(self, worker: "ProcessorWorker", batch: Batch) -> list[Result]:
         try:
-            # What is raised ends the run, and it happened in this node, whichever task this is.
+            # An error raised here ends the run. It must name this node, whatever task runs the chain.
             with plugin_errors(self._node, "process"):
                 worker.enter(batch)
                 return await worker.run(batch)
         except TransientError as error:
-            # The retry policy comes first, and nothing is known about any of these records.
+            # As a result, not raised, so that the retry policy applies. The error blames no single record.
             return [error] * len(batch)
 
     async def _share_out(self, batch: Batch) -> list[Result]:
@@ -131,7 +131,7 @@ class WorkerPool:
 
 
 async def close_all(opened: "Sequence[ProcessorWorker | WorkerPool]") -> None:
-    """Close them at the same time, so that none delays the others; raise the first error."""
+    """Close all concurrently, so that none delays the others; raise the first error."""
     errors: list[RunError] = []
 
     async def close(each: "ProcessorWorker | WorkerPool") -> None:
@@ -148,7 +148,7 @@ async def close_all(opened: "Sequence[ProcessorWorker | WorkerPool]") -> None:
 
 
 def _choose(when: Callable[[Record], bool], records: list[Record]) -> tuple[list[int], list[Result]]:
-    """The indices for which the condition is true, and the results of the others."""
+    """Return the indices for which the condition is true, and the results of the others."""
     results: list[Result] = list(records)
     chosen = []
     for index, record in enumerate(records):
@@ -156,8 +156,8 @@ def _choose(when: Callable[[Record], bool], records: list[Record]) -> tuple[list
             if when(record):
                 chosen.append(index)
         except Defer as error:
-            raise CannotDefer("a condition raised Defer", suggestion="let the processor itself raise it") from error
-        except Exception as error:  # a border: the condition is the user's
+            raise CannotDefer("a condition raised Defer", suggestion="raise it in the processor itself") from error
+        except Exception as error:  # plugin boundary: the condition is the user's
             results[index] = error
     return chosen, results
 
@@ -167,13 +167,11 @@ def _worth_retrying(result: Result) -> bool:
 
 
 class ProcessorWorker:
-    """One worker of a processor node, with a processor of its own.
+    """One worker of a processor node, with its own processor.
 
-    `run` gives one result per record of a batch, in order, errors included as values; only errors that end the
-    run are raised. Which way it takes depends on the form of the processor.
-
-    A sync processor runs in the event loop while it is quick, which saves a change of threads per batch. One
-    that opens something, says it blocks, or proves slow runs in a thread of its own.
+    `run` returns one result per record, in order, errors included as values. It raises only errors that end the
+    run. A sync processor runs in the event loop while it is fast, which saves a change of threads per batch.
+    It runs in its own thread if it has an `open`, declares `blocking`, or proves slow.
     """
 
     run: Callable[[Batch], Awaitable[list[Result]]]
@@ -194,7 +192,7 @@ class ProcessorWorker:
         self.run = self._way()
 
     def _keep_state(self, state: State) -> None:
-        """A function is given its state with every call, because it is shared between runs; others have one."""
+        """Attach the state: a function is shared between runs, so it gets the state with every call."""
         is_function = isinstance(self._processor, FunctionProcessor)
         if not is_function:
             self._processor.state = state
@@ -225,7 +223,7 @@ class ProcessorWorker:
             self._caller.close()
 
     async def _call_at_edge(self, name: str) -> None:
-        """Call `open` or `close` where the records are processed: what was opened there may live only there."""
+        """Call `open` or `close` in the thread of `process`: a resource may be usable only where it was opened."""
         method = getattr(self._processor, name)
         if self._in_thread and not is_async(method) and not self._caller.inherits(name):
             await self._caller.in_thread(method, final=name == "close")
@@ -233,22 +231,23 @@ class ProcessorWorker:
             await self._caller(name)
 
     def enter(self, batch: Batch) -> None:
-        """This batch is processed next."""
+        """Prepare the state for this batch. Call this before `run`."""
         if self._state is not None:
             self._state.enter(batch)
 
     async def _run_each_here(self, batch: Batch) -> list[Result]:
-        """In the event loop; a processor that proves slow goes to a thread, with what is left of the batch."""
+        """Run in the event loop; a processor that proves slow moves to a thread with the rest of the batch."""
         records = batch.records
         if self._processor.blocking is False:
             return each(self._call, records)
         results: list[Result] = []
         started = time.perf_counter()
         while len(results) < len(records) and time.perf_counter() - started <= SLOW_SECONDS:
-            # Four times as many each time: looking at the clock costs next to nothing, and a call that
-            # waits for something is found out at once, not after a batch of waiting.
+            # Four times as many each time: the clock is read seldom, and a call that blocks is noticed
+            # after the first record, not after a whole batch.
             done = len(results)
             results += each(self._call, records[done : 4 * done + 1])
+            # I17: records behind a deferred one are deferred with it.
             if isinstance(results[-1], Defer):
                 results += [Defer()] * (len(records) - len(results))
         if time.perf_counter() - started > SLOW_SECONDS:
@@ -279,7 +278,7 @@ class ProcessorWorker:
             return self._check(self._call(shallow_copy(batch)), batch)
         except RunError:
             raise
-        except Exception as error:  # a border: the processor is the user's
+        except Exception as error:  # plugin boundary: the processor is the user's
             return [error] * len(batch)
 
     async def _run_batch_async(self, batch: Batch) -> list[Result]:
@@ -287,7 +286,7 @@ class ProcessorWorker:
             return self._check(await self._call(shallow_copy(batch)), batch)
         except RunError:
             raise
-        except Exception as error:  # a border: the processor is the user's
+        except Exception as error:  # plugin boundary: the processor is the user's
             return [error] * len(batch)
 
     async def _run_each_async(self, batch: Batch) -> list[Result]:
@@ -299,7 +298,7 @@ class ProcessorWorker:
                 raise
             except Defer as deferral:
                 return _defer_rest(deferral, results, len(batch))
-            except Exception as error:  # a border: the processor is the user's
+            except Exception as error:  # plugin boundary: the processor is the user's
                 results.append(error)
         return results
 
@@ -315,36 +314,36 @@ class ProcessorWorker:
 
 
 def _form(node: str, processor: ProcessorPlugin[Any]) -> Callable[..., Any]:
-    """The method that takes a batch or a record and gives what becomes of it."""
+    """Return the method that processes a batch or a record."""
     if not processor.by_table:
         return processor.process_batch if processor.by_batch else processor.process
-    # Only where it is used: pyarrow need not be installed, and takes time to import.
+    # Imported only here: pyarrow may not be installed, and it is slow to import.
     from conduit_py.stream.arrow import with_tables
 
     return with_tables(node, processor)
 
 
 def each(call: Callable[[Record], Result], records: list[Record]) -> list[Result]:
-    """The result or error of `call` for each record."""
+    """Return the result or error of `call` for each record."""
     results: list[Result] = []
     rest = iter(records)
     while True:
         try:
-            # What was computed before an error stays in the list, so the loop goes on after it.
+            # Results before an error stay in the list, so the loop continues behind it.
             results.extend(map(call, rest))
             if len(results) == len(records):
                 return results
-            # It ends the map as if there were no more records, and those behind it would be lost.
+            # StopIteration ends the map as if there were no more records, and the rest would be lost.
             results.append(RuntimeError("the processor raised StopIteration"))
         except RunError:
             raise
         except Defer as deferral:
             return _defer_rest(deferral, results, len(records))
-        except Exception as error:  # a border: the processor is the user's
+        except Exception as error:  # plugin boundary: the processor is the user's
             results.append(error)
 
 
 def _defer_rest(deferral: Defer, results: list[Result], count: int) -> list[Result]:
-    """Every record behind one that is deferred is deferred with it, and not processed."""
+    """Return results in which every record behind the deferred one is deferred too, without being processed."""
     behind: list[Result] = [Defer()] * (count - len(results) - 1)
     return [*results, deferral, *behind]

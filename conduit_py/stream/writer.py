@@ -1,4 +1,4 @@
-"""Writer: the sole caller of a destination's `write` and `flush`."""
+"""Writer: the only caller of a destination's `write` and `flush`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,10 +25,10 @@ FLUSH_RECORDS_MAX = 8192
 
 
 class Writer:
-    """Writes batches in the order they come and votes on their messages once they are durably handled.
+    """Writes batches in order and votes on their messages once they are durably handled.
 
-    As soon as a batch is written its records are let go; only who they were is kept until the vote.
-    An error of the destination is no vote: it is tried again as the retry policy says, then ends the run.
+    After the write only the identities of the messages are kept until the vote, not the records. An
+    error of the destination is no vote: the write is repeated by the retry policy, then the run ends.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Writer:
         self._when = declared.when
         self._adapter = declared.write_adapter
         self._retry = declared.retry
-        # In a transaction what was written becomes durable when the destination is staged.
+        # In a transaction, writes become durable when the destination is staged.
         self._staged = context.commit.stages(declared.connector)
         self._flush_acks = declared.connector.acks is AckMode.FLUSH and not self._staged
-        # One that answers later may hold its answers back until it is flushed.
+        # A destination with AckMode.LATER may hold its answers back until `flush`.
         self._flushes = self._flush_acks or (ack_reader is not None and not calls.inherits("flush"))
         self._calls = calls
         self._ack_reader = ack_reader
@@ -53,9 +53,11 @@ class Writer:
         self._unflushed_count = 0
 
     async def run(self, inbox: trio.MemoryReceiveChannel[Batch]) -> None:
-        # Closed without a checkpoint: an error must be known before its neighbours notice the closed channel.
+        # `with`, not `async with`: a checkpoint here would let a sender fail on the closed channel first,
+        # and that error would be kept instead of ours.
         with inbox:
             while (batch := await self._next(inbox)) is not None:
+                # I5: the intents of the transaction before must be carried out before anything is written.
                 with self._meter.waiting(WaitReason.COMMIT):
                     await self._context.commit.before_write()
                 await self._write(batch)
@@ -67,7 +69,7 @@ class Writer:
             self._ack_reader.finish()
 
     async def _next(self, inbox: trio.MemoryReceiveChannel[Batch]) -> Batch | None:
-        """The next batch, with everything written made durable before a long wait for it."""
+        """Return the next batch; flush everything written before a long wait for it."""
         try:
             while True:
                 try:
@@ -122,7 +124,7 @@ class Writer:
             ledger.ack(batch, self._context.voters)
 
     async def _write_with_retries(self, batch: Batch) -> tuple[Batch, dict[int, Failure]]:
-        """Write the batch, again if need be; what was written last, and the indices in it that were refused."""
+        """Write the batch, with retries; return the batch of the last attempt and the refused indices in it."""
         attempt = 1
         # Invariant 1: the next batch waits until this one is done, so a retry repeats and never reorders.
         while batch.records:
@@ -138,6 +140,7 @@ class Writer:
                     await trio.sleep(self._retry.delay(attempt, self._context.rng))
                 attempt += 1
                 if self._ack_reader is not None:
+                    # Messages acked during the failed write must not be written again.
                     batch = self._ack_reader.still_open(batch)
         return batch, {}
 
@@ -151,7 +154,7 @@ class Writer:
             return dict.fromkeys(range(len(batch)), refusal_text(error))
 
     def _matching(self, batch: Batch, ledger: Ledger) -> Batch:
-        """The messages that `when` sends here; for this destination the others are filtered."""
+        """Return the messages that match `when`; for this destination the others are filtered."""
         assert self._when is not None
         here: list[int] = []
         elsewhere: list[int] = []
@@ -159,7 +162,7 @@ class Writer:
         for index, record in enumerate(batch.records):
             try:
                 (here if self._when(record) else elsewhere).append(index)
-            except Exception as error:  # a border: the condition is the user's
+            except Exception as error:  # plugin boundary: the condition is the user's
                 failed[index] = Failure(self._node, refusal_text(error))
         self._refuse(batch, failed)
         if elsewhere:

@@ -79,7 +79,7 @@ async def test_gz_t9_recovered_acks_are_written_again_once_more_is_harmless_and_
         seen.append(visible_in(output))
 
     assert seen == [[0, 1], [0, 1], [0, 1], [0, 1, 7]]
-    assert "p: what gone staged last stays invisible, for it is gone" in caplog.text
+    assert "p: the last records of gone stay invisible: it was removed" in caplog.text
     assert await committed(store) == 2
 
 

@@ -200,7 +200,7 @@ async def test_what_could_only_be_kept_as_text_is_not_sent_again_before_it_is_ed
             "payload.after.path is a pathlib.PosixPath, which cannot be encoded "
             "(keep plain values in records: numbers, text, bytes, dates, lists and dicts)",
         ),
-        ("out", 2, "not sent again: it held what cannot be kept, and is here as text; edit it to what it is to be"),
+        ("out", 2, "not sent again: it had a value that cannot be stored, which was replaced by text; edit it first"),
     ]
     assert sorted(msgspec.json.decode(each)["n"] for each in outs["out"].elements()) == [0, 1, 2]
 

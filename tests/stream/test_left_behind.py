@@ -39,7 +39,7 @@ class Heard(logging.Handler):
         self.world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "has not returned yet" in record.getMessage():
+        if "is still running" in record.getMessage():
             self.world.warned.set()
 
 

@@ -74,7 +74,7 @@ class Replay:
         *,
         scopes: Mapping[str, str],
     ) -> None:
-        """Make a replay. The ledger must set `wake` when it releases messages; `scopes` has all sources, most with ""."""
+        """Make a replay. The ledger must set `wake` when it releases messages; `scopes` has every source."""
         self._pipeline = pipeline
         self._box = box
         self._ledger = ledger

@@ -23,15 +23,15 @@ HOMES = {"conduit_py": ROOT, "conduit_connectors": ROOT / "connectors", "conduit
 LINES_MAX = 350
 TEST_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
-FILES_MAX = 310
-MEDIAN_LINES_MIN = 110
+FILES_MAX = 303
+MEDIAN_LINES_MIN = 120
 SMALL_LINES = 70
-SMALL_WITH_ONE_IMPORTER_MAX = 20
-COMMENTS_SHARE_MIN = 0.007
-PARTICIPLES_SHARE_MAX = 0.04
+SMALL_WITH_ONE_IMPORTER_MAX = 12
+COMMENTS_SHARE_MIN = 0.01
+PARTICIPLES_SHARE_MAX = 0.025
 SILENT_LINES_MAX = 10
-ASYNC_PARTICIPLES_MAX = 30
-DOUBLE_NAMES_MAX = 10
+ASYNC_PARTICIPLES_MAX = 12
+DOUBLE_NAMES_MAX = 3
 
 GRAB_BAGS = {"utils", "util", "helpers", "common", "base", "types", "constants", "misc", "shared"}
 METAPHORS = {
@@ -197,17 +197,19 @@ class TestNames:
         double = {
             name: sorted(places)
             for name, places in classes.items()
-            if len(places) > 1 and name not in SHARED_NAMES | plugins and not name.endswith("Options")
+            if len(places) > 1 and name not in SHARED_NAMES | plugins and not name.endswith(("Options", "Arguments"))
         }
 
         assert len(double) <= DOUBLE_NAMES_MAX, double
 
     def test_a_function_that_waits_is_named_by_a_verb(self) -> None:
+        """Hooks are named after what happened, rules of the acceptance suite by a sentence."""
         found = [
             f"{relative(path)}:{node.lineno} {node.name}"
             for path in files(*PACKAGES)
+            if not path.stem.endswith("_checks")
             for node in functions(path)
-            if isinstance(node, ast.AsyncFunctionDef) and is_participle(node.name)
+            if isinstance(node, ast.AsyncFunctionDef) and is_participle(node.name) and not node.name.startswith("on_")
         ]
 
         assert len(found) <= ASYNC_PARTICIPLES_MAX, found

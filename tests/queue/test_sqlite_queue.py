@@ -67,9 +67,9 @@ def test_a_message_comes_again_when_its_lease_is_over_and_the_old_handle_is_wort
 
 def test_a_lease_that_is_extended_keeps_the_message_away(queue: SqliteQueue) -> None:
     queue.send([b"a"])
-    (delivery,) = queue.receive(1, 0.2)
+    (delivery,) = queue.receive(1, 3)
     queue.extend(delivery, 60)
-    time.sleep(0.3)
+    time.sleep(3.1)
 
     assert queue.receive(1, 60) == []
 

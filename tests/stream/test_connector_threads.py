@@ -160,7 +160,7 @@ def made(
 
 
 async def until(event: threading.Event) -> None:
-    assert await trio.to_thread.run_sync(event.wait, 30, abandon_on_cancel=True)
+    assert await trio.to_thread.run_sync(event.wait, 300, abandon_on_cancel=True)
 
 
 @pytest.mark.parametrize("destination", [SyncDestination, FlushedDestination, LaterDestination])

@@ -233,7 +233,7 @@ class TestThreads:
 
         def slow(record: Record) -> Record | None:
             threads.append(threading.get_ident())
-            if record.payload["n"] == 1:
+            if record.payload["n"] == 0:
                 time.sleep(0.06)
             return None if record.payload["n"] % 3 == 0 else record
 
@@ -241,7 +241,7 @@ class TestThreads:
 
         assert state.status is Status.COMPLETED
         assert log.numbers() == [1, 2, 4, 5]
-        assert threads[:2] == [threading.get_ident()] * 2
+        assert threads[0] == threading.get_ident()
         [moved] = set(threads[2:])
         assert moved != threading.get_ident()
 
@@ -250,6 +250,6 @@ class TestThreads:
         await run(EventLog(), Processor("recorder", recorder(), workers=3), Processor("meet", lambda r: r, workers=2))
         left = [thread for thread in threading.enumerate() if thread not in before]
         for thread in left:
-            await trio.to_thread.run_sync(thread.join, 10)
+            await trio.to_thread.run_sync(thread.join, 300)
 
         assert not any(thread.is_alive() for thread in left if thread.name.startswith("conduit-"))

@@ -30,7 +30,7 @@ class QueueHarness(ABC):
     """A queue, empty at first."""
 
     plugin: str
-    lease_seconds = 1.0
+    lease_seconds = 2.0
     """As short as the queue allows a test to be."""
     ordered = True
     """Whether it promises the order in which messages were sent."""

@@ -1,4 +1,4 @@
-"""Batch: the messages that cross a channel together, and the identities they keep for life."""
+"""Batch: the messages that cross a channel together, and their identities, which never change."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
@@ -12,7 +12,7 @@ Piece: TypeAlias = tuple[int, ...]
 
 
 class NamedPieces(list[Record]):
-    """The pieces of a split record with the names they keep, where a processor passes on a split made before."""
+    """The pieces of a split record with given names, for a processor that passes on an earlier split."""
 
     def __init__(self, records: Iterable[Record], names: Sequence[Piece]) -> None:
         super().__init__(records)
@@ -21,7 +21,7 @@ class NamedPieces(list[Record]):
 
 
 class MessageId(NamedTuple):
-    """Who a message is, within one run: unchanging, whatever happens to the record it carries."""
+    """The identity of a message within one run. It does not change when the record does."""
 
     source: str
     sequence: int
@@ -36,16 +36,16 @@ class Fate(Enum):
 
 
 FateHandler: TypeAlias = Callable[[MessageId, Fate], None]
-"""Told once how a message ended. An error it raises stops the node whose answer settled the message."""
+"""Called once when a message is settled. If it raises, the node whose vote settled the message fails."""
 
 
 class Span:
-    """What one read of one source produced: consecutive sequences with the positions they came from.
+    """The messages of one read of one source: consecutive sequences and their positions.
 
-    `origin` is the source whose records they are. That is `source` itself, in whose ledger they are,
-    unless they are dead letters that are sent again. `scope` names the work whose positions they are if
-    several pipelines share it; their messages have the same identities in every one of them. `sizes` says
-    how many records each message stands for, if any stands for more than one.
+    `source` is the source in whose ledger they are. `origin` is the source that read the records; it differs
+    from `source` only for replayed dead letters. `scope` names the work if several pipelines share it; the
+    delivery keys are then equal in all of them. `sizes` has the number of records in each message, or None
+    if each has one.
     """
 
     __slots__ = ("fate_handlers", "first", "origin", "pipeline", "positions", "read_at", "scope", "sizes", "source")
@@ -72,8 +72,8 @@ class Span:
 class Batch:
     """Messages of one span, in source order. `records[i]` is the value of the message `ids[i]`.
 
-    A batch is how messages travel, never what they mean: filtering, splitting or cutting one makes
-    another batch in which every message keeps its identity.
+    The boundaries of a batch have no meaning. Filtering, splitting or cutting a batch makes another
+    batch in which every message keeps its identity.
     """
 
     __slots__ = ("pieces", "records", "sequences", "span")
@@ -94,7 +94,7 @@ class Batch:
 
     @classmethod
     def whole(cls, span: Span, records: list[Record]) -> "Batch":
-        """The batch in which a span sets out: every message, none split."""
+        """Make the first batch of a span: every message, none of them split."""
         return cls(span, records, range(span.first, span.first + len(span)))
 
     @property
@@ -125,7 +125,7 @@ class Batch:
         return [MessageId(source, sequence, piece) for sequence, piece in zip(self.sequences, self.pieces, strict=True)]
 
     def select(self, indices: Sequence[int]) -> "Batch":
-        """The messages at these indices, which must be ascending, with their identities."""
+        """Return the messages at these indices, which must be ascending, with their identities."""
         records, sequences, pieces = self.records, self.sequences, self.pieces
         return Batch(
             self.span,
@@ -135,35 +135,36 @@ class Batch:
         )
 
     def delivery_key(self, index: int) -> bytes:
-        """128 bits that name this message on every attempt and after every restart.
+        """Return 128 bits that identify this message on every attempt and after every restart.
 
-        A function of the pipeline, the source, the position and the piece, never of batch boundaries
-        or of the run: a destination that remembers it can make its side effects idempotent. Where
-        several pipelines share the work of a source, its scope stands for pipeline and source.
+        The key depends on the pipeline, the source, the position and the piece, never on batch boundaries
+        or on the run. A destination that stores it can make its side effects idempotent. If several
+        pipelines share the work of a source, its scope replaces pipeline and source.
         """
+        # I10: nothing but the pipeline and the input goes into the key, or a restart would change it.
         position = self.span.position(self.sequences[index])
         home, name = self.owner
         return delivery_key([home.encode(), name.encode(), position, ".".join(map(str, self.piece(index))).encode()])
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Whose positions these are, since those of others may be equal: a pipeline and a source, or "" and a scope."""
+        """The namespace of the positions: a pipeline and a source, or "" and a scope."""
         span = self.span
-        # No pipeline has an empty name, so the two kinds of owner cannot meet.
+        # No pipeline has an empty name, so the two kinds of owner never collide.
         return ("", span.scope) if span.scope else (span.pipeline, span.origin)
 
     @property
     def positions(self) -> Sequence[bytes]:
-        """The position of every message. With the owner and its piece it names a message as the delivery key does."""
+        """The position of every message. Owner, position and piece identify a message as the delivery key does."""
         span, sequences = self.span, self.sequences
         if sequences == range(span.first, span.first + len(span)):
             return span.positions
         return [span.positions[sequence - span.first] for sequence in sequences]
 
     def on_fate(self, index: int, handler: FateHandler) -> None:
-        """Have `handler` told once how the message at `index` ends; the last registered hears first.
+        """Call `handler` once when the message at `index` is settled; the last registered is called first.
 
-        A piece of a split record ends when its whole record does.
+        A piece of a split record is settled when its whole record is.
         """
         message = self.id(index)
         self.span.fate_handlers.setdefault(message.sequence, []).append((message, handler))

@@ -21,7 +21,7 @@ else:
     if _colon and not (_nth.isdecimal() and int(_nth)):
         raise ValueError(f"CONDUIT_KILL_AT is {_KILL_AT!r}: write `name` or `name:nth`, counted from 1")
     _NTH = int(_nth or 1)
-    # A count is advanced in one step of the interpreter, so points may be reached in any thread.
+    # `next` on a count is atomic, so any thread may reach a point.
     _REACHED = itertools.count(1)
 
     def reach(name: str) -> None:

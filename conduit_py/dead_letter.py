@@ -1,4 +1,4 @@
-"""DeadLetter: a refused record with everything needed to understand it and to send it again."""
+"""DeadLetter: a refused record with everything needed to diagnose it and to send it again."""
 
 import time
 
@@ -10,7 +10,7 @@ from conduit_py.record import Payload, Record, Structured
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Which node refused a message, why, and at which attempt. Text only: errors keep tracebacks alive."""
+    """The node that refused a message, the reason, and the attempt. Text only: errors keep tracebacks alive."""
 
     node: str
     error: str
@@ -18,9 +18,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class DeadLetter(msgspec.Struct):
-    """A refused message: the record as it stood at the failing node, and why it got no further.
+    """A refused message: the record as it was at the failing node, and the failures.
 
-    `failures` has one entry per node that refused it, the first of which counts as the cause.
+    `failures` has one entry per node that refused it. The first entry counts as the cause.
     """
 
     pipeline: str
@@ -30,24 +30,24 @@ class DeadLetter(msgspec.Struct):
     failures: list[Failure]
     at: float = msgspec.field(default_factory=time.time)
     elsewhere: dict[str, Record] = {}
-    """The record as it stood at each further node that refused it: branches may have changed it differently."""
+    """The record as it was at each further node that refused it: branches may change it differently."""
     record_index: int = 0
-    """Which record of its message it is about, where the message stands for several."""
+    """The index of the refused record in its message, if the message is a group."""
 
     @classmethod
     def about(cls, batch: Batch, index: int, record: Record, failure: Failure) -> "DeadLetter":
-        """The letter for the message at `index`, whose record now looks like `record`."""
+        """Make the letter for the message at `index`, with `record` as its current record."""
         position = batch.span.position(batch.sequences[index])
         return cls(batch.span.pipeline, batch.id(index), position, record, [failure])
 
     def join(self, later: "DeadLetter") -> None:
-        """Take in what another node said about the same message."""
+        """Add the failures of another node for the same message."""
         self.failures.extend(later.failures)
         self.elsewhere |= {failure.node: later.record for failure in later.failures if failure.node != self.node}
 
     @property
     def records(self) -> dict[str, Record]:
-        """The record as it stood at each node that refused it, the first one first."""
+        """The record as it was at each node that refused it, the first node first."""
         return {self.node: self.record, **self.elsewhere}
 
     @property
@@ -59,7 +59,7 @@ class DeadLetter(msgspec.Struct):
         return self.failures[0].error
 
     def to_map(self) -> Structured:
-        """The letter as plain values: what a dead-letter destination stores as its payload."""
+        """Return the letter as plain values, the payload for a dead-letter destination."""
         return {
             "pipeline": self.pipeline,
             "source": self.message.source,
@@ -74,7 +74,7 @@ class DeadLetter(msgspec.Struct):
         }
 
     def to_record(self) -> Record:
-        """The letter as a record for a dead-letter destination."""
+        """Return the letter as a record for a dead-letter destination."""
         return Record(
             position=self.position,
             metadata={
@@ -88,7 +88,7 @@ class DeadLetter(msgspec.Struct):
 
 
 class RefusedWithLetter(Exception):
-    """The refusal of a record for which there is a dead letter already, because another node refused it."""
+    """A refusal that carries its dead letter, because another node has refused the record already."""
 
     def __init__(self, letter: DeadLetter) -> None:
         super().__init__(letter.error)

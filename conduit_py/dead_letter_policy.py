@@ -1,7 +1,7 @@
-"""DeadLetterPolicy: what becomes of refused records, as a pipeline declares it.
+"""DeadLetterPolicy: what a pipeline declares for its refused records.
 
-Everybody who must know something about a policy asks the policy; nobody compares its name. What a policy does in a
-run is in `stream/dead_letters.py`. A new policy is a class here and a handler there.
+Code reads the attributes of a policy and never compares its name. The handler of each policy, which acts during a
+run, is in `stream/dead_letters.py`. A new policy is a class here and a handler there.
 """
 
 from abc import ABC, abstractmethod
@@ -20,25 +20,25 @@ DeadLetterFunction: TypeAlias = "Callable[[DeadLetter], Awaitable[None] | None]"
 
 
 class DeadLetterPolicy(ABC):
-    """The answers to what the runtime asks about any policy."""
+    """The properties of a policy that the runtime relies on."""
 
     stops: ClassVar[bool] = False
     """The first refused record ends the run."""
     keeps: ClassVar[bool] = False
-    """Letters stay in the state store, where they can be listed, edited and sent again."""
+    """Letters are stored in the state store, where they can be listed, edited and sent again."""
     discards: ClassVar[bool] = False
-    """No letter outlives the run, so none can be repeated by a crash."""
+    """No letter is stored, so a crash cannot repeat one."""
     connector: DestinationConnector[Any] | None = None
-    """The connector that takes the letters."""
+    """The connector that letters are written to."""
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """Its name in pictures, metrics and the API."""
+        """Its name in diagrams, metrics and the API."""
 
     @property
     def repeats_after_crash(self) -> str | None:
-        """Why a letter may arrive twice after a crash, which exactly-once rules out; None if it cannot."""
+        """Why a letter may arrive twice after a crash, which exactly-once forbids; None if it cannot."""
         return None
 
 
@@ -53,7 +53,7 @@ class StopPolicy(DeadLetterPolicy):
 
 @dataclass(frozen=True)
 class DropPolicy(DeadLetterPolicy):
-    """Log and count refused records, and forget them."""
+    """Log and count refused records, and drop them."""
 
     discards: ClassVar[bool] = True
     label: ClassVar[str] = "drop"
@@ -61,11 +61,11 @@ class DropPolicy(DeadLetterPolicy):
 
 @dataclass(frozen=True)
 class KeepPolicy(DeadLetterPolicy):
-    """Keep letters in the state store for as long as `retention` says."""
+    """Store letters in the state store, within the limits of `retention`."""
 
     retention: Retention = field(default_factory=Retention)
     keeps: ClassVar[bool] = True
-    # The name of Conduit's successor to a log: it stands in the API and in metrics, and stays.
+    # A compatible name: it is part of the API, of metrics and of YAML.
     label: ClassVar[str] = "journal"
 
 
@@ -101,11 +101,11 @@ class FunctionPolicy(DeadLetterPolicy):
 
 
 NAMED_POLICIES: dict[str, type[DeadLetterPolicy]] = {"stop": StopPolicy, "drop": DropPolicy, "journal": KeepPolicy}
-"""The policies that are written as a word in Python and YAML."""
+"""The policies that Python and YAML name by a word."""
 
 
 def parse_policy(handler: object, retention: Retention | None) -> DeadLetterPolicy | None:
-    """The policy that a user wrote down; None if it is none."""
+    """Return the policy for what a user declared; None if it is not valid."""
     if isinstance(handler, DeadLetterPolicy):
         return handler
     if isinstance(handler, DestinationConnector):

@@ -13,7 +13,7 @@ R = TypeVar("R", bound="Request")
 
 
 class Request:
-    """What a task asks of a thread. The thread sets `answer`; `task` is None once the task was cancelled."""
+    """A request of a task to a thread. The thread sets `answer`; `task` is None after the task was cancelled."""
 
     __slots__ = ("answer", "task", "token")
 
@@ -24,10 +24,10 @@ class Request:
 
 
 class GroupThread(Generic[R]):
-    """Carries out requests in one thread, in the order in which they were made, all that wait as one group.
+    """Carries out requests in one thread, in order; all waiting requests form one group.
 
-    `carry_out` runs in the thread and sets the answer of each request of a group; one whose task is None may go
-    without. A caller that is cancelled leaves at once; its request is carried out all the same.
+    `carry_out` runs in the thread and sets the answer of each request in a group. It may skip a request whose
+    task is None. A cancelled caller returns at once, but its request still reaches `carry_out`.
     """
 
     def __init__(
@@ -39,21 +39,21 @@ class GroupThread(Generic[R]):
         delivering: Callable[[], None] | None = None,
         run_ended: Callable[[], None] | None = None,
     ) -> None:
-        """`delivering` is called by trio before the answers of a group are given out.
+        """Start the thread. `delivering` is called in the trio thread before the answers of a group are delivered.
 
-        `run_ended` is called in the thread when the run of trio ended before answers could be given out.
+        `run_ended` is called in the worker thread if trio's run ended before answers could be delivered.
         """
         self._carry_out = carry_out
         self._one_by_one = one_by_one
         self._delivering = delivering
         self._run_ended = run_ended
         self._requests: queue.SimpleQueue[R | None] = queue.SimpleQueue()
-        # A daemon, so that a call that never returns cannot keep the process from ending.
+        # A daemon thread, so that a call that never returns cannot keep the process alive.
         self._thread = threading.Thread(target=self._work, name=f"conduit-{name}", daemon=True)
         self._thread.start()
 
     async def ask(self, request: R) -> Any:
-        """Give a request its place in the queue at once, then wait for its answer."""
+        """Queue a request at once, then wait for its answer."""
         request.task = trio.lowlevel.current_task()
         request.token = trio.lowlevel.current_trio_token()
         self._requests.put(request)
@@ -69,9 +69,9 @@ class GroupThread(Generic[R]):
         self._requests.put(None)
 
     async def join(self) -> None:
-        """Wait until the closed thread has ended, and with it the last request."""
+        """Wait until the last request is done and the closed thread has ended."""
         if self._thread.is_alive():
-            # A limiter of its own: those who wait for stuck calls must not be in each other's way.
+            # A separate limiter: waits for stuck calls must not use up trio's shared threads.
             await trio.to_thread.run_sync(self._thread.join, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
 
     # Everything below runs in the thread, or is called by it.
@@ -81,7 +81,7 @@ class GroupThread(Generic[R]):
         while not closed:
             requests = [self._requests.get()]
             if not self._one_by_one:
-                # Counted after the first has come: those that were made with it are of its group.
+                # The size is read after the first request arrived, so requests made with it join its group.
                 requests += [self._requests.get() for _ in range(self._requests.qsize())]
             closed = None in requests
             if group := [request for request in requests if request is not None]:
@@ -104,11 +104,11 @@ class GroupThread(Generic[R]):
 
 
 class OwnedThread:
-    """Runs calls one after another in a thread of its own, so that what a connector opens there stays there.
+    """Runs calls one after another in its own thread, so that a connector uses a resource where it opened it.
 
-    A caller that is cancelled leaves at once. The call itself cannot be interrupted: its result is dropped when
-    it comes, and later calls wait behind it. A call that has not begun when its caller is cancelled never begins,
-    unless it is `final`: what was opened is released, however late.
+    A cancelled caller returns at once. The call itself cannot be interrupted: later calls wait for it, and its
+    result is dropped. A call that has not begun when its caller is cancelled never begins, unless it is `final`:
+    resources are released, however late.
     """
 
     def __init__(self, name: str) -> None:
@@ -126,11 +126,11 @@ class OwnedThread:
         return self._working
 
     def close(self) -> None:
-        """End the thread after the calls already given to it."""
+        """End the thread after the calls that are already queued."""
         self._thread.close()
 
     async def join(self) -> None:
-        """Wait until the closed thread has ended, and with it the last call."""
+        """Wait until the last call has returned and the closed thread has ended."""
         await self._thread.join()
 
     def _run(self, calls: "list[_Call]") -> None:

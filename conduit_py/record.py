@@ -36,8 +36,8 @@ class Payload(msgspec.Struct, gc=False):
     before: Data = None
     after: Data = None
 
-    # Reading and writing fields is the hottest code there is: the direct attempt keeps it to one call,
-    # and the check that follows a TypeError only words the error.
+    # Field access is the hottest code in a pipeline. The direct attempt keeps it to one call; the check
+    # after a TypeError only chooses the error message.
     def __getitem__(self, key: str) -> Any:
         try:
             return self.after[key]  # type: ignore[index, call-overload]
@@ -64,10 +64,10 @@ class Payload(msgspec.Struct, gc=False):
 
 
 class Record(msgspec.Struct, gc=False):
-    """One change, as OpenCDC describes it. The position is the source's and means nothing to others.
+    """One change in OpenCDC form. The position has a meaning only for its source.
 
-    Python values in structured data (integers of any size, Decimal, datetime, bytes) arrive at the
-    destination as they left the source.
+    Python values in structured data (integers of any size, Decimal, datetime, bytes) reach the
+    destination unchanged.
     """
 
     position: bytes = b""
@@ -78,25 +78,25 @@ class Record(msgspec.Struct, gc=False):
 
     @classmethod
     def of(cls, after: Data, *, key: Data = None, position: bytes = b"") -> "Record":
-        """A record that creates `after`: the short form for sources, tests and split pieces."""
+        """Make a record that creates `after`: the short form for sources, tests and split pieces."""
         return cls(position=position, key=key, payload=Payload(after=after))
 
     def copy(self) -> "Record":
-        """A record that shares nothing mutable with this one."""
+        """Return a record that shares nothing mutable with this one."""
         payload = Payload(_copied(self.payload.before), _copied(self.payload.after))
         return Record(self.position, self.operation, dict(self.metadata), _copied(self.key), payload)
 
     def to_json(self) -> bytes:
-        """The record in Conduit's JSON form: position and raw data in base64, absent data null."""
+        """Return the record in Conduit's JSON form: position and raw data in base64, absent data null."""
         return encode_json(self)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "Record":
-        """Read Conduit's JSON form; a text that is not one raises RecordRefused naming the field."""
+        """Read Conduit's JSON form; any other text raises RecordRefused, which names the field."""
         return cls.from_map(decode_json(text))
 
     def to_map(self) -> Structured:
-        """The JSON form as plain Python values, to be nested in another record's payload."""
+        """Return the JSON form as plain Python values, to be nested in another record's payload."""
         return {
             "position": _to_base64(self.position),
             "operation": self.operation.value,
@@ -107,7 +107,7 @@ class Record(msgspec.Struct, gc=False):
 
     @classmethod
     def from_map(cls, value: object) -> "Record":
-        """The inverse of `to_map`; what does not fit raises RecordRefused naming the field."""
+        """Read the result of `to_map`; any other value raises RecordRefused, which names the field."""
         fields = _object(value, "record", allowed={"position", "operation", "metadata", "key", "payload"})
         payload = _object(fields.get("payload") or {}, "payload", allowed={"before", "after"})
         return cls(
@@ -123,9 +123,9 @@ class Record(msgspec.Struct, gc=False):
 
 
 class RecordGroup(Record, gc=False):
-    """One record that stands for `size` records, which settle together. Its position is that of the last of them.
+    """One record that contains `size` records, which settle together. Its position is that of the last one.
 
-    `payload.after` has them in a form that only those understand who made the group and who write it.
+    Only the source that made the group and the destination that writes it read `payload.after`.
     """
 
     size: int = 1
@@ -134,19 +134,19 @@ class RecordGroup(Record, gc=False):
         return RecordGroup(position=self.position, payload=Payload(after=self.payload.after), size=self.size)
 
 
-# Exact types, not isinstance: a subclass of a user's would lose its fields where records are copied or stored.
+# Exact types, not isinstance: a user's subclass would lose its fields where records are copied or stored.
 RECORD_TYPES: frozenset[type] = frozenset({Record, RecordGroup})
 
 
 def group_sizes(records: Sequence[Record]) -> list[int] | None:
-    """How many records each of these stands for; None if each stands for itself alone."""
+    """Return the number of records in each of these; None if none is a group."""
     if type(records[0]) is not RecordGroup:
         return None
     return [record.size if isinstance(record, RecordGroup) else 1 for record in records]
 
 
 def count_records(records: Sequence[Record]) -> int:
-    """How many records these stand for."""
+    """Return the number of records in these, groups counted by their size."""
     sizes = group_sizes(records) if records else None
     return len(records) if sizes is None else sum(sizes)
 
@@ -156,19 +156,19 @@ _DECODER = msgspec.json.Decoder()
 
 
 def encode_json(value: object) -> bytes:
-    """JSON for a value of a record. What JSON cannot carry raises RecordRefused naming it (invariant 12)."""
+    """Encode a value of a record. A value without a JSON form raises RecordRefused, which names it."""
     try:
         text = _ENCODER.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise RecordRefused(f"cannot be written as JSON: {error}") from error
-    # Invariant 12: NaN and infinity have no JSON; the encoder would write null. Only texts with a null can hide one.
+    # Invariant 12: the encoder writes null for NaN and infinity. Only a text with a null can hide one.
     if b"null" in text:
         refuse_non_finite(value)
     return text
 
 
 def decode_json(text: bytes | str) -> Any:
-    """The value of a JSON text, integers exact; a malformed text raises RecordRefused."""
+    """Decode a JSON text, integers exactly; a malformed text raises RecordRefused."""
     try:
         return _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -176,7 +176,7 @@ def decode_json(text: bytes | str) -> Any:
 
 
 def refuse_non_finite(value: object, path: str = "") -> None:
-    """Raise RecordRefused naming the first NaN or infinite number inside `value`."""
+    """Raise RecordRefused with the path of the first NaN or infinite number inside `value`."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise RecordRefused(f"cannot be written as JSON: {path or 'the value'} is {value}")
@@ -192,7 +192,7 @@ def refuse_non_finite(value: object, path: str = "") -> None:
 
 
 def _copied(value: Any) -> Any:
-    """A deep copy, many times faster than the general one for what records are made of."""
+    """Make a deep copy, many times faster than `copy.deepcopy` for the usual types in records."""
     kind = type(value)
     if kind is dict:
         return {key: _copied(item) for key, item in value.items()}

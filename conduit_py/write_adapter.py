@@ -1,4 +1,4 @@
-"""WriteAdapter: stands between the writer of a destination and its connector, where part of the work is done before."""
+"""WriteAdapter: replaces the direct call of `write` if part of the work was done before the batch arrived."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -7,13 +7,13 @@ from conduit_py.batch import Batch
 
 
 class WriteAdapter(Protocol):
-    """Decides for each batch what is left to do: ask the destination's `when`, and which method writes it."""
+    """Decides for each batch if `when` must still be evaluated, and which method writes it."""
 
     def asks_when(self, batch: Batch) -> bool:
-        """Whether `when` is still to be asked about the records of this batch."""
+        """Return True if `when` must still be evaluated for the records of this batch."""
 
     async def write(self, call: Callable[..., Awaitable[Any]], batch: Batch) -> Any:
-        """Write the batch with methods of the connector, by `call(name, *arguments)`; the answer is that of `write`.
+        """Write the batch with `call(name, *arguments)`, which calls the connector. Returns what `write` would.
 
-        A RecordRefused that it raises refuses every record of the batch.
+        If it raises RecordRefused, every record of the batch is refused.
         """

@@ -1,5 +1,5 @@
-"""Looking at records while a pipeline runs, and changing those that were refused.
+"""Inspection of records while a pipeline runs, and edits of refused records.
 
-`tap` shows samples of what passes a node. `record_view` makes a view of a record that is cut to a size and has its
-secrets removed. `record_edit` applies a person's edit of such a view to the record itself.
+`tap` takes samples of the records at a node. `record_view` makes a view of a record, cut to a size and without
+secrets. `record_edit` applies a user's edit of such a view to the record itself.
 """

@@ -1,4 +1,4 @@
-"""Revision: a record as somebody edited what was shown of it."""
+"""Record edits: applies an edited view of a record to the record itself."""
 
 import json
 from typing import Any
@@ -8,11 +8,11 @@ from conduit_py.record import Data, Payload, Record, Structured
 
 
 def apply_edit(original: Record, shown: Structured, given: Structured) -> Record:
-    """The record that `given`, an edited copy of `shown`, stands for.
+    """Return the original record with the changes between `shown` and `given`, an edited copy of it.
 
-    What was left as it was shown keeps its value: what JSON cannot carry, what was cut and what was
-    masked stays as it is. What was changed is a value of JSON, in base64 where the record has bytes.
-    What is no record raises RecordRefused naming the field.
+    An unchanged part keeps its original value, also if the view shows it cut, masked or as text. A
+    changed part is a JSON value, in base64 where the record has bytes. An edit that is not a valid
+    record raises RecordRefused, which names the field.
     """
     whole = {**shown, **given}
     for name, kind, said in _PARTS:
@@ -49,7 +49,7 @@ def _data(original: Data, shown: Any, given: Any, read: Data) -> Data:
 
 
 def _fields(original: dict[Any, Any], shown: Structured, given: Structured) -> dict[Any, Any]:
-    # Names that are no text, or quote a secret, are shown otherwise than they are; their order is the same.
+    # Names that are not text, or contain a secret, look different in the view. Only their order is the same.
     names = dict(zip(shown, original, strict=False))
     return {
         names.get(name, name): _value(original[names[name]], shown[name], value) if name in names else value
@@ -69,5 +69,5 @@ def _value(original: Any, shown: Any, given: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    # Not by comparing: 1, 1.0 and true are equal.
+    # Not by ==, for which 1, 1.0 and True are equal.
     return json.dumps(one) == json.dumps(other)

@@ -1,4 +1,4 @@
-"""RecordView: a record as it is shown to somebody: in its JSON form, cut to a size, without secrets."""
+"""RecordView: a record as it is shown to a user: in its JSON form, cut to a size, without secrets."""
 
 import base64
 import math
@@ -19,27 +19,27 @@ Redact: TypeAlias = Callable[[str], str]
 DEPTH_MAX = 32
 INTEGER_BITS_MAX = 4096
 MARGIN = 16 * 1024
-"""How much of a text beyond what is shown is searched for secrets, so that none is shown up to where it was cut."""
+"""Characters behind the cut that are also searched, so that a secret across the cut is not shown in part."""
 _WRITTEN_AS_TEXT = (Decimal, datetime, date, time, timedelta, UUID, Enum)
 
 
 class RecordView(msgspec.Struct):
-    """What is shown of a record; it shares nothing mutable with it."""
+    """The visible form of a record; it shares nothing mutable with it."""
 
     value: Structured
     cut: list[str]
-    """The paths of what is not shown whole."""
+    """The paths of values that are not shown in full."""
     long: list[str | bytes]
-    """Each text that was cut, whole: two exhibits can be compared beyond what they show."""
+    """Each text that was cut, in full, so that two views can be compared beyond the cut."""
 
     def same_as(self, other: "RecordView") -> bool:
         return self.value == other.value and self.long == other.long
 
 
 def view_record(record: Record, size_max: int, redact: Redact) -> RecordView:
-    """Show about `size_max` characters of a record at most, whatever it holds.
+    """Return a view of at most about `size_max` characters.
 
-    What JSON cannot carry is shown as text. The time it takes depends on `size_max`, not on the record.
+    Values without a JSON form are shown as text. The cost depends on `size_max`, not on the record.
     """
     showing = _ViewBuilder(size_max, redact)
     value = {
@@ -56,7 +56,7 @@ def view_record(record: Record, size_max: int, redact: Redact) -> RecordView:
 
 
 class _ViewBuilder:
-    """Shows one value after another until the room is used up."""
+    """Adds one value after another until the room is used up."""
 
     def __init__(self, room: int, redact: Redact) -> None:
         self._room = room
@@ -68,9 +68,10 @@ class _ViewBuilder:
         return self.raw(data, path) if isinstance(data, bytes) else self.value(data, path, 0)
 
     def raw(self, raw: bytes, path: str) -> str:
-        """Bytes in base64, searched for secrets before: encoded nobody would find them."""
+        """Return bytes in base64, with secrets removed."""
+        # Secrets are removed before the encoding, because base64 would hide them from `redact`.
         room = max(self._room * 3 // 4, 0)
-        # Every byte is a character in this encoding, so that nothing else changes.
+        # In this encoding every byte is one character, so the cut is at the same place.
         text = raw[: room + MARGIN].decode("latin-1")
         redacted = self._bytewise(text)
         if len(redacted) > room or len(raw) > len(text):
@@ -126,7 +127,8 @@ class _ViewBuilder:
                 self.cut.append(path)
                 break
             name = self._text(key if isinstance(key, str) else repr(key), path)
-            while name in shown:  # 1 and "1", say: whoever edits what is shown must find a field for each
+            # Keys such as 1 and "1" look the same. An edit of the view needs a distinct name for each.
+            while name in shown:
                 name += "'"
             shown[name] = self.value(item, f"{path}.{name}", depth + 1)
         return shown
@@ -146,7 +148,7 @@ class _ViewBuilder:
         self.long.append(whole)
 
     def _bytewise(self, text: str) -> bytes:
-        """The bytes that the text stands for, less the secrets in them, which are known as UTF-8."""
+        """Return the bytes of the text without secrets, which `redact` finds in UTF-8 text."""
         raw = text.encode("latin-1")
         readable = raw.decode("utf-8", errors="surrogateescape")
         return self._redact(readable).encode("utf-8", errors="surrogateescape")
@@ -157,5 +159,5 @@ def _as_text(value: object) -> str:
         return str(msgspec.to_builtins(value))
     try:
         return repr(value)
-    except Exception:  # a border: the class is the user's
+    except Exception:  # plugin boundary: the class is the user's
         return f"<{type(value).__name__} without a repr>"

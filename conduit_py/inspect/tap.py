@@ -1,4 +1,4 @@
-"""Tap: looking at the records before and after a node while its pipeline runs, without the pipeline noticing."""
+"""Tap: samples the records before and after a node while its pipeline runs, without delaying the pipeline."""
 
 import logging
 import time
@@ -24,7 +24,7 @@ from conduit_py.sdk.state import Defer
 log = logging.getLogger("conduit_py")
 
 Outcome: TypeAlias = Literal["read", "passed", "changed", "filtered", "split", "written", "refused", "failed"]
-"""What a node made of a message. `failed`: the node itself did, which says nothing about the message."""
+"""What a node did with a message. `failed` means that the node failed, not that it refused the message."""
 
 BUFFER_SIZE = 100
 RECORD_SIZE_MAX = 16 * 1024
@@ -32,7 +32,7 @@ PIECES_MAX = 20
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One message before and after a node. A source has no before; what ended at the node has no after."""
+    """One message before and after a node. A source has no `before`; a message that ended there has no `after`."""
 
     at: float
     message: MessageId
@@ -42,17 +42,17 @@ class Sample(msgspec.Struct, frozen=True):
     outcome: Outcome
     error: str | None = None
     pieces: int = 1
-    """How many records it became; of very many only the first are in `after`."""
+    """The number of records after the node; `after` has at most the first PIECES_MAX of them."""
     cut: list[str] = []
-    """The paths of what is too long to be shown whole, such as before.payload.after.text."""
+    """The paths of values that are too long to be shown in full, such as before.payload.after.text."""
     skipped: int = 0
-    """How many messages passed the node since the sample before and were not sampled."""
+    """The number of messages since the previous sample that were not sampled."""
 
 
 class Tap:
-    """One who looks: takes at most `rate` samples a second, `limit` in all, and keeps few until they are read.
+    """Takes at most `rate` samples a second, `limit` in all, and buffers at most BUFFER_SIZE of them.
 
-    A reader that does not keep up loses samples, and hears how many. Nobody ever waits for it.
+    A slow reader loses samples; `dropped` counts them. No node ever waits for a reader.
     """
 
     def __init__(self, *, rate: int = TAP_RATE, limit: int | None = None, redact: Redact = str) -> None:
@@ -66,7 +66,7 @@ class Tap:
 
     @property
     def spent(self) -> bool:
-        """Whether it has taken all the samples that it may."""
+        """True if it has taken `limit` samples."""
         return self._limit is not None and self._given >= self._limit
 
     async def receive(self) -> Sample:
@@ -80,7 +80,7 @@ class Tap:
             return None
 
     def choose(self, count: int) -> int:
-        """How many of the next `count` messages to sample now; the others count as skipped."""
+        """Return how many of the next `count` messages to sample now; the others count as skipped."""
         now = trio.current_time()
         while self._taken and self._taken[0] <= now - 1:
             self._taken.popleft()
@@ -103,7 +103,7 @@ class Tap:
         return safe_text(self._redact(error))
 
     def give(self, sample: Sample) -> bool:
-        """Keep a sample for the reader; False if there is no room for it."""
+        """Buffer a sample for the reader; return False if the buffer is full."""
         if self.spent:
             return True
         try:
@@ -117,7 +117,7 @@ class Tap:
 
 
 class TapPoint:
-    """Where a node lets itself be looked at. While nobody does, `taps` is empty and the node need not call anything."""
+    """The taps of one node. While `taps` is empty, the node need not call anything."""
 
     __slots__ = ("dropped", "taps")
 
@@ -126,7 +126,7 @@ class TapPoint:
         self.dropped = 0
 
     def look(self, batch: Batch) -> "Look":
-        """Note what a batch holds before the node works on it."""
+        """Sample a batch before the node processes it."""
         look = Look(self)
         with _log_errors():
             for tap in self.taps:
@@ -134,7 +134,7 @@ class TapPoint:
         return look
 
     def read(self, batch: Batch, refused: Mapping[int, str]) -> None:
-        """A source has read a batch, some of which it could not understand."""
+        """Sample a batch that a source has read; `refused` has the records that it could not parse."""
         with _log_errors():
             for tap in self.taps:
                 for index in range(self._choose(tap, len(batch))):
@@ -143,7 +143,7 @@ class TapPoint:
                     self.give(tap, _Before(batch, index, shown if index in refused else None), made)
 
     def refuse(self, batch: Batch, index: int, error: str) -> None:
-        """A destination refuses a message that it had accepted before."""
+        """Sample a message that a destination refuses in a later answer."""
         with _log_errors():
             for tap in self.taps:
                 if self._choose(tap, 1):
@@ -157,7 +157,7 @@ class TapPoint:
     def _choose(self, tap: Tap, count: int) -> int:
         chosen = tap.choose(count)
         if chosen and tap.full:
-            # To write down what nobody has room for would only cost time.
+            # Views are costly, and the full buffer would drop them.
             tap.dropped += chosen
             self.dropped += chosen
             return 0
@@ -165,7 +165,7 @@ class TapPoint:
 
 
 class Taps:
-    """The taps of one pipeline. They stay while its runs come and go, and may be there before the first."""
+    """The taps of one pipeline. They outlive its runs, and may be attached before the first run."""
 
     def __init__(self) -> None:
         self._points: dict[str, TapPoint] = {}
@@ -175,7 +175,7 @@ class Taps:
 
     @contextmanager
     def attach(self, node: str, tap: Tap) -> Iterator[Tap]:
-        """Have a tap look at a node for as long as the block runs."""
+        """Attach a tap to a node while the block runs."""
         taps = self.point(node).taps
         taps.append(tap)
         try:
@@ -185,7 +185,7 @@ class Taps:
 
 
 class Look:
-    """The samples of one batch, from before a node works on it until it is known what became of them."""
+    """The samples of one batch, from before the node processes it until their outcomes are known."""
 
     def __init__(self, point: TapPoint) -> None:
         self._point = point
@@ -196,9 +196,9 @@ class Look:
         self._seen += [(tap, _Before(batch, index, tap.show(batch.records[index]))) for index in range(chosen)]
 
     def on_results(self, results: Sequence[Result]) -> None:
-        """What a processor made of each record of the batch, before anybody else has changed it.
+        """Report the results of a processor. Call this before another node can change the records.
 
-        Nothing yet of one that is deferred: it comes again.
+        A deferred record has no sample yet, because it will be processed again.
         """
         self._seen = [each for each in self._seen if not isinstance(results[each[1].index], Defer)]
         self._give(lambda tap, seen: _outcome_of(tap, seen, results[seen.index]))
@@ -210,11 +210,11 @@ class Look:
         self._ended[batch.id(index)] = _Outcome("refused", error=error)
 
     def on_write(self) -> None:
-        """A destination has taken the batch, but for what was said to have ended before."""
+        """Report the batch as written, except for messages that were filtered or refused before."""
         self._give(lambda _, seen: self._ended.get(seen.batch.id(seen.index), _Outcome("written")))
 
     def on_failure(self, error: Exception) -> None:
-        """The node failed, and with it the run."""
+        """Report that the node failed, which ends the run."""
         self._give(
             lambda _, seen: self._ended.get(seen.batch.id(seen.index), _Outcome("failed", error=describe(error)))
         )
@@ -261,7 +261,7 @@ def _outcome_of(tap: Tap, seen: _Before, result: Result) -> _Outcome:
 def _after(tap: Tap, seen: _Before, record: Record) -> RecordView:
     after = tap.show(record)
     if not record.position and seen.before is not None:
-        # The runtime gives a record made anew the position of the one that it came from.
+        # The runtime gives a new record without a position the position of its original.
         after.value["position"] = seen.before.value["position"]
     return after
 
@@ -286,7 +286,7 @@ def _sample(tap: Tap, seen: _Before, made: _Outcome) -> Sample:
 
 @contextmanager
 def _log_errors() -> Iterator[None]:
-    """A border: whatever cannot be shown, for example a value whose repr fails, must not touch the pipeline."""
+    """Log every error of a tap: a value that cannot be shown must not fail the pipeline."""
     try:
         yield
     except Exception:

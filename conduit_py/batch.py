@@ -1,6 +1,7 @@
 """Batch: the messages that cross a channel together, and their identities, which never change."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
@@ -111,6 +112,10 @@ class Batch:
     def __getitem__(self, index: int) -> Record:
         return self.records[index]
 
+    def messages(self) -> "Iterator[BatchMessage]":
+        """Each message with its index, its record and its identity, in order."""
+        return (BatchMessage(self, index) for index in range(len(self.records)))
+
     def piece(self, index: int) -> Piece:
         return self.pieces[index] if self.pieces is not None else ()
 
@@ -168,3 +173,24 @@ class Batch:
         """
         message = self.id(index)
         self.span.fate_handlers.setdefault(message.sequence, []).append((message, handler))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMessage:
+    """One message of a batch. Its identity is computed when it is asked for: most destinations need only the record."""
+
+    batch: Batch
+    index: int
+
+    @property
+    def record(self) -> Record:
+        return self.batch.records[self.index]
+
+    @property
+    def id(self) -> MessageId:
+        return self.batch.id(self.index)
+
+    @property
+    def delivery_key(self) -> bytes:
+        """128 bits that name the message on every attempt and after every restart."""
+        return self.batch.delivery_key(self.index)

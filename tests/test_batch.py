@@ -59,3 +59,13 @@ def test_the_owner_of_positions_is_the_scope_of_shared_work() -> None:
     shared.span.scope = "work"
 
     assert (batch(2, pipeline="p", source="s").owner, shared.owner) == (("p", "s"), ("", "work"))
+
+
+def test_messages_have_their_records_and_identities() -> None:
+    chosen = batch(3, first=5).select([0, 2])
+
+    assert [(message.index, message.record.payload["n"], message.id) for message in chosen.messages()] == [
+        (0, 5, MessageId("s", 5)),
+        (1, 7, MessageId("s", 7)),
+    ]
+    assert [message.delivery_key for message in chosen.messages()] == [chosen.delivery_key(0), chosen.delivery_key(1)]

@@ -67,7 +67,7 @@ class CommitTogether(CommitStrategy):
         self._parts: RunParts
         self._participants: Participants
         self._claim: Claim
-        self._courier: PipelineForwarder | None = None
+        self._forwarder: PipelineForwarder | None = None
 
     @property
     def uncommitted(self) -> int:
@@ -93,8 +93,8 @@ class CommitTogether(CommitStrategy):
         self._limit_batches()
         tasks = [Task(self._pipeline, self.run)]
         if parts.outbox:
-            self._courier = PipelineForwarder(self._store.outbox, parts.outbox)
-            tasks.append(Task("outbox", self._courier.run, background=True))
+            self._forwarder = PipelineForwarder(self._store.outbox, parts.outbox)
+            tasks.append(Task("outbox", self._forwarder.run, background=True))
         return tasks
 
     def _limit_batches(self) -> None:
@@ -191,8 +191,8 @@ class CommitTogether(CommitStrategy):
                 if not overlaps:
                     self._open_next()
                     self.gate.release()
-            if self._courier is not None:
-                await self._courier.finish()
+            if self._forwarder is not None:
+                await self._forwarder.finish()
         except Fenced as error:
             raise self._taken_over(error) from error
 
@@ -270,8 +270,8 @@ class CommitTogether(CommitStrategy):
             changes.histories |= self._parts.settlers[source].history(ranges)
         await participants.commit(self._claim, changes)
         self._positions |= sealed.positions
-        if self._courier is not None and sealed.outbox:
-            self._courier.published()
+        if self._forwarder is not None and sealed.outbox:
+            self._forwarder.wake()
         reach("transaction.after_commit")
         await participants.apply(intents)
         if not letters.in_transaction:

@@ -131,14 +131,14 @@ class Forwarder:
 
     async def drain(self) -> int:
         """Forward what waits now; returns how many messages arrived. Targets in trouble are left for later."""
-        targets = [target for target in await self._outbox.targets() if self._wanted(target)]
+        targets = [target for target in await self._outbox.targets() if self._is_due(target)]
         arrived = dict.fromkeys(targets, 0)
         async with trio.open_nursery() as nursery:
             for target in targets:
                 nursery.start_soon(self._drain_target, target, arrived)
         return sum(arrived.values())
 
-    def _wanted(self, target: str) -> bool:
+    def _is_due(self, target: str) -> bool:
         trouble = self.failing.get(target)
         waits = trouble is not None and trouble.until > trio.current_time()
         return not waits and (self._targets is None or target in self._targets)
@@ -185,7 +185,7 @@ class Forwarder:
                 if not await self._arrives(each):
                     break
                 (sent if self._flush is None else handed).append(each.number)
-            if handed and await self._flushed(target):
+            if handed and await self._flush_target(target):
                 sent += handed
             nursery.cancel_scope.cancel()
 
@@ -211,7 +211,7 @@ class Forwarder:
         self.failing.pop(message.target, None)
         return True
 
-    async def _flushed(self, target: str) -> bool:
+    async def _flush_target(self, target: str) -> bool:
         assert self._flush is not None
         try:
             await self._flush(target)

@@ -35,7 +35,7 @@ class PipelineForwarder:
         # One who drains at a time: to the outbox, both would be the same holder.
         self._turn = trio.Lock()
 
-    def published(self) -> None:
+    def wake(self) -> None:
         """There is something new to send."""
         self._forwarder.wake.set()
 

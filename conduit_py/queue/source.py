@@ -12,8 +12,7 @@ import msgspec
 import trio
 
 from conduit_py.queue.content import LookAhead, ObjectOpener, ObjectRecord, end_point, is_end_point, offset_of, point_at
-from conduit_py.queue.cooldown import Cooldown
-from conduit_py.queue.lease import Lease
+from conduit_py.queue.lease import Cooldown, Lease
 from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
 from conduit_py.queue.message_body import Announcement, Discard, Kind, parse_body
 from conduit_py.queue.options import QueueOptions

@@ -8,8 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from conduit_py.queue.content import BEGINNING, end_point, is_end_point, offset_of, point_at
-from conduit_py.queue.cooldown import Cooldown
-from conduit_py.queue.lease import Lease, LeaseTerms
+from conduit_py.queue.lease import Cooldown, Lease, LeaseTerms
 from conduit_py.queue.leased_queue import QueueDelivery
 from conduit_py.queue.message_body import Announcement, Discard, Kind, MessageBody, Unreadable, parse_body
 

@@ -151,7 +151,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
                 self._counts.held.discard(self._node)
 
     async def ack(self, positions: Sequence[bytes]) -> None:
-        # Invariant 6: only acks make room for more outcomes.
+        # Only acks make room for more outcomes: each is as large as the input of its task.
         self._given_out -= len(positions)
         self._acked.set()
         if not self._ack_calls.inherits("ack"):

@@ -84,7 +84,7 @@ class BufferedDestination(SparkConnector[OptionsT], sdk.DestinationConnector[Opt
             with self._changed:
                 handled, self._handled = self._handled, []
             return handled
-        # Invariant 1: loads are published in the order they came, whichever was staged first.
+        # Order: loads are published as they came, whichever was staged first.
         load, staged = self._jobs.take()
         refused = self._publish_or_refuse(load, staged.result)
         messages = {answer.message for answer in refused}

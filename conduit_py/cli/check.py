@@ -73,6 +73,7 @@ def load_with_graphs(
         except PipelineInvalid as invalid:
             problems += invalid.problems if len(wanted) == 1 else _within(each.pipeline, invalid.problems)
     if problems:
+        # After all pipelines were checked: a user wants every problem in one go.
         raise FileInvalid(file, _in_order(problems))
     return graphs
 
@@ -88,6 +89,7 @@ def _choose_pipelines(file: Path, pipeline: str | None, warnings: list[LoadWarni
     loaded = load_file(file)
     warnings += loaded.warnings
     print_warnings(loaded.warnings)
+    # One sound pipeline can be run from a file in which another is being written.
     if loaded.problems and pipeline not in [each.id for each in loaded.pipelines]:
         raise FileInvalid(file, loaded.problems)
     if not loaded.pipelines:

@@ -100,6 +100,7 @@ def edit(call: ServerCall, id: str, file: Path | None, node: str | None) -> Exit
         letter = client.ask("GET", "dead-letters", id)
         shown = next((each["record"] for each in letter["records"] if each["node"] == node), letter["record"])
         record = _edit_in_editor(shown) if file is None else _read_record(file)
+        # An editor that was closed without a change means that the user thought better of it.
         if record == shown and file is None:
             put("nothing was changed")
             return ExitCode.OK
@@ -135,6 +136,7 @@ def replay(call: ServerCall, which: dict[str, Any], destinations: Sequence[str],
 def discard(call: ServerCall, which: dict[str, Any], *, dry_run: bool, yes: bool) -> ExitCode:
     """Forget letters, once the user has agreed to how many."""
     with connect(call) as client:
+        # Counted first: a filter may match far more than the user thinks, and discarding cannot be undone.
         count = client.ask("POST", "dead-letters", "discard", body={**which, "dry_run": True})["discarded"]
         if not dry_run and count and not yes and not _ask_to_discard(count):
             put("nothing was discarded")

@@ -103,6 +103,7 @@ def check_address(host: str, port: int) -> CheckResult:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as listener:
+            # As the server does, or a port would seem taken for a minute after it has stopped.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
     except OSError as error:
@@ -159,6 +160,7 @@ def _check_files(directory: Path) -> Iterator[CheckResult]:
         yield ok("state files", "none yet")
         return
     try:
+        # With the lock held, no server can write to the files while they are checked.
         lock = StateLock.acquire(directory)
     except StateLocked as locked:
         yield warn("lock", f"{locked.message}{_command_of(directory)}", "that is fine if it is your server")
@@ -177,6 +179,7 @@ def _check_files(directory: Path) -> Iterator[CheckResult]:
 def _check_file(file: Path) -> CheckResult:
     try:
         ahead = file.stat().st_mtime - time.time()
+        # Read-only: a check must not start a recovery of the file.
         with closing(sqlite3.connect(f"file:{file.absolute()}?mode=ro", uri=True, timeout=1)) as connection:
             problem, application, written = (
                 connection.execute(f"PRAGMA {what}").fetchone()[0]

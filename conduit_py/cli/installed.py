@@ -28,6 +28,7 @@ def show_all(*, as_json: bool) -> ExitCode:
 def show(kind: registry.Kind, name: str, *, as_json: bool) -> ExitCode:
     """Print what a plugin promises, and each of its options."""
     with print_error_as_json(as_json=as_json):
+        # Loaded, not only listed: its options are known to its class alone.
         plugin = catalog.load_plugin(kind, name)
     schema = catalog.options_schema(plugin)
     if as_json:

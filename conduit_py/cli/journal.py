@@ -131,6 +131,7 @@ class _MessageSlices:
         while True:
             try:
                 found = self._read()
+            # Reading goes on behind the damage: what can still be read is what a user wants to see.
             except (JournalDamaged, JournalGap) as fault:
                 self.exit_code = print_error(fault)
                 continue

@@ -74,4 +74,5 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _one_line(message: str) -> str:
+    # A record or a client could otherwise write lines that look like ours.
     return message.replace("\r", "\\r").replace("\n", "\\n")

@@ -260,6 +260,7 @@ def _complain(error: BaseException, *, debug: bool) -> int:
         from conduit_py.config.secrets import redact
 
         sys.stderr.write(redact("".join(traceback.format_exception(error))))
+    # Nurseries wrap errors in groups. The first one is the cause; the others mostly follow from it.
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, KeyboardInterrupt):

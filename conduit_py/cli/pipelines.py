@@ -118,6 +118,7 @@ def _wait(
     advice: str | None = None,
 ) -> dict[str, Any]:
     deadline = time.monotonic() + seconds
+    # Polled: the API accepts a command at once and does it in the background.
     while not done(shown := client.ask("GET", "pipelines", id)):
         if time.monotonic() >= deadline:
             blocked = (shown["progress"] or {}).get("blocked_on")

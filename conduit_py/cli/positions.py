@@ -41,6 +41,7 @@ def change(call: ServerCall, id: str, source: str, position: str | None, *, keep
 def start_over(call: ServerCall, id: str) -> ExitCode:
     """Forget all positions of a pipeline, and the state of its processors. What the positions were is printed."""
     with connect(call) as client:
+        # Read before they are forgotten: printed, they are the only way back.
         before = client.ask("GET", "pipelines", id, "positions")["positions"]
         client.ask("POST", "pipelines", id, "reset")
     if call.json:

@@ -128,6 +128,7 @@ class RunSession:
             async with trio.open_nursery() as nursery:
                 await nursery.start(stop_on_signal, self._stop, self._force)
                 nursery.start_soon(self._watch)
+                # A nursery of its own: signals are handled and progress is shown until the last pipeline has ended.
                 async with trio.open_nursery() as running:
                     for supervisor in self._supervisors:
                         running.start_soon(self._run_one, supervisor)

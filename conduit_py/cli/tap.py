@@ -40,6 +40,7 @@ def tap(call: ServerCall, id: str, node: str, rate: int, limit: int | None) -> E
                     console.print(*record_lines(data), sep="\n")
                 elif name == "dropped":
                     console.print(Text(f"{data['count']} more were sampled, but this end did not keep up", "yellow"))
+            # The server ends the stream at the limit; an end before that is a lost connection.
             if seen == limit:
                 return ExitCode.OK
             raise ServerUnreachable(

@@ -50,6 +50,7 @@ def _events(client: ApiClient, view: "EventView") -> Iterator[dict[str, Any]]:
                     yield event
         except ServerUnreachable as error:
             lost = error
+        # A wrong address must fail at once; only a server that has answered is worth waiting for.
         if not seen:
             raise lost
         view.lose(lost.message)
@@ -111,6 +112,7 @@ class FleetRates:
 
     def add(self, id: str, now: float, acked: int) -> float:
         """Take a sample of one pipeline and return its rate. A count that fell is that of a new run."""
+        # Counters begin at 0 with every start; the difference to the run before would be negative.
         if id not in self._rates or acked < self._counts[id]:
             self._rates[id] = RecordRate()
         self._counts[id] = acked

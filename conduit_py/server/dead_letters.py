@@ -200,6 +200,7 @@ async def show_letter(service: InService, letter: LetterIdInPath) -> LetterView:
 @router.put("/{letter:letter}/record", responses=error_responses(404, 409, 503))
 async def edit_letter(service: InService, letter: LetterIdInPath, request: RecordRequest) -> LetterView:
     """Put another record in its place; the original is kept. It is sent only by a replay."""
+    # Only what was sent: a field that is left out stays as it is, and must not become its default.
     given = request.record.model_dump(exclude_unset=True)
 
     def revise(original: Record) -> Record:

@@ -28,6 +28,7 @@ class EventStream(StreamingResponse):
             with trio.fail_after(SEND_SECONDS):
                 await send(message)
 
+        # Held here, not by the route: the route has returned before the first event is sent.
         with self._held:
             try:
                 await super().__call__(scope, receive, send_in_time)

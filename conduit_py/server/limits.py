@@ -73,6 +73,7 @@ class ConnectionLimit:
 
     async def __call__(self, stream: "LimitedConnection | trio.SSLStream[LimitedConnection]") -> None:
         connection = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+        # Closed, not queued: clients that wait would hold file descriptors that pipelines need.
         if self._open >= self._connections_max:
             await trio.aclose_forcefully(stream)
             return
@@ -167,6 +168,7 @@ async def _drain(receive: Receive) -> None:
 
 
 def _declared_too_long(scope: Scope) -> tuple[int, WireError] | None:
+    # Refused before a byte is read. Only the first digits count: a number of a megabyte would take long to parse.
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value[:20]) > BYTES_MAX:
             return _too_long()

@@ -94,6 +94,7 @@ class LiveEvents:
         """One pipeline with its nodes. Raises PipelineUnknown, also for one that is no more."""
         member, newest = service.fleet[id], self._pipelines.get(id)
         if newest is None or not newest.fresh:
+            # Those that nobody watches any more are dropped here, so removed pipelines leave nothing behind.
             self._pipelines = {each: newest for each, newest in self._pipelines.items() if newest.fresh}
             view = pipeline_details_view(member, service.redaction)
             newest = self._pipelines[id] = LiveEvent.of("pipeline", PipelineEvent(at=time.time(), pipeline=view))
@@ -125,6 +126,7 @@ async def watch_fleet(
     pipeline: Annotated[Id | None, Query(description="the pipeline whose nodes are wanted too")] = None,
 ) -> EventStream:
     """Every pipeline at a glance, again and again, until the client leaves or the server stops."""
+    # Refused before the stream begins: afterwards there is no status code to refuse with.
     if live.full:
         raise LiveFull(f"{CLIENTS_MAX} clients watch already", suggestion="close a page, or ask for /api/v1/pipelines")
     if pipeline is None:
@@ -152,5 +154,6 @@ async def _ticks(service: Service) -> AsyncIterator[int]:
         if service.closing.is_set():
             return
         yield tick
+        # Waits for the end of the server, not just for time: streams would delay the shutdown otherwise.
         with trio.move_on_after(INTERVAL_SECONDS):
             await service.closing.wait()

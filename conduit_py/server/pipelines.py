@@ -99,6 +99,7 @@ async def reset_pipeline(service: InService, id: PipelineId) -> AcceptedView:
 @reload_router.post("", status_code=202, responses=error_responses(409, 503))
 async def reload(service: InService) -> ReloadView:
     """Read all pipeline files again, with what they refer to, and begin to carry out what has changed."""
+    # Tests and embedding applications add pipelines directly; there are no files to read again.
     if service.reloader is None:
         raise NoFiles("the pipelines of this server do not come from files")
     if service.closing.is_set():

@@ -21,6 +21,7 @@ async def list_plugins() -> list[PluginView]:
 @router.get("/{kind}/{name}", responses=error_responses(404, 503))
 async def show_plugin(kind: registry.Kind, name: str) -> PluginDetailsView:
     """A plugin with the JSON schema of its options."""
+    # In a thread: loading a plugin imports its client library, and pipelines share this event loop.
     return await trio.to_thread.run_sync(_details, kind, name)
 
 

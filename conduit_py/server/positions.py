@@ -90,6 +90,7 @@ async def replay(service: InService, id: PipelineId, source: SourceId, request: 
     if request.since == "start":
         await service.fleet.set_position(id, source, None, keep_state=request.keep_state)
     else:
+        # Points are kept in seconds since 1970; an earlier time cannot name one.
         since = max(request.since.timestamp(), 0.0)
         point = _point(await service.fleet.replay(id, source, since, keep_state=request.keep_state))
     log.info("pipeline %s: %s is to read again what came since %s, over HTTP", id, source, request.since)

@@ -29,6 +29,7 @@ class Redaction:
     def learn(self) -> None:
         """Look for secrets in pipelines that came, or were replaced, since the last time."""
         for member in self._fleet:
+            # Looking through all options takes a while, and this runs for every text that leaves the server.
             if member.pipeline not in self._known:
                 self._known.add(member.pipeline)
                 for secret in secrets_of(member.pipeline):

@@ -81,6 +81,7 @@ async def serve_api(
     context = WorkerContext(None)
     door = ConnectionLimit(partial(TCPServer, _asgi_app(service, config), _hypercorn(), context, ConnectionState({})))
     encrypted = _tls(config)
+    # Bound before the URL is known to anybody, because port 0 means any free port.
     listeners = await _listen(config)
     url = _url(config, listeners[0])
     _warn_of_plain_text(config)
@@ -90,6 +91,7 @@ async def serve_api(
         task_status.started(url)
         await until.wait()
         accepting.cancel_scope.cancel()
+        # Tells hypercorn to end idle connections; those with a request have GRACE_SECONDS.
         await context.terminated.set()
         connections.cancel_scope.deadline = trio.current_time() + GRACE_SECONDS
 
@@ -100,6 +102,7 @@ def _asgi_app(service: Service, config: ServerConfig) -> AppWrapper:
 
 def _hypercorn() -> Config:
     config = Config()
+    # Neither the software nor its version is anybody else's business.
     config.include_server_header = False
     config.accesslog = None
     config.errorlog = log
@@ -136,6 +139,7 @@ def _tls(config: ServerConfig) -> ssl.SSLContext | None:
     if config.tls_cert is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    # Older versions are broken, but some OpenSSL builds still allow them.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     try:

@@ -133,6 +133,7 @@ async def tap_node(
     if node not in member.graph.nodes:
         known = ", ".join(member.graph.nodes)
         raise PipelineUnknown(f"pipeline {id!r} has no node {node!r}", suggestion=f"nodes are {known}")
+    # Its records are on executors; a tap here would stay silent, which looks like no traffic.
     if member.pipeline.spark is not None:
         what = f"pipeline {id!r} runs on Spark, whose executors hold its records: they cannot be looked at from here"
         raise TapImpossible(what, suggestion='try it on the engine "trio" first')
@@ -144,6 +145,7 @@ async def tap_node(
 
 
 async def _events(service: Service, member: Member, tap: Tap) -> AsyncIterator[bytes]:
+    # Sent at once: a client may start the pipeline when it has seen that the tap is attached.
     yield b": attached\n\n"
     told, quiet_since = 0, trio.current_time()
     while not service.closing.is_set() and _here(service, member):

@@ -263,6 +263,7 @@ def _glance(member: Member, progress: Progress | None, redaction: Redaction) -> 
 
 
 def _node_view(node: Node, meter: Meter | None, queue_size: int) -> NodeView:
+    # Before the first run a node has no meter; zeros keep the shape of the answer the same.
     meter = meter or Meter(node.id, node.kind)
     counters = {name: getattr(meter, name) for name in NodeView.model_fields if hasattr(meter, name)}
     histograms = {name: _histogram_view(getattr(meter, name)) for name in ("calls", "settling")}

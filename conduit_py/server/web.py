@@ -57,6 +57,7 @@ async def show_page(request: Request, if_none_match: Annotated[str | None, Heade
     """A file of the page, or 304 when the browser has it already."""
     file = read_file(PATHS[request.scope["path"]])
     headers = {"etag": file.tag, "cache-control": "no-cache", "content-security-policy": POLICY}
+    # Browsers ask each time, so a new version of the page is seen at once.
     if if_none_match is not None and file.tag in if_none_match:
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers={**headers, "content-type": file.type})

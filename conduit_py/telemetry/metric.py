@@ -112,6 +112,7 @@ class MetricGroup(Generic[Subject]):
 
         def read_part(sample: Any) -> Reading:
             assert part is not None
+            # Read once for each metric: parts are attributes or short loops, and a cache would outlive the sample.
             subject = part(sample)
             return None if subject is None else read(subject)
 

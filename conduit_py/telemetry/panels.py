@@ -129,6 +129,7 @@ def _place_panels(board: Board) -> Iterator[dict[str, Any]]:
         y += 1
         x = height = 0
         for panel in panels:
+            # A panel that reached over the edge would be moved by Grafana, out of its row.
             if x + panel.width > COLUMNS:
                 x, y, height = 0, y + height, 0
             own = HEIGHTS[panel.kind]

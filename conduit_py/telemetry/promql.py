@@ -14,6 +14,7 @@ def rate(metric: Metric, where: str = "", *, by: str, over: str = RATE_INTERVAL,
 
 def quantile(q: float, metric: Metric, where: str = "", *, by: str, over: str = RATE_INTERVAL) -> str:
     """The value that the share `q` of those observed did not exceed, as well as the buckets tell."""
+    # `le` must survive the sum, or there are no buckets left to interpolate in.
     return f"histogram_quantile({q}, {rate(metric, where, by=f'{by}, le', over=over, part='bucket')})"
 
 

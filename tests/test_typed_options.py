@@ -1,5 +1,6 @@
 """Options that editors complete and type checkers check, held to the models that check them at run time."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -44,8 +45,14 @@ same(Record.of({})).no_such
 """
 
 
-def _arguments(plugin: type[Any]) -> Any:
-    return get_args(plugin.__init__.__annotations__["options"])[0]
+def _arguments(plugin: type[Any]) -> tuple[set[str], set[str]]:
+    """What a caller may write, and what of that is required: by a TypedDict, or by a signature of its own."""
+    parameters = [*inspect.signature(plugin).parameters.values()]
+    if parameters[0].kind is inspect.Parameter.VAR_KEYWORD:
+        arguments = get_args(parameters[0].annotation)[0]
+        return set(get_type_hints(arguments)), set(arguments.__required_keys__)
+    required = {each.name for each in parameters if each.default is inspect.Parameter.empty}
+    return {each.name for each in parameters}, required
 
 
 @pytest.mark.parametrize(("kind", "name"), PLUGINS)
@@ -53,11 +60,10 @@ def test_the_arguments_of_a_plugin_are_its_options(kind: registry.Kind, name: st
     plugin: Any = registry.find(kind, name)
     if plugin.options_model is Options:
         return
-    arguments = _arguments(plugin)
     fields = plugin.options_model.model_fields
+    required = {option for option, field in fields.items() if field.is_required()}
 
-    assert set(get_type_hints(arguments)) == set(fields)
-    assert arguments.__required_keys__ == {option for option, field in fields.items() if field.is_required()}
+    assert _arguments(plugin) == (set(fields), required)
 
 
 def test_mypy_refuses_unknown_options_and_wrong_types(tmp_path: Path) -> None:

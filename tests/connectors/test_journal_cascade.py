@@ -15,9 +15,9 @@ KILLS = 18
 PIPELINES = f"""
 from conduit_connectors import generator, journal
 from conduit_py import Destination, Pipeline, Source, processor
-from conduit_py.pipeline_settings import Transaction
+from conduit_py import TransactionLimits
 
-small = Transaction(max_records=300)
+small = TransactionLimits(max_records=300)
 
 
 @processor

@@ -174,7 +174,7 @@ SHOP = '''
 import trio
 from conduit_connectors import generator
 from conduit_py import DeadLetters, Destination, Pipeline, Processor, Source, processor
-from conduit_py.sdk import Destination as Sink, Options
+from conduit_py.sdk import DestinationConnector as Sink, Options
 
 class Slow(Sink[Options]):
     """Takes its time, whatever comes."""

@@ -13,7 +13,7 @@ MANY = '''
 import sys
 from conduit_connectors import generator
 from conduit_py import Destination, Pipeline, Source, processor
-from conduit_py.sdk import Destination as Sink, Options
+from conduit_py.sdk import DestinationConnector as Sink, Options
 
 class Quick(Sink[Options]):
     """Takes everything."""

@@ -75,7 +75,9 @@ def test_a_pipeline_is_stopped_started_and_restarted(serving: "Serving") -> None
     assert again.stdout == ""
     assert again.stderr == "error: pipeline 'endless' is not running [pipeline.not_running]\n"
     assert (started["id"], started["status"]) == ("endless", "running")
-    assert twice == {"error": {"code": "pipeline.running", "message": "pipeline 'endless' is running already"}}
+    assert twice == {
+        "error": {"code": "pipeline.running", "message": "pipeline 'endless' is running already", "suggestion": None}
+    }
     assert (restarted.returncode, restarted.stdout) == (0, "endless: running\n")
     assert serving.json("pipelines", "describe", "endless")["since"] > since
 

@@ -45,8 +45,9 @@ def _install() -> None:
         subprocess.run(["apt-get", *line], check=True, capture_output=True, timeout=600, env=quiet)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
+    # Not for the session: while Playwright runs, asyncio.run() fails in every other test of the same worker.
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         yield browser

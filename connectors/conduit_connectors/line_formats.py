@@ -172,7 +172,7 @@ def _whole_line(record: Record) -> bytes:
 def _raw_line(record: Record) -> bytes:
     data = record.payload.after
     if not isinstance(data, bytes):
-        what = "absent" if data is None else "structured_fields"
+        what = "absent" if data is None else "structured"
         hint = 'encode it first, for example with the processor "json.encode", or use another format'
         raise RecordRefused(f'payload.after is {what}, but format "lines" writes raw bytes ({hint})')
     if b"\n" in data:

@@ -14,7 +14,7 @@ from killed_copies import killed_copies
 from conduit_py.testing.crash import AT_RANDOM
 
 CHILD = Path(__file__).with_name("file_staged_child.py")
-SHIM = Path(__file__).parents[1] / "delivery" / "faulty_disk.c"
+SHIM = Path(__file__).parents[1] / "exactly_once" / "faulty_disk.c"
 
 
 # Of each transaction: its mark, its lines beside the file if they go there, and the blocks in which they are appended.

@@ -2,8 +2,9 @@
 
 1. `run` — opens connectors (destinations first, sources last), runs every task in one nursery, keeps the first error.
 2. `wiring` — builds tasks and channels from the graph. A node is a task only where that adds concurrency.
-3. `reader` — the only caller of a source's `read`. Reads into a `ReadBuffer`, never more than the window allows.
-4. `dispatcher` — gives records their identities, registers their positions in the ledger and sends them on.
+3. `reader` — `Reader` is the only caller of a source's `read`. It reads into a `ReadBuffer`, never more than the
+   window allows.
+4. `reader` — `Dispatcher` gives records their identities, registers their positions in the ledger and sends them on.
 5. `processor_node`, `worker` — filter, split, refuse; condition, retries, workers, threads. `arrow` calls a processor
    with tables, `atomic_state` makes state changes all-or-nothing, `hot_swap` replaces processors during a run.
 6. `fan_out` — one batch to every follower. `fan_in` — the inbox of a task, fair over its senders.
@@ -13,8 +14,8 @@
    `commit` — decides when that happens: one strategy for each delivery guarantee.
 10. `dead_letters` — one handler for each policy. `replay` sends letters again from where they were refused.
 
-Every node has a `node_context`. `plugin_calls` calls sync and async plugins and translates their errors. `meter`
-counts, `signal` wakes and paces tasks, `connector_changes` notifies connectors of changed options, and
+Every node has a `NodeContext` (in `commit`). `plugin_calls` calls sync and async plugins and translates their
+errors. `meter` counts, `signal` wakes and paces tasks, `connector_changes` notifies connectors of changed options, and
 `shard_tracker` records the progress of sources that share work.
 
 The states of a message::

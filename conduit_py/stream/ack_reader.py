@@ -7,8 +7,8 @@ import trio
 from conduit_py.batch import Batch, MessageId, Span
 from conduit_py.dead_letter import Failure
 from conduit_py.sdk.destination import Answer
+from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.meter import WaitReason
-from conduit_py.stream.node_context import NodeContext
 from conduit_py.stream.plugin_calls import PluginCaller, next_answers, unexpected_answer
 from conduit_py.stream.signal import Signal
 

@@ -5,6 +5,7 @@ Nodes call the strategy at four moments: before records are sent (`admit`), befo
 `CommitEach` is at-least-once and `CommitFirst` is at-most-once; `CommitTogether`, exactly-once, is in `exactly_once/`.
 """
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +14,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import trio
 
 from conduit_py.batch import Batch
+from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import RunError
 from conduit_py.graph.node import Graph
+from conduit_py.inspect.tap import TapPoint
 from conduit_py.record import Record
 from conduit_py.sdk.destination import DestinationConnector
 from conduit_py.sdk.state import State
 from conduit_py.store.store import Store
+from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import Meter
 
 if TYPE_CHECKING:
     from conduit_py.stream.dead_letters import DeadLetterHandler
-    from conduit_py.stream.ledger import Ledger, SettledRange
     from conduit_py.stream.plugin_calls import PluginCaller
     from conduit_py.stream.reader import ReadBuffer
     from conduit_py.stream.replay import Replay
@@ -47,7 +50,7 @@ class RunParts:
     """The parts of a run that a commit strategy works with, by node."""
 
     settlers: "Mapping[str, Settler]"
-    ledgers: "Mapping[str, Ledger]"
+    ledgers: Mapping[str, Ledger]
     read_buffers: "Mapping[str, ReadBuffer]"
     meters: Mapping[str, Meter]
     states: Mapping[str, State]
@@ -55,6 +58,28 @@ class RunParts:
     outbox: "Mapping[str, PluginCaller]"
     dead_letters: "DeadLetterHandler"
     replay: "Replay | None"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """The parts of a run that one node uses. `voters` are the destinations that the node can reach.
+
+    `ledgers` has one ledger per source. It is filled while nodes are made, so use it only for a batch.
+    """
+
+    node: str
+    voters: int
+    ledgers: Mapping[str, Ledger]
+    meter: Meter
+    rng: random.Random
+    tap_point: TapPoint
+    commit: "CommitStrategy"
+
+    def nack(self, batch: Batch, index: int, record: Record, failure: Failure) -> None:
+        """Cast a nack of every voter of this node for the message at `index`; its dead letter has `record`."""
+        self.meter.refused += 1
+        letter = DeadLetter.about(batch, index, record, failure)
+        self.ledgers[batch.span.source].nack(batch.span, letter, self.voters)
 
 
 class Deferral(Protocol):
@@ -102,7 +127,7 @@ class CommitStrategy(ABC):
         return
 
     @abstractmethod
-    async def settle(self, source: str, ranges: "Sequence[SettledRange]") -> None:
+    async def settle(self, source: str, ranges: Sequence[SettledRange]) -> None:
         """Make the position of these settled records durable, then ack them."""
 
     @abstractmethod
@@ -143,7 +168,7 @@ class CommitEach(CommitStrategy):
     async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
         """Admit records as soon as they are read."""
 
-    async def settle(self, source: str, ranges: "Sequence[SettledRange]") -> None:
+    async def settle(self, source: str, ranges: Sequence[SettledRange]) -> None:
         settler = self._settlers[source]
         # The pace measures the commit: the slower the store, the more messages each commit covers.
         with settler.pace.step():
@@ -161,7 +186,7 @@ class CommitFirst(CommitEach):
     async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
         await self._settlers[source].commit([positions])
 
-    async def settle(self, source: str, ranges: "Sequence[SettledRange]") -> None:
+    async def settle(self, source: str, ranges: Sequence[SettledRange]) -> None:
         """Do nothing: `admit` has saved the positions."""
 
 

@@ -18,10 +18,9 @@ from conduit_py.record import RECORD_TYPES, Record
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
 from conduit_py.sdk.state import Defer, State
-from conduit_py.stream.commit import Deferral
+from conduit_py.stream.commit import Deferral, NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.meter import WaitReason
-from conduit_py.stream.node_context import NodeContext
 from conduit_py.stream.worker import GivenUp, WorkerPool, close_all
 
 log = logging.getLogger("conduit_py")

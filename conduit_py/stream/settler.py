@@ -12,10 +12,10 @@ from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import NackNotAllowed, RunError
 from conduit_py.store.position_history import HistoryPoint, PositionHistory
 from conduit_py.store.store import Store
+from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored
 from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import WaitReason
-from conduit_py.stream.node_context import NodeContext
 from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
 from conduit_py.stream.shard_tracker import ShardTracker
 from conduit_py.stream.signal import Pace, Signal

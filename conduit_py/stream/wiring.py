@@ -16,17 +16,15 @@ from conduit_py.sdk.source import SourceConnector as SourceConnector
 from conduit_py.sdk.state import State
 from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
-from conduit_py.stream.commit import CommitStrategy, RunParts, Task
+from conduit_py.stream.commit import CommitStrategy, NodeContext, RunParts, Task
 from conduit_py.stream.dead_letters import new_handler
-from conduit_py.stream.dispatcher import Dispatcher
 from conduit_py.stream.fan_in import FanIn
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import LagWatch, Meter
-from conduit_py.stream.node_context import NodeContext
 from conduit_py.stream.plugin_calls import PluginCaller
 from conduit_py.stream.processor_node import ProcessorNode, run_deferring, run_processors
-from conduit_py.stream.reader import ReadBuffer, Reader
+from conduit_py.stream.reader import Dispatcher, ReadBuffer, Reader
 from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
 from conduit_py.stream.settler import NackWindow, Settler
 from conduit_py.stream.shard_tracker import ShardTracker

@@ -14,9 +14,9 @@ from conduit_py.pipeline import Destination
 from conduit_py.record import count_records
 from conduit_py.sdk.destination import AckMode, refusal_text
 from conduit_py.stream.ack_reader import AckReader
+from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import WaitReason
-from conduit_py.stream.node_context import NodeContext
 from conduit_py.stream.plugin_calls import PluginCaller, check_refusals, plugin_errors, shallow_copy
 from conduit_py.stream.signal import Pace
 

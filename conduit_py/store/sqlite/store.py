@@ -1,15 +1,20 @@
-"""SqliteStore: the default store, one SQLite file in a directory that one process owns."""
+"""SqliteStore: the default store, one SQLite file in a directory that one process owns, and its group commit."""
 
+import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
+import outcome
 import trio
 
+from conduit_py import crash_point
+from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
+from conduit_py.owned_thread import GroupThread, Request
 from conduit_py.store.sqlite.database import StateDatabase
-from conduit_py.store.sqlite.group_commit import GroupCommitter
 from conduit_py.store.sqlite.letters import SqliteDeadLetterStore
 from conduit_py.store.sqlite.tables import SqliteSession, SqliteTables
 from conduit_py.store.store import Kind, Store, StoredEntry
@@ -71,3 +76,240 @@ class SqliteStore(Store):
 
     def _tables(self, connection: sqlite3.Connection) -> SqliteTables:
         return SqliteTables(SqliteSession(connection, self._clock))
+
+
+Statement: TypeAlias = tuple[str, Sequence[object]]
+Work: TypeAlias = Callable[[sqlite3.Connection], Any]
+
+log = logging.getLogger("conduit_py")
+
+RESCUE_SECONDS = 5.0
+"""Between two attempts to rescue the database after a disk error."""
+_ROWS_MAX = 240
+"""Rows in one statement: SQLite before 3.32 takes 999 variables, a row has four."""
+
+
+class GroupCommitter:
+    """Writes that wait at the same time share one transaction.
+
+    A caller is answered after the commit that holds its write has returned, or with StateFailed after
+    it was rolled back. Reads see what was committed before them and nothing else.
+
+    After a commit that failed for any reason but a full disk, no later one is believed: the system may
+    have dropped the unwritten pages, so that a second fsync succeeds and proves nothing. Every later
+    write fails until the database was rescued: copied to a new file. A write attempts that, at most every
+    few seconds. A full disk is different: SQLite gets that error from the write call, before any fsync,
+    and the next commit writes all its pages again. So that group fails and the next one is attempted.
+
+    Work that raises is rolled back alone: the rest of its group is committed without it.
+
+    A caller that is cancelled leaves at once; its write stays in the group.
+    """
+
+    def __init__(self, database: StateDatabase) -> None:
+        self.commits = 0
+        self._database = database
+        self._broken: BaseException | None = None
+        self._rescue_at = 0.0
+        self._closing = False
+        self._closed = trio.Event()
+        self._thread = GroupThread("store", self._carry_out, run_ended=self._abandon)
+
+    async def save(self, rows: list[StoredEntry]) -> None:
+        await self._ask(_Request("save", rows=rows))
+
+    async def transact(self, work: Work) -> Any:
+        """Run `work` in its turn among the writes; returns what it did, once that is durable."""
+        return await self._ask(_Request("work", work=work))
+
+    async def look(self, work: Work) -> Any:
+        """Run `work`, which only reads, on what is committed."""
+        return await self._ask(_Request("look", work=work))
+
+    async def close(self) -> None:
+        """Finish what was asked for, then close the database, cancelled or not."""
+        with trio.CancelScope(shield=True):
+            if not self._closing:
+                self._closing = True
+                await self._thread.ask(_Request("close"))
+                self._thread.close()
+                self._closed.set()
+            await self._closed.wait()
+
+    async def _ask(self, request: "_Request") -> Any:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._closing:
+            raise StateFailed(f"{self._database.file} is closed")
+        return await self._thread.ask(request)
+
+    # Everything below runs in the thread.
+
+    def _abandon(self) -> None:
+        """The run that used the store ended without closing it."""
+        self._database.close()
+        self._thread.close()
+
+    def _carry_out(self, group: "list[_Request]") -> None:
+        writes = [request for request in group if request.what in ("save", "work")]
+        if writes:
+            self._commit(writes)
+        # After the commit, whatever the order of asking: a read must not see what may yet be rolled back.
+        for request in group:
+            if request.what == "look":
+                assert request.work is not None
+                request.answer = self._read(request.work)
+            elif request.what == "close":
+                request.answer = outcome.capture(self._database.close)
+
+    def _commit(self, writes: "list[_Request]") -> None:
+        if self._broken is not None and not self._try_rescue(self._broken):
+            for request in writes:
+                request.answer = outcome.Error(self._broken_error(self._broken))
+            return
+        try:
+            self._transact(list(_steps(writes)))
+        # A border: whatever the error is, it must reach the tasks that wait, or they wait for ever.
+        except Exception as error:
+            self._roll_back(error)
+            for request in writes:
+                request.answer = outcome.Error(self._failure(error))
+        else:
+            self.commits += 1
+            for request in writes:
+                if request.work is None:
+                    request.answer = outcome.Value(None)
+
+    def _try_rescue(self, broken: BaseException) -> bool:
+        """Rescue the database after a disk error, unless that just failed; returns whether it worked."""
+        if time.monotonic() < self._rescue_at:
+            return False
+        try:
+            self._database.rescue()
+        except EnvironmentUnfit as error:
+            log.warning("%s still cannot be written: %s", self._database.file, error.message)
+            self._rescue_at = time.monotonic() + RESCUE_SECONDS
+            return False
+        log.warning("%s was rescued after a disk error: %s", self._database.file, describe(broken))
+        self._broken = None
+        return True
+
+    def _transact(self, steps: "list[Statement | _Request]") -> None:
+        connection = self._database.connection
+        crash_point.reach("store.before_commit")
+        if len(steps) == 1 and not isinstance(steps[0], _Request):
+            # Each call into SQLite gives the interpreter away, and a busy trio thread gives it back only
+            # after 5 ms: a lone statement that commits by itself is a third of the calls.
+            connection.execute(*steps[0])
+        else:
+            connection.execute("BEGIN IMMEDIATE")
+            for step in steps:
+                if isinstance(step, _Request):
+                    self._perform(step, alone=len(steps) == 1)
+                else:
+                    connection.execute(*step)
+            crash_point.reach("store.within_commit")
+            # Invariant 11: with synchronous = FULL this returns after the disk confirmed the write-ahead log.
+            connection.execute("COMMIT")
+        crash_point.reach("store.after_commit")
+
+    def _perform(self, request: "_Request", *, alone: bool) -> None:
+        """Run one piece of work; if it raises, roll back that piece only."""
+        assert request.work is not None
+        connection = self._database.connection
+        if not alone:
+            connection.execute("SAVEPOINT work")
+        try:
+            request.answer = outcome.Value(request.work(connection))
+        # A border: the work is the caller's, and its errors are the caller's too.
+        except Exception as refusal:
+            if isinstance(refusal, sqlite3.Error) and not isinstance(refusal, _OWN_ERRORS):
+                # The disk or the file, not this piece of work: nothing of the group may be believed.
+                raise
+            request.answer = outcome.Error(refusal)
+            connection.execute("ROLLBACK" if alone else "ROLLBACK TO work")
+            if alone:
+                connection.execute("BEGIN")
+        if not alone:
+            connection.execute("RELEASE work")
+
+    def _roll_back(self, error: Exception) -> None:
+        if isinstance(error, sqlite3.Error) and _code(error) not in _NOTHING_WRITTEN:
+            self._broken = error
+        try:
+            if self._database.connection.in_transaction:
+                self._database.connection.execute("ROLLBACK")
+        except sqlite3.Error as failed:
+            self._broken = failed
+
+    def _read(self, work: Work) -> outcome.Outcome[Any]:
+        try:
+            return outcome.Value(work(self._database.connection))
+        except Exception as error:
+            failure = StateFailed(f"{self._database.file} could not be read: {describe(error)}")
+            failure.__cause__ = error
+            return outcome.Error(failure)
+
+    def _failure(self, error: Exception) -> StateFailed:
+        full = isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL
+        failure = StateFailed(
+            f"{self._database.file} could not be written: {describe(error)}",
+            suggestion="free space on that disk" if full else _CHECK_DISK,
+        )
+        failure.__cause__ = error
+        return failure
+
+    def _broken_error(self, broken: BaseException) -> StateFailed:
+        failure = StateFailed(
+            f"{self._database.file} takes no more writes, because an earlier one failed: {describe(broken)}",
+            suggestion=_CHECK_DISK,
+        )
+        failure.__cause__ = broken
+        return failure
+
+
+class _Request(Request):
+    __slots__ = ("rows", "what", "work")
+
+    def __init__(
+        self,
+        what: Literal["save", "work", "look", "close"],
+        *,
+        rows: Sequence[StoredEntry] = (),
+        work: Work | None = None,
+    ) -> None:
+        super().__init__()
+        self.what = what
+        self.rows = rows
+        self.work = work
+
+
+_CHECK_DISK = "check the disk; once it takes writes again, so does conduit-py"
+_OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError, sqlite3.ProgrammingError)
+"""Errors of a piece of work itself: database and disk are sound."""
+_NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
+
+
+def _steps(writes: list[_Request]) -> Iterator[Statement | _Request]:
+    """The writes in order, with the rows of saves that follow each other put into one statement."""
+    rows: list[StoredEntry] = []
+    for request in writes:
+        rows += request.rows
+        if request.what != "save":
+            yield from _upserts(rows)
+            rows = []
+            yield request
+    yield from _upserts(rows)
+
+
+def _upserts(rows: list[StoredEntry]) -> list[Statement]:
+    chunks = [rows[start : start + _ROWS_MAX] for start in range(0, len(rows), _ROWS_MAX)]
+    return [(_upsert(len(chunk)), [value for row in chunk for value in row]) for chunk in chunks]
+
+
+@lru_cache(maxsize=_ROWS_MAX)
+def _upsert(count: int) -> str:
+    return f"INSERT OR REPLACE INTO entries VALUES {', '.join(['(?, ?, ?, ?)'] * count)}"
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -15,8 +15,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.spark.engine.supervisor import SparkSupervisor
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import Status
-from conduit_py.store.opening import open_store
-from conduit_py.store.store import Store
+from conduit_py.store.store import Store, open_store
 
 Delivery = Literal["at_least_once", "exactly_once"]
 Supervise = Callable[[Pipeline, Store], Supervisor]

@@ -23,8 +23,7 @@ from conduit_py.pipeline import Pipeline
 from conduit_py.run_outcome import RunCounts, RunOutcome, count_progress, list_kept_letters
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.store.opening import open_store
-from conduit_py.store.store import Store
+from conduit_py.store.store import Store, open_store
 
 StateLocation: TypeAlias = str | Path | None
 """A directory, or the address of a PostgreSQL database. None keeps the state in memory until the run has ended."""

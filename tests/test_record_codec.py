@@ -15,7 +15,7 @@ from conduit_py.errors import RecordRefused
 from conduit_py.journal.body import decode_bodies, decode_body, encode_body
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.record_codec import decode_record, decode_records, encode_record
-from conduit_py.spark.datasource.task_output import pack_output
+from conduit_py.spark.datasource.publish import pack_output
 from conduit_py.spark.engine.outcome import DeliveredRecord, decode_deliveries, encode_outcome
 from conduit_py.spark.engine.task import TaskInput, carry_records
 

@@ -23,8 +23,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.runner import supervise
 from conduit_py.status import Stopper
-from conduit_py.store.opening import open_store
-from conduit_py.store.store import Store
+from conduit_py.store.store import Store, open_store
 
 SupervisorFactory: TypeAlias = Callable[[Graph, Store], Supervisor]
 

@@ -18,7 +18,7 @@ from conduit_py.lifecycle.reloader import Reloader
 from conduit_py.lifecycle.watch import watch
 from conduit_py.spark.child.supervisor import ChildSupervisor
 from conduit_py.status import Stopper
-from conduit_py.store.opening import open_store
+from conduit_py.store.store import open_store
 
 if TYPE_CHECKING:
     from conduit_py.server.serve import ServerConfig

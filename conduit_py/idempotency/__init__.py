@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         handle_once_async,
         store_transaction,
     )
-    from conduit_py.store.opening import open_store
+    from conduit_py.store.store import open_store
 
 _HOME = {
     "conduit_py.idempotency.message_context": ("MessageContext",),
@@ -47,7 +47,7 @@ _HOME = {
         "handle_once_async",
         "store_transaction",
     ),
-    "conduit_py.store.opening": ("open_store",),
+    "conduit_py.store.store": ("open_store",),
 }
 
 __all__ = [

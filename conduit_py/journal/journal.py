@@ -15,8 +15,7 @@ import trio
 from conduit_py.journal.errors import JournalFailed
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.frame import Frame
-from conduit_py.journal.log import Append, Commit, FrameBatchReader, Log
-from conduit_py.journal.memory_log import MemoryLog
+from conduit_py.journal.log import Append, Commit, FrameBatchReader, Log, MemoryLog
 from conduit_py.journal.message_id import NO_ID, MessageUuid
 from conduit_py.journal.registers import Labels, Selector
 from conduit_py.owned_thread import GroupThread, Request

@@ -1,19 +1,27 @@
-"""DeadLetterStore: the dead letters that a store keeps, and what a caller may rely on."""
+"""DeadLetterStore: the dead letters that a store keeps, and what a caller may rely on.
 
+SqlLetters has the statements of both databases; a backend only opens their transactions.
+"""
+
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.defaults import LETTERS_LISTED, LETTERS_PAGE_MAX
+from conduit_py.errors import LetterBusy, LetterUnknown
 from conduit_py.record import Record
-from conduit_py.store.sql_letters import SqlLetters
+from conduit_py.store.letter_codec import ROW, encode_content, letter_of_row
+from conduit_py.store.sql_tables import SqlSession, upsert
 from conduit_py.store.stored_letter import (
     CauseCount,
     LetterCount,
     LetterFilter,
     LetterPage,
+    LetterState,
+    LetterSummary,
     QueuedLetter,
     SettledLetter,
     StoredLetter,
@@ -102,9 +110,180 @@ class DeadLetterStore(ABC):
         """Finish what is running, then release everything. The store it belongs to calls this."""
 
     @abstractmethod
-    async def _look(self, work: Callable[[SqlLetters], T]) -> T:
+    async def _look(self, work: "Callable[[SqlLetters], T]") -> T:
         """Run work that only reads."""
 
     @abstractmethod
-    async def _change(self, work: Callable[[SqlLetters], T]) -> T:
+    async def _change(self, work: "Callable[[SqlLetters], T]") -> T:
         """Run work in one transaction: its changes are durable on return, or there are none."""
+
+
+class SqlLetters:
+    """The table of letters in one transaction. A message has one row at most, whatever happens to it.
+
+    `next_turn` gives the place of a letter in the queue. Turns must grow while anybody waits for the next one, also
+    when the last letter that had one is gone.
+    """
+
+    def __init__(self, sql: SqlSession, next_turn: Callable[[], int]) -> None:
+        self.sql = sql
+        self._next_turn = next_turn
+
+    def store(self, letters: Iterable[StoredLetter]) -> None:
+        """Keep letters, each in place of an earlier one about the same message."""
+        for letter in letters:
+            known = self._find(letter.id)
+            self._put(known.merge(letter) if known is not None else letter)
+
+    def letter(self, id: str) -> StoredLetter:
+        found = self._find(id)
+        if found is None:
+            raise LetterUnknown(f"there is no dead letter {id!r}", suggestion="it may have been delivered or discarded")
+        return found
+
+    def page(self, filter: LetterFilter, before: int | None, limit: int) -> LetterPage:
+        where, values = self._conditions(filter)
+        total = self.sql.value(f"SELECT count(*) FROM letters WHERE {where}", *values)
+        sql = f"SELECT number, {_SUMMARY} FROM letters WHERE {where} AND number < ? ORDER BY number DESC LIMIT ?"
+        rows = self.sql.rows(sql, *values, 2**62 if before is None else before, limit + 1)
+        following = rows[limit - 1][0] if len(rows) > limit else None
+        return LetterPage([_summary(row[1:]) for row in rows[:limit]], following, total)
+
+    def causes(self, filter: LetterFilter, limit: int) -> list[CauseCount]:
+        """The most frequent causes, those first."""
+        where, values = self._conditions(filter)
+        sql = (
+            "SELECT pipeline, node, cause, count(*), min(first_at), max(last_at) FROM letters "
+            f"WHERE {where} GROUP BY pipeline, node, cause ORDER BY count(*) DESC, pipeline, node, cause LIMIT ?"
+        )
+        return [CauseCount(*row) for row in self.sql.rows(sql, *values, limit)]
+
+    def counts(self) -> list[LetterCount]:
+        sql = "SELECT pipeline, state, count(*), CAST(sum(bytes) AS bigint) FROM letters GROUP BY pipeline, state"
+        return [LetterCount(row[0], LetterState(row[1]), row[2], row[3]) for row in self.sql.rows(sql)]
+
+    def queue(self, wanted: Mapping[str, Collection[str]]) -> list[str]:
+        """Mark letters, by id, as to be sent to these of their nodes. Gives those that were not queued already."""
+        queued = []
+        for id, nodes in wanted.items():
+            letter = self._find(id)
+            if letter is not None and letter.state is LetterState.KEPT and not letter.records.keys().isdisjoint(nodes):
+                self._put(letter.for_replay(nodes), self._next_turn())
+                queued.append(id)
+        return queued
+
+    def replay_queue(self, pipeline: str, after: int, limit: int) -> list[QueuedLetter]:
+        """The queued letters of a pipeline whose turn comes after this one, in their order."""
+        sql = (
+            f"SELECT turn, {ROW} FROM letters WHERE pipeline = ? AND state = 'queued' AND turn > ? "
+            "ORDER BY turn LIMIT ?"
+        )
+        return [QueuedLetter(row[0], letter_of_row(row[1:])) for row in self.sql.rows(sql, pipeline, after, limit)]
+
+    def settle(self, settled: Iterable[SettledLetter]) -> None:
+        """Put what is left of letters in their place. What was discarded or queued anew meanwhile stays as it is.
+
+        So to settle the same again changes nothing.
+        """
+        for id, turn, attempts, left in settled:
+            sql = "SELECT count(*) FROM letters WHERE id = ? AND turn = ? AND attempts = ? AND state = 'queued'"
+            if self.sql.value(sql, id, turn, attempts):
+                if all(each.id != id for each in left):
+                    self.sql.run("DELETE FROM letters WHERE id = ?", id)
+                for each in left:
+                    self._put(each)
+
+    def edit(self, id: str, records: Mapping[str, Record]) -> StoredLetter:
+        letter = self.letter(id)
+        if letter.state is LetterState.QUEUED:
+            raise LetterBusy(
+                f"dead letter {id!r} is about to be sent again and cannot be edited",
+                suggestion="wait until it is delivered or refused",
+            )
+        edited = letter.with_records(records)
+        self._put(edited)
+        return edited
+
+    def discard(self, filter: LetterFilter) -> int:
+        where, values = self._conditions(filter)
+        return self.sql.run(f"DELETE FROM letters WHERE {where}", *values)
+
+    def retain(self, pipeline: str, since: float | None, count_max: int | None) -> int:
+        """Remove letters last refused before `since`, and the oldest of those above `count_max`; queued ones stay."""
+        removed = 0
+        if since is not None:
+            sql = "DELETE FROM letters WHERE pipeline = ? AND state = 'kept' AND last_at < ?"
+            removed += self.sql.run(sql, pipeline, since)
+        if count_max is not None:
+            sql = (
+                "DELETE FROM letters WHERE state = 'kept' AND number IN (SELECT number FROM letters "
+                f"WHERE pipeline = ? ORDER BY number DESC LIMIT {self.sql.dialect.no_limit} OFFSET ?)"
+            )
+            removed += self.sql.run(sql, pipeline, count_max)
+        return removed
+
+    def _conditions(self, filter: LetterFilter) -> tuple[str, list[object]]:
+        """The filter as a condition, and its values."""
+        dialect = self.sql.dialect
+        ids = None if filter.ids is None else json.dumps(filter.ids)
+        values: dict[str, object] = {
+            f"id IN (SELECT value FROM {dialect.json_array.format('?')})": ids,
+            "pipeline = ?": filter.pipeline,
+            f"EXISTS (SELECT 1 FROM {dialect.json_array.format('nodes')} WHERE value = ?)": filter.node,
+            "cause = ?": filter.cause,
+            f"{dialect.text_position}(lower(error), lower(?)) > 0": filter.text,
+            "source = ?": filter.source,
+            "state = ?": filter.state and filter.state.value,
+            "last_at >= ?": filter.since,
+            "last_at < ?": filter.until,
+        }
+        given = {condition: value for condition, value in values.items() if value is not None}
+        return " AND ".join(["1 = 1", *given]), list(given.values())
+
+    def _find(self, id: str) -> StoredLetter | None:
+        for row in self.sql.rows(f"SELECT {ROW} FROM letters WHERE id = ?", id):
+            return letter_of_row(row)
+        return None
+
+    def _put(self, letter: StoredLetter, turn: int = 0) -> None:
+        """Write a letter over the one with the same id, whose place in the order it takes."""
+        queued = letter.state is LetterState.QUEUED
+        if queued and not turn:
+            turn = self.sql.value("SELECT turn FROM letters WHERE id = ?", letter.id)
+        content, text = encode_content(letter), self.sql.text
+        self.sql.run(
+            _PUT,
+            letter.id,
+            text(letter.pipeline),
+            text(letter.source),
+            json.dumps(list(letter.records)),
+            text(letter.node),
+            text(letter.error),
+            text(letter.cause),
+            letter.state.value,
+            json.dumps(letter.queued_for),
+            turn if queued else 0,
+            letter.attempts,
+            bool(letter.originals),
+            letter.first_at,
+            letter.last_at,
+            len(content),
+            content,
+        )
+
+
+_PUT = upsert(
+    "letters",
+    ("id",),
+    (
+        "pipeline", "source", "nodes", "node", "error", "cause", "state", "queued_for", "turn", "attempts",
+        "edited", "first_at", "last_at", "bytes", "letter",
+    ),
+)  # fmt: skip
+_SUMMARY = ", ".join(LetterSummary.__struct_fields__)
+
+
+def _summary(row: Sequence[Any]) -> LetterSummary:
+    fields = dict(zip(LetterSummary.__struct_fields__, row, strict=True))
+    fields |= {"nodes": json.loads(fields["nodes"]), "queued_for": json.loads(fields["queued_for"])}
+    return LetterSummary(**fields | {"state": LetterState(fields["state"]), "edited": bool(fields["edited"])})

@@ -10,8 +10,7 @@ import trio
 
 from conduit_py.errors import OutOfStep, Repeated, StaleToken, StateFailed
 from conduit_py.store.claim import Changes, ClaimState, ShardChange
-from conduit_py.store.dead_letter_store import DeadLetterStore
-from conduit_py.store.sql_letters import SqlLetters
+from conduit_py.store.dead_letter_store import DeadLetterStore, SqlLetters
 from conduit_py.store.sqlite.letters import letters_in_memory
 from conduit_py.store.store import Kind, Store, StoredEntry
 from conduit_py.store.tables import OutboxMessage, ShardState, Tables, fenced_error, shard_after

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -191,6 +192,38 @@ class Store(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def open_store(state: str | Path) -> Store:
+    """The store in a directory, or in PostgreSQL if `state` is written as postgresql://user@host/database.
+
+    Raises EnvironmentUnfit when it cannot be used.
+    """
+    # Imported late: every backend imports this module.
+    from conduit_py.store.sqlite.store import SqliteStore
+
+    scheme, separator, _ = str(state).partition("://")
+    if not separator or isinstance(state, Path):
+        return await SqliteStore.open(Path(state))
+    if scheme not in ("postgresql", "postgres"):
+        raise EnvironmentUnfit(
+            f"--state cannot be {scheme}://…",
+            suggestion="give a directory, or a PostgreSQL database as postgresql://user@host/database",
+        )
+    return await _open_postgres(state)
+
+
+async def _open_postgres(address: str) -> Store:
+    try:
+        from conduit_py.store.postgres.store import PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise EnvironmentUnfit(
+            "a state in PostgreSQL needs psycopg, which is not installed",
+            suggestion="pip install 'conduit-dataflow[postgres]'",
+        ) from error
+    return await PostgresStore.open(address)
 
 
 _STATE = msgspec.json.Decoder(PipelineState)

@@ -2,8 +2,8 @@
 
 Read in this order: `harness` (run a pipeline in a test), `scripted_source` and `scripted_destination` with their
 `script` and `event_log`, `simulation` (one seed decides everything), `fault_injection` and `crash` (kill it),
-`fake_destinations` (one for each guarantee), `acceptance` (the rules of every connector, in `source_checks`,
-`destination_checks` and `staged_checks`), `strategies` (for Hypothesis).
+`fake_destinations` (one for each guarantee), `acceptance` (the rules of every connector, in `source_checks`
+and `destination_checks`), `strategies` (for Hypothesis).
 
 The names are imported on first use: pytest loads this package in every project that has conduit-py installed, and most
 of them must not pay for it.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from conduit_py.testing.acceptance import destination_acceptance, source_acceptance
     from conduit_py.testing.crash import CrashReport, CrashTestFailed, run_with_kills
-    from conduit_py.testing.event_log import Event, EventLog, ReceivedRecord
+    from conduit_py.testing.event_log import Event, EventLog, ReceivedRecord, number_of, numbered_record, position_of
     from conduit_py.testing.fake_destinations import (
         FakeKeyedDestination,
         FakeStagedDestination,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     )
     from conduit_py.testing.fault_injection import FaultPoint, FaultyRun, OutageStore, durable, run_with_outage
     from conduit_py.testing.harness import ObservedRun, rehearse, run_to_end
-    from conduit_py.testing.records import number_of, numbered_record, position_of
     from conduit_py.testing.script import (
         AnswerUnknown,
         AwaitFlush,
@@ -53,7 +52,14 @@ _HOME = {
     "conduit_py.testing.crash": ("CrashReport", "CrashTestFailed", "run_with_kills"),
     "conduit_py.testing.scripted_destination": ("ScriptedDestination",),
     "conduit_py.testing.harness": ("ObservedRun", "rehearse", "run_to_end"),
-    "conduit_py.testing.event_log": ("ReceivedRecord", "Event", "EventLog"),
+    "conduit_py.testing.event_log": (
+        "Event",
+        "EventLog",
+        "ReceivedRecord",
+        "number_of",
+        "numbered_record",
+        "position_of",
+    ),
     "conduit_py.testing.fake_destinations": (
         "FakeKeyedDestination",
         "FakeStagedDestination",
@@ -61,7 +67,6 @@ _HOME = {
         "FakeTransactionalDestination",
     ),
     "conduit_py.testing.fault_injection": ("FaultPoint", "FaultyRun", "OutageStore", "durable", "run_with_outage"),
-    "conduit_py.testing.records": ("number_of", "numbered_record", "position_of"),
     "conduit_py.testing.script": (
         "AwaitFlush",
         "Block",

@@ -14,7 +14,7 @@
     TestMyDestination = destination_acceptance(lake)
 
 Every rule becomes a test of its own, on a connector of its own. The rules themselves are plain
-functions, in `source_checks`, `destination_checks` and `staged_checks`, for those who use another test runner.
+functions, in `source_checks` and `destination_checks`, for those who use another test runner.
 """
 
 import inspect
@@ -24,12 +24,10 @@ from typing import Any
 import pytest
 
 from conduit_py.record import Record
-from conduit_py.testing.connector_checks import OPTION_CHECKS, DoesNotApply, run_check
-from conduit_py.testing.connector_driver import DestinationCase, SourceCase
-from conduit_py.testing.destination_checks import DESTINATION_CHECKS
-from conduit_py.testing.records import numbered_record
+from conduit_py.testing.connector_driver import OPTION_CHECKS, DestinationCase, DoesNotApply, SourceCase, run_check
+from conduit_py.testing.destination_checks import DESTINATION_CHECKS, STAGED_CHECKS
+from conduit_py.testing.event_log import numbered_record
 from conduit_py.testing.source_checks import SOURCE_CHECKS
-from conduit_py.testing.staged_checks import STAGED_CHECKS
 
 
 def source_acceptance(make: Callable[..., Any], *, records: int | None = None, seconds: float = 120.0) -> type:

@@ -1,4 +1,7 @@
-"""EventLog: what scripted connectors saw and stored, over all runs that share it."""
+"""EventLog: what scripted connectors saw and stored, over all runs that share it.
+
+Their records are numbered, so that a lost, repeated or reordered record shows at a glance.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -9,7 +12,6 @@ import msgspec
 import trio
 
 from conduit_py.record import Record
-from conduit_py.testing.records import number_of
 
 if TYPE_CHECKING:
     from conduit_py.testing.fault_injection import Outage
@@ -178,3 +180,22 @@ class CallOrder:
 
     def _report(self, what: str) -> None:
         self._log.violation(self._node, what)
+
+
+def numbered_record(number: int, source: str = "source") -> Record:
+    """The record `number` of `source`, at the position of that number."""
+    return Record.of({"n": number, "from": source}, key={"n": number}, position=position_of(number))
+
+
+def position_of(number: int) -> bytes:
+    return b"%d" % number
+
+
+def number_of(record: Record) -> int | None:
+    """The number of a record or of a dead letter about one; None if it has none."""
+    after = record.payload.after
+    if isinstance(after, dict) and isinstance(after.get("n"), int):
+        number: int = after["n"]
+        return number
+    # What a processor or the dead-letter handler wraps up keeps the position it came from.
+    return int(record.position) if record.position.isdigit() else None

@@ -12,8 +12,7 @@ from conduit_py.errors import FatalError
 from conduit_py.record import Record
 from conduit_py.sdk.options import Options
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
-from conduit_py.testing.event_log import CallOrder, EventLog
-from conduit_py.testing.records import numbered_record, position_of
+from conduit_py.testing.event_log import CallOrder, EventLog, numbered_record, position_of
 from conduit_py.testing.script import (
     Block,
     Delay,

@@ -7,8 +7,15 @@ import trio
 
 from conduit_py.record import Record
 from conduit_py.sdk.source import EndOfSource
-from conduit_py.testing.connector_checks import DoesNotApply, SourceCheck, leaves_nothing_behind
-from conduit_py.testing.connector_driver import SourceCase, SourceDriver, opened_source, require
+from conduit_py.testing.connector_driver import (
+    DoesNotApply,
+    SourceCase,
+    SourceCheck,
+    SourceDriver,
+    leaves_nothing_behind,
+    opened_source,
+    require,
+)
 
 PROMPT_SECONDS = 30.0
 

@@ -7,8 +7,7 @@ import pytest
 
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.journal import Journal
-from conduit_py.journal.log import Log
-from conduit_py.journal.memory_log import MemoryLog
+from conduit_py.journal.log import Log, MemoryLog
 
 
 @pytest.fixture(params=["memory", "file", "small segments"])

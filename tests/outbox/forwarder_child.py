@@ -10,7 +10,7 @@ import trio
 
 from conduit_py.backoff import Backoff
 from conduit_py.outbox.forwarder import Forwarder
-from conduit_py.store.opening import open_store
+from conduit_py.store.store import open_store
 from conduit_py.store.tables import OutboxMessage
 
 

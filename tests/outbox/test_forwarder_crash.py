@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conduit_py.store.claim import Changes, Intent
-from conduit_py.store.opening import open_store
+from conduit_py.store.store import open_store
 
 CHILD = Path(__file__).with_name("forwarder_child.py")
 

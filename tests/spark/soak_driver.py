@@ -19,7 +19,7 @@ from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, Trans
 from conduit_py.spark.engine.supervisor import SparkSupervisor
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import Status
-from conduit_py.store.opening import open_store
+from conduit_py.store.store import open_store
 
 FAILED = 3
 LOOK_SECONDS = 0.01

@@ -22,7 +22,7 @@ from conduit_py.spark.engine.supervisor import SparkSupervisor
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.status import LastError, Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.store.opening import open_store
+from conduit_py.store.store import open_store
 
 QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 CAPTURED: Any = {"capture_stdout": True, "capture_stderr": True}

@@ -14,9 +14,8 @@ from conduit_py.errors import FatalError
 from conduit_py.record import Record
 from conduit_py.sdk.source import NothingYet
 from conduit_py.spark.datasource import streams
-from conduit_py.spark.datasource.offset import BEGINNING, Offset
 from conduit_py.spark.datasource.open_source import read_all
-from conduit_py.spark.datasource.streams import DriverStream, SplitStream, decode_rows
+from conduit_py.spark.datasource.streams import BEGINNING, DriverStream, Offset, SplitStream, decode_rows
 
 SIZE = 2**40
 

@@ -21,10 +21,16 @@ from conduit_py.errors import FatalError, Fenced, PipelineInvalid, RecordRefused
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk import registry
 from conduit_py.spark.datasource.open_source import read_all
-from conduit_py.spark.datasource.publish import RowRefused, open_destination, publish_batch, publish_once
+from conduit_py.spark.datasource.publish import (
+    RowRefused,
+    TaskOutput,
+    open_destination,
+    pack_output,
+    publish_batch,
+    publish_once,
+)
 from conduit_py.spark.datasource.rows import COLUMNS, RowDecoder, record_of, row_of
 from conduit_py.spark.datasource.settings import ReadSettings, WriteSettings, read_settings, write_settings
-from conduit_py.spark.datasource.task_output import TaskOutput, pack_output
 from conduit_py.spark.datasource.writer import BatchWriter, StreamWriter
 
 NUMBERS = types.StructType([types.StructField("n", types.LongType())])

@@ -18,7 +18,7 @@ from conduit_py import pipeline as p
 from conduit_py.config.python_file import load_pipelines
 from conduit_py.record import Record
 from conduit_py.status import Status
-from conduit_py.store.opening import open_store
+from conduit_py.store.store import open_store
 from conduit_py.testing import run_to_end
 
 Options = dict[str, Any]

@@ -9,8 +9,7 @@ import pytest
 import trio
 
 from conduit_py.journal.journal import Journal
-from conduit_py.journal.log import Commit
-from conduit_py.journal.memory_log import MemoryLog
+from conduit_py.journal.log import Commit, MemoryLog
 from conduit_py.steps.graph import open_steps
 from conduit_py.steps.queue import Queue, QueueMetadata, Queues, Tailer
 from conduit_py.steps.step import Message, Process, Step

@@ -8,8 +8,7 @@ import trio
 
 from conduit_py.errors import ConduitError, EnvironmentUnfit, Fenced
 from conduit_py.journal.errors import JournalFull
-from conduit_py.journal.log import Append, Commit
-from conduit_py.journal.memory_log import MemoryLog
+from conduit_py.journal.log import Append, Commit, MemoryLog
 from conduit_py.steps.attempt_log import (
     Choice,
     Decided,

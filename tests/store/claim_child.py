@@ -12,7 +12,7 @@ import trio
 
 from conduit_py.errors import RunElsewhere
 from conduit_py.store.claim import Changes, Intent
-from conduit_py.store.opening import open_store
+from conduit_py.store.store import open_store
 
 
 def tell(*words: object) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from conduit_py.errors import Fenced
 from conduit_py.store.claim import Changes
-from conduit_py.store.opening import open_store
+from conduit_py.store.store import open_store
 
 CHILD = Path(__file__).with_name("claim_child.py")
 

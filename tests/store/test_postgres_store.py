@@ -15,9 +15,9 @@ from postgres_server import PostgresServer
 
 from conduit_py.errors import EnvironmentUnfit, Fenced, Repeated, RunElsewhere, StateFailed
 from conduit_py.store.claim import Changes, ClaimState
-from conduit_py.store.opening import open_store
-from conduit_py.store.postgres.schema import FORMAT_VERSION
 from conduit_py.store.postgres.store import PostgresStore
+from conduit_py.store.postgres.tables import FORMAT_VERSION
+from conduit_py.store.store import open_store
 from conduit_py.store.tables import Tables
 
 CHILD = Path(__file__).with_name("claim_child.py")

@@ -11,7 +11,7 @@ from conduit_py.dead_letter import Failure
 from conduit_py.errors import StateFailed
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
-from conduit_py.store.sql_letters import SqlLetters
+from conduit_py.store.dead_letter_store import SqlLetters
 from conduit_py.store.sqlite.database import StateDatabase
 from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.stored_letter import LetterFilter

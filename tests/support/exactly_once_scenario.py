@@ -16,8 +16,8 @@ from conduit_py.sdk.options import Options
 from conduit_py.sdk.processor import processor
 from conduit_py.sdk.state import Defer, State
 from conduit_py.store.claim import Changes
+from conduit_py.store.dead_letter_store import SqlLetters
 from conduit_py.store.memory import MemoryDeadLetterStore, MemoryStore
-from conduit_py.store.sql_letters import SqlLetters
 from conduit_py.store.store import Kind, StoredEntry
 from conduit_py.store.stored_letter import LetterFilter
 from conduit_py.store.tables import Tables

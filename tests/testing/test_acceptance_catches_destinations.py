@@ -10,10 +10,9 @@ from conduit_py.batch import Batch, MessageId
 from conduit_py.record import Record
 from conduit_py.sdk import AckMode, Answer, DestinationConnector, Options, WriteGuarantee
 from conduit_py.testing import destination_checks
-from conduit_py.testing.connector_checks import run_check
-from conduit_py.testing.connector_driver import DestinationCase
+from conduit_py.testing.connector_driver import DestinationCase, run_check
 from conduit_py.testing.destination_checks import DESTINATION_CHECKS
-from conduit_py.testing.records import numbered_record
+from conduit_py.testing.event_log import numbered_record
 
 
 class Disk:

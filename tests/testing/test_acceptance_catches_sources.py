@@ -9,10 +9,9 @@ from pydantic import ConfigDict
 
 from conduit_py.record import Record
 from conduit_py.sdk import EndOfSource, Options, SourceConnector
-from conduit_py.testing import connector_checks, source_checks
-from conduit_py.testing.connector_checks import DoesNotApply, run_check
-from conduit_py.testing.connector_driver import SourceCase
-from conduit_py.testing.records import numbered_record
+from conduit_py.testing import connector_driver, source_checks
+from conduit_py.testing.connector_driver import DoesNotApply, SourceCase, run_check
+from conduit_py.testing.event_log import numbered_record
 from conduit_py.testing.source_checks import SOURCE_CHECKS
 
 
@@ -204,16 +203,16 @@ def test_a_good_source_passes(check: Any, bounded: bool) -> None:
 
 
 def test_a_good_source_has_good_options() -> None:
-    for check in connector_checks.OPTION_CHECKS:
+    for check in connector_driver.OPTION_CHECKS:
         check(Good(count=7))
 
 
 @pytest.mark.parametrize(
     ("check", "source", "says"),
     [
-        (connector_checks.options_are_valid, Good(count="many"), "mistakes in its options: .*count: Input should be"),
-        (connector_checks.options_that_do_not_exist_are_refused, TakesAnyOption(count=5), "does not exist is accepted"),
-        (connector_checks.required_options_are_required, FillsInRequiredOptions(), "'count' is missing"),
+        (connector_driver.options_are_valid, Good(count="many"), "mistakes in its options: .*count: Input should be"),
+        (connector_driver.options_that_do_not_exist_are_refused, TakesAnyOption(count=5), "does not exist is accepted"),
+        (connector_driver.required_options_are_required, FillsInRequiredOptions(), "'count' is missing"),
     ],
 )
 def test_broken_options_are_caught(check: Any, source: SourceConnector[Any], says: str) -> None:

@@ -13,10 +13,9 @@ from conduit_py.sdk import DestinationConnector as DestinationConnector
 from conduit_py.sdk import SourceConnector as SourceConnector
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.testing.event_log import EventLog
+from conduit_py.testing.event_log import EventLog, numbered_record
 from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage
 from conduit_py.testing.harness import rehearse, run_to_end
-from conduit_py.testing.records import numbered_record
 from conduit_py.testing.script import Fail, Refuse
 from conduit_py.testing.scripted_destination import ScriptedDestination
 from conduit_py.testing.scripted_source import ScriptedSource

@@ -9,9 +9,8 @@ from conduit_py import DeadLetters, Destination, Pipeline, Recovery, Source
 from conduit_py.sdk import AckMode
 from conduit_py.status import Status
 from conduit_py.testing import strategies
-from conduit_py.testing.event_log import EventLog
+from conduit_py.testing.event_log import EventLog, position_of
 from conduit_py.testing.harness import run_to_end
-from conduit_py.testing.records import position_of
 from conduit_py.testing.script import Refuse, Steps, steps_of
 from conduit_py.testing.scripted_destination import ScriptedDestination
 from conduit_py.testing.scripted_source import ScriptedSource

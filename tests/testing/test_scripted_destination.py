@@ -9,8 +9,7 @@ from trio.testing import MockClock
 from conduit_py.batch import Batch, MessageId, Span
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.sdk import AckMode, Answer
-from conduit_py.testing.event_log import EventLog
-from conduit_py.testing.records import numbered_record, position_of
+from conduit_py.testing.event_log import EventLog, numbered_record, position_of
 from conduit_py.testing.script import (
     AnswerUnknown,
     AwaitFlush,

@@ -11,9 +11,8 @@ from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import ConduitError, StateFailed
 from conduit_py.exactly_once.checkpoint import decode_replays, encode_replays
 from conduit_py.spark.child.link import Answer, ChildLink, StoreCall, ToChild
-from conduit_py.store.dead_letter_store import DeadLetterStore
+from conduit_py.store.dead_letter_store import DeadLetterStore, SqlLetters
 from conduit_py.store.letter_codec import decode_stored_letter, encode_stored_letter
-from conduit_py.store.sql_letters import SqlLetters
 from conduit_py.store.store import Kind, Store, StoredEntry
 from conduit_py.store.stored_letter import QueuedLetter, SettledLetter, StoredLetter
 from conduit_py.store.tables import Tables

@@ -11,10 +11,9 @@ import trio
 from pyspark.sql import datasource, types
 
 from conduit_py.sdk.source import EndOfSource, NothingYet, SplittableSource
-from conduit_py.spark.datasource.errors import note_suggestions, on_executor
 from conduit_py.spark.datasource.open_source import read_all
 from conduit_py.spark.datasource.rows import READ, Row, check_schema, row_of
-from conduit_py.spark.datasource.settings import read_settings
+from conduit_py.spark.datasource.settings import note_suggestions, on_executor, read_settings
 from conduit_py.spark.datasource.stream_reader import StreamReader
 from conduit_py.spark.datasource.writer import BatchWriter, StreamWriter
 from conduit_py.stream.plugin_calls import PluginCaller

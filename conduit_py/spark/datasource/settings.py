@@ -1,7 +1,12 @@
-"""FormatSettings: the options of the data source, and the connector that they describe."""
+"""FormatSettings: the options of the data source, the connector that they describe, and how errors reach the user.
 
-from collections.abc import Mapping
-from contextlib import suppress
+Spark shows errors as a traceback: what to do about them is added as a note.
+"""
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -9,7 +14,7 @@ import msgspec
 from pydantic import Field, field_validator
 
 from conduit_py import sdk
-from conduit_py.errors import PipelineInvalid, Problem
+from conduit_py.errors import ConduitError, EnvironmentUnfit, FatalError, PipelineInvalid, Problem
 from conduit_py.sdk import registry
 from conduit_py.sdk.options import Options, check_options
 from conduit_py.sdk.source import SharedSource
@@ -127,3 +132,29 @@ def _value(text: str) -> Any:
         with suppress(msgspec.DecodeError):
             return msgspec.json.decode(text)
     return text
+
+
+@contextmanager
+def note_suggestions() -> Iterator[None]:
+    """Add the suggestion of our errors to their traceback, which is all that Spark shows."""
+    try:
+        yield
+    except ConduitError as error:
+        if error.suggestion and not isinstance(error, PipelineInvalid):
+            error.add_note(f"What to do: {error.suggestion}.")
+        raise
+
+
+@contextmanager
+def on_executor(folder: str) -> Iterator[None]:
+    """Change to the driver's working directory, if it exists here; name the machine on which a connector is missing."""
+    with suppress(OSError):
+        os.chdir(folder)
+    with note_suggestions():
+        try:
+            yield
+        except (PipelineInvalid, EnvironmentUnfit, ImportError) as error:
+            raise FatalError(
+                f"the connector cannot be built on executor {socket.gethostname()}: {error}",
+                suggestion="install there what is installed on the driver, for example with spark.archives",
+            ) from error

@@ -16,12 +16,19 @@ from pyspark.sql.streaming.datasource import (
 
 from conduit_py.errors import Problem
 from conduit_py.sdk.source import SplittableSource
-from conduit_py.spark.datasource.errors import note_suggestions, on_executor
-from conduit_py.spark.datasource.offset import BEGINNING, Json, Offset
 from conduit_py.spark.datasource.open_source import read_all
 from conduit_py.spark.datasource.rows import Row, check_schema, row_of
-from conduit_py.spark.datasource.settings import ReadSettings, invalid, read_settings
-from conduit_py.spark.datasource.streams import ROWS, WAIT_SECONDS, DriverStream, SplitStream, decode_rows
+from conduit_py.spark.datasource.settings import ReadSettings, invalid, note_suggestions, on_executor, read_settings
+from conduit_py.spark.datasource.streams import (
+    BEGINNING,
+    ROWS,
+    WAIT_SECONDS,
+    DriverStream,
+    Json,
+    Offset,
+    SplitStream,
+    decode_rows,
+)
 from conduit_py.stream.plugin_calls import PluginCaller
 
 PATIENCE_SECONDS = 5.0

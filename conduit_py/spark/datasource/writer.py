@@ -18,11 +18,17 @@ from conduit_py import sdk
 from conduit_py.errors import Fenced, Problem, RecordRefused
 from conduit_py.record import Record
 from conduit_py.sdk.destination import TransactionalDestination
-from conduit_py.spark.datasource.errors import note_suggestions, on_executor
-from conduit_py.spark.datasource.publish import RowRefused, open_destination, publish_batch, publish_once
+from conduit_py.spark.datasource.publish import (
+    ROWS,
+    RowRefused,
+    TaskOutput,
+    open_destination,
+    pack_output,
+    publish_batch,
+    publish_once,
+)
 from conduit_py.spark.datasource.rows import RowDecoder, iterate_rows, refused_row
-from conduit_py.spark.datasource.settings import WriteSettings, invalid, write_settings
-from conduit_py.spark.datasource.task_output import ROWS, TaskOutput, pack_output
+from conduit_py.spark.datasource.settings import WriteSettings, invalid, note_suggestions, on_executor, write_settings
 
 
 class BatchWriter(datasource.DataSourceArrowWriter):

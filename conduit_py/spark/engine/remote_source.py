@@ -13,10 +13,9 @@ from conduit_py.record import Record
 from conduit_py.sdk.options import Options, Place
 from conduit_py.sdk.source import EndOfSource, Lag, NothingYet
 from conduit_py.spark.engine.executors import ExecutorCounts, Executors, SparkJob
-from conduit_py.spark.engine.outcome import TaskResult
-from conduit_py.spark.engine.outcome_decoder import group
-from conduit_py.spark.engine.plan import splits
+from conduit_py.spark.engine.outcome import TaskResult, group
 from conduit_py.spark.engine.read_ahead import ReadAhead, ReadRecord
+from conduit_py.spark.engine.split import splits
 from conduit_py.spark.engine.task import CarriedRecords, TaskInput, carry_records
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.stream.plugin_calls import PluginCaller, is_async

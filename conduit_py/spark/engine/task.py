@@ -34,7 +34,7 @@ from conduit_py.spark.engine.outcome import (
     encode_outcome,
     encode_task_outcome,
 )
-from conduit_py.spark.engine.plan import Plan
+from conduit_py.spark.engine.split import Plan
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.commit import CommitEach
 from conduit_py.stream.meter import COUNTERS

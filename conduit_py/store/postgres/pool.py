@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from conduit_py import crash_point
 from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
-from conduit_py.store.postgres.schema import SCHEMA, prepare
+from conduit_py.store.postgres.tables import SCHEMA, prepare
 
 T = TypeVar("T")
 Connection: TypeAlias = "psycopg.Connection[Any]"

@@ -11,11 +11,9 @@ import psycopg
 import trio
 
 from conduit_py.errors import EnvironmentUnfit, RunElsewhere
-from conduit_py.store.dead_letter_store import DeadLetterStore
+from conduit_py.store.dead_letter_store import DeadLetterStore, SqlLetters
 from conduit_py.store.postgres.pool import Connection, PostgresPool
-from conduit_py.store.postgres.schema import LOCK
-from conduit_py.store.postgres.tables import PostgresSession, PostgresTables
-from conduit_py.store.sql_letters import SqlLetters
+from conduit_py.store.postgres.tables import LOCK, PostgresSession, PostgresTables
 from conduit_py.store.store import Kind, Store, StoredEntry
 
 T = TypeVar("T")

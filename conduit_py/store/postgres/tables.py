@@ -1,15 +1,19 @@
-"""PostgresSession and PostgresTables: the dialect of PostgreSQL, and its statements about many rows at once."""
+"""PostgresSession and PostgresTables: the dialect of PostgreSQL, and its statements about many rows at once.
+
+`prepare` creates the schema, migrates an older one and refuses a newer one.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from conduit_py.errors import EnvironmentUnfit
 from conduit_py.store.claim import Intent
-from conduit_py.store.dialect import Dialect, SqlSession
-from conduit_py.store.sql_tables import SqlTables
+from conduit_py.store.sql_tables import Dialect, SqlSession, SqlTables
 from conduit_py.store.store import StoredEntry
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
+
 
 _NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
@@ -103,3 +107,82 @@ class PostgresTables(SqlTables):
             [intent.key for intent in intents],
             [intent.body for intent in intents],
         )
+
+
+SCHEMA = "conduit_py"
+"""The schema that has all of our tables and nothing else."""
+LOCK = 0x436E6470
+"""The first half of the keys of our advisory locks: "Cndp"."""
+
+# Text is compared byte by byte, as everywhere else.
+_VERSIONS: tuple[tuple[str, ...], ...] = (
+    (
+        'CREATE TABLE entries (pipeline text COLLATE "C" NOT NULL, kind text COLLATE "C" NOT NULL,'
+        ' node text COLLATE "C" NOT NULL, value bytea NOT NULL, PRIMARY KEY (pipeline, kind, node))',
+        'CREATE TABLE claims (owner text COLLATE "C" PRIMARY KEY, fence bigint NOT NULL CHECK (fence > 0),'
+        " committed bigint NOT NULL, checkpoint bytea)",
+        'CREATE TABLE owned (owner text COLLATE "C" NOT NULL, key bytea NOT NULL, value bytea NOT NULL,'
+        " PRIMARY KEY (owner, key))",
+        'CREATE TABLE seen (number bigint GENERATED ALWAYS AS IDENTITY, scope text COLLATE "C" NOT NULL,'
+        " key bytea NOT NULL, at double precision NOT NULL, PRIMARY KEY (scope, key))",
+        "CREATE INDEX seen_by_age ON seen (scope, at)",
+        "CREATE TABLE intents (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, owner text NOT NULL,"
+        ' target text COLLATE "C" NOT NULL, key bytea NOT NULL, body bytea NOT NULL)',
+        "CREATE INDEX intents_in_order ON intents (target, number)",
+        'CREATE TABLE leases (target text COLLATE "C" PRIMARY KEY, holder text NOT NULL,'
+        " expires double precision NOT NULL)",
+        'CREATE TABLE shards (scope text COLLATE "C" NOT NULL, shard text COLLATE "C" NOT NULL, token text NOT NULL,'
+        " position bytea NOT NULL, done integer NOT NULL, updated double precision NOT NULL,"
+        " PRIMARY KEY (scope, shard))",
+        "CREATE TABLE letters (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL UNIQUE,"
+        ' pipeline text COLLATE "C" NOT NULL, source text NOT NULL, nodes text NOT NULL,'
+        ' node text COLLATE "C" NOT NULL, error text NOT NULL,'
+        ' cause text COLLATE "C" NOT NULL, state text NOT NULL, queued_for text NOT NULL,'
+        " turn bigint NOT NULL, attempts bigint NOT NULL, edited boolean NOT NULL, first_at double precision NOT NULL,"
+        " last_at double precision NOT NULL, bytes bigint NOT NULL, letter bytea NOT NULL)",
+        "CREATE INDEX letters_by_pipeline ON letters (pipeline, state, turn, bytes)",
+        "CREATE INDEX letters_by_cause ON letters (pipeline, node, md5(cause), last_at)",
+        "CREATE TABLE turns (turn bigint NOT NULL)",
+        "INSERT INTO turns VALUES (0)",
+        'CREATE TABLE holders (pipeline text COLLATE "C" PRIMARY KEY, holder text NOT NULL)',
+    ),
+)
+
+FORMAT_VERSION = len(_VERSIONS)
+
+
+def prepare(connection: "Connection[Any]", place: str) -> None:
+    """Create the tables, or bring those of an earlier version up to date; refuse those of a later one.
+
+    Several servers may do so at once: they take turns, and the later ones find it done.
+    """
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", [LOCK])
+        version = _version(connection)
+        if version > FORMAT_VERSION:
+            raise EnvironmentUnfit(
+                f"{place} has format version {version}; this conduit-py knows versions 1 to {FORMAT_VERSION}",
+                suggestion="use the version of conduit-py that wrote it, or choose another database with --state",
+            )
+        if version < FORMAT_VERSION:
+            _bring_up_to_date(connection, version)
+
+
+def _version(connection: "Connection[Any]") -> int:
+    """0 when there is nothing yet."""
+    if connection.execute("SELECT to_regclass(%s)", [f"{SCHEMA}.format"]).fetchone() == (None,):
+        return 0
+    row = connection.execute(f"SELECT version FROM {SCHEMA}.format").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _bring_up_to_date(connection: "Connection[Any]", version: int) -> None:
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+    connection.execute(f"SET LOCAL search_path = {SCHEMA}")
+    if version == 0:
+        connection.execute("CREATE TABLE format (version integer NOT NULL)")
+        connection.execute("INSERT INTO format VALUES (0)")
+    for statements in _VERSIONS[version:]:
+        for statement in statements:
+            connection.execute(statement)
+    connection.execute("UPDATE format SET version = %s", [FORMAT_VERSION])

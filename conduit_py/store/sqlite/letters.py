@@ -11,8 +11,7 @@ import trio
 
 from conduit_py.crash_point import reach
 from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
-from conduit_py.store.dead_letter_store import DeadLetterStore
-from conduit_py.store.sql_letters import SqlLetters
+from conduit_py.store.dead_letter_store import DeadLetterStore, SqlLetters
 from conduit_py.store.sqlite.database import APPLICATION_ID, FileFormat, open_file, reopen_from_copy, survive_forks
 from conduit_py.store.sqlite.tables import SqliteSession
 

@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from conduit_py.store.claim import Intent
-from conduit_py.store.dialect import Dialect, SqlSession
-from conduit_py.store.sql_tables import SqlTables
+from conduit_py.store.sql_tables import Dialect, SqlSession, SqlTables
 
 _VARIABLES_MAX = 960
 """In one statement: SQLite before 3.32 takes 999."""

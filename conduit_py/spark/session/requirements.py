@@ -1,5 +1,9 @@
-"""Finds Java and checks that its version is new enough for Spark."""
+"""What Spark needs on this machine: PySpark, checked when this module is imported, and Java.
 
+The package imports this module first, so that the error names what to install.
+"""
+
+import importlib.util
 import os
 import re
 import shutil
@@ -7,6 +11,12 @@ import subprocess
 from pathlib import Path
 
 from conduit_py.errors import FatalError
+
+MISSING = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
+
+if MISSING:
+    raise ImportError(f"Spark needs {' and '.join(MISSING)}, not installed here: pip install 'conduit-dataflow[spark]'")
+
 
 VERSION_MIN = 17
 _ADVICE = (

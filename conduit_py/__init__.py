@@ -11,10 +11,9 @@ if TYPE_CHECKING:
     from conduit_py.backoff import Recovery, Retry
     from conduit_py.batch import Batch, Fate, MessageId
     from conduit_py.dead_letter import DeadLetter
-    from conduit_py.engine import Spark
     from conduit_py.errors import ConduitError, FatalError, PipelineInvalid, RecordRefused, TransientError
     from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source
-    from conduit_py.pipeline_settings import Retention, TransactionLimits
+    from conduit_py.pipeline_settings import Retention, Spark, TransactionLimits
     from conduit_py.record import Operation, Payload, Record
     from conduit_py.run_outcome import KeptDeadLetter, NodeCounts, RunCounts, RunOutcome
     from conduit_py.runner import RunningPipeline, run, run_async, running
@@ -28,10 +27,9 @@ _HOME = {
     "conduit_py.backoff": ("Recovery", "Retry"),
     "conduit_py.batch": ("Batch", "Fate", "MessageId"),
     "conduit_py.dead_letter": ("DeadLetter",),
-    "conduit_py.engine": ("Spark",),
     "conduit_py.errors": ("ConduitError", "FatalError", "PipelineInvalid", "RecordRefused", "TransientError"),
     "conduit_py.pipeline": ("DeadLetters", "Destination", "Pipeline", "Processor", "Source"),
-    "conduit_py.pipeline_settings": ("Retention", "TransactionLimits"),
+    "conduit_py.pipeline_settings": ("Retention", "Spark", "TransactionLimits"),
     "conduit_py.record": ("Operation", "Payload", "Record"),
     "conduit_py.run_outcome": ("KeptDeadLetter", "NodeCounts", "RunCounts", "RunOutcome"),
     "conduit_py.runner": ("RunningPipeline", "run", "run_async", "running"),

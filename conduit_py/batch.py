@@ -1,11 +1,11 @@
 """Batch: the messages that cross a channel together, and their identities, which never change."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from conduit_py.delivery_key import delivery_key
 from conduit_py.record import Record
 
 Piece: TypeAlias = tuple[int, ...]
@@ -194,3 +194,10 @@ class BatchMessage:
     def delivery_key(self) -> bytes:
         """128 bits that name the message on every attempt and after every restart."""
         return self.batch.delivery_key(self.index)
+
+
+def delivery_key(parts: Iterable[bytes]) -> bytes:
+    """A pure function of what is given, in this order: of the owner and the inputs that were consumed (I10)."""
+    # Length prefixes keep ("ab", "c") and ("a", "bc") apart.
+    text = b"".join([len(part).to_bytes(8, "big") + part for part in parts])
+    return hashlib.blake2b(text, digest_size=16).digest()

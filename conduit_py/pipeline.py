@@ -4,24 +4,27 @@ Nothing here raises for a mistake: every object keeps what is wrong with it in `
 `conduit_py.graph.compile_pipeline` reports all of them together before anything starts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from conduit_py import defaults, sdk
 from conduit_py.backoff import Recovery, Retry
+from conduit_py.batch import Batch
 from conduit_py.dead_letter_policy import NAMED_POLICIES, DeadLetterFunction, DeadLetterPolicy, StopPolicy, parse_policy
-from conduit_py.engine import Engine, Spark, spark_of
 from conduit_py.errors import Problem
 from conduit_py.pipeline_settings import (
     DeadLetterSettings,
     Delivery,
     DestinationSettings,
+    Engine,
     PipelineSettings,
     ProcessorSettings,
     Retention,
     SourceSettings,
+    Spark,
     TransactionLimits,
+    spark_of,
 )
 from conduit_py.resolve import (
     as_list,
@@ -31,16 +34,17 @@ from conduit_py.resolve import (
     resolve_outbox,
     resolve_processor,
 )
-from conduit_py.sdk.options import at, check_options, did_you_mean, place_of_call
+from conduit_py.sdk.plugin import at, check_options, did_you_mean, place_of_call
 from conduit_py.sdk.processor import Condition, FunctionProcessor
 
-if TYPE_CHECKING:
-    from conduit_py.write_adapter import WriteAdapter
-
 After: TypeAlias = str | Sequence[str] | None
+
+
 DeadLettersTo: TypeAlias = (
     "Literal['stop', 'drop', 'journal'] | DeadLetterPolicy | sdk.DestinationConnector[Any] | DeadLetterFunction"
 )
+
+
 ProcessorLike: TypeAlias = "Processor | sdk.Processor[Any] | Callable[..., Any]"
 
 
@@ -104,6 +108,19 @@ class Destination:
         items, amiss = as_list("processors", processors, self.place)
         self.processors = [as_processor(item) for item in items]
         self.problems = problems + more + amiss
+
+
+class WriteAdapter(Protocol):
+    """Decides for each batch if `when` must still be evaluated, and which method writes it."""
+
+    def asks_when(self, batch: Batch) -> bool:
+        """Return True if `when` must still be evaluated for the records of this batch."""
+
+    async def write(self, call: Callable[..., Awaitable[Any]], batch: Batch) -> Any:
+        """Write the batch with `call(name, *arguments)`, which calls the connector. Returns what `write` would.
+
+        If it raises RecordRefused, every record of the batch is refused.
+        """
 
 
 class Processor:

@@ -1,4 +1,4 @@
-"""The settings of a pipeline and its nodes: how the runtime treats them, whatever the connector."""
+"""The settings of a pipeline and its nodes, whatever the connectors, and the engine that a pipeline runs on."""
 
 import inspect
 from collections.abc import Callable
@@ -9,15 +9,18 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from conduit_py import defaults
 from conduit_py.backoff import Recovery, Retry
-from conduit_py.engine import parse_engine
-from conduit_py.sdk.options import Options
+from conduit_py.sdk.plugin import Options
 
 Id = Annotated[
     str, StringConstraints(min_length=1, max_length=defaults.PIPELINE_ID_LENGTH_MAX, pattern=f"^{defaults.ID_PATTERN}$")
 ]
+
+
 NodeId = Annotated[
     str, StringConstraints(min_length=1, max_length=defaults.NODE_ID_LENGTH_MAX, pattern=f"^{defaults.ID_PATTERN}$")
 ]
+
+
 Delivery: TypeAlias = Literal["at_least_once", "at_most_once", "exactly_once"]
 
 
@@ -113,6 +116,35 @@ class DeadLetterSettings(Options):
         return self
 
 
+EngineName: TypeAlias = Literal["trio", "spark"]
+
+
+class Spark(Options):
+    """The engine that has the executors of Spark read and process the records.
+
+    What is not set here is taken from the `spark` connectors of the pipeline; otherwise Spark runs on this machine.
+    """
+
+    master: str | None = Field(
+        default=None, min_length=1, description='"local[2]", "spark://host:7077", "yarn" or "k8s://…"'
+    )
+    conf: dict[str, str] = Field(default={}, description="Spark's own settings, by name")
+    start_seconds: float | None = Field(
+        default=None, gt=0, description="how long the cluster may take to give an executor"
+    )
+
+
+Engine: TypeAlias = EngineName | Spark
+
+
+def parse_engine(engine: Any) -> Engine:
+    """The engine as given by the user. Raises ValueError when it is none."""
+    if engine in ("trio", "spark") or isinstance(engine, Spark):
+        known: Engine = engine
+        return known
+    raise ValueError('must be "trio", "spark" or Spark(…)')
+
+
 class PipelineSettings(Options):
     """How a pipeline as a whole behaves."""
 
@@ -124,3 +156,20 @@ class PipelineSettings(Options):
     transaction: TransactionLimits | None = None
     # Any: as a union, each of its members would complain of a value that is none of them.
     engine: Annotated[Any, AfterValidator(parse_engine)] = "trio"
+
+
+def spark_of(engine: Engine) -> Spark | None:
+    """The Spark of an engine, or None for the engine of one machine."""
+    if isinstance(engine, Spark):
+        return engine
+    return Spark() if engine == "spark" else None
+
+
+def choose_engine(engine: Engine, name: EngineName | None, master: str | None) -> Engine:
+    """The engine of a pipeline, unless the command line chooses another one, or another Spark for it."""
+    if name == "trio":
+        return "trio"
+    spark = spark_of(engine) or (Spark() if name == "spark" else None)
+    if spark is None or master is None:
+        return engine if spark is None else spark
+    return spark.model_copy(update={"master": master})

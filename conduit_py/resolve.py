@@ -6,8 +6,7 @@ from typing import Any, Literal
 from conduit_py import sdk
 from conduit_py.errors import Problem
 from conduit_py.sdk import registry
-from conduit_py.sdk.options import Place, at
-from conduit_py.sdk.plugin import Plugin
+from conduit_py.sdk.plugin import Place, Plugin, at
 from conduit_py.sdk.processor import FunctionProcessor, table_problems
 
 

@@ -11,7 +11,6 @@ import msgspec
 
 from conduit_py import errors
 from conduit_py.errors import ConduitError, describe
-from conduit_py.safe_text import safe_text
 
 INTERNAL = "internal"
 """The code of errors that are not ours: a bug, in conduit-py or in a plugin."""
@@ -85,3 +84,15 @@ def _classes(root: type[ConduitError]) -> Iterator[tuple[str, type[ConduitError]
         yield from _classes(kind)
     if root.__module__.startswith("conduit_py.") and "code" in vars(root):
         yield root.code, root
+
+
+def safe_text(text: str) -> str:
+    r"""The text with every half of a surrogate pair written out, as `\ud800`; any other text is itself.
+
+    Such a half is text in Python and nowhere else: no file, database or answer could carry it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text

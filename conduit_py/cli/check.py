@@ -12,14 +12,14 @@ from conduit_py.cli.output import ExitCode, put, put_json
 from conduit_py.config.load import load_file
 from conduit_py.config.loaded import LoadedPipeline, LoadWarning
 from conduit_py.config.python_file import FileInvalid, choose
-from conduit_py.engine import EngineName, choose_engine
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem
 from conduit_py.graph.draw import Format, draw
 from conduit_py.graph.guarantees import guarantees
 from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
+from conduit_py.pipeline_settings import EngineName, choose_engine
 from conduit_py.runner import require_engine
-from conduit_py.sdk.options import at
+from conduit_py.sdk.plugin import at
 from conduit_py.wire_error import WireError
 
 

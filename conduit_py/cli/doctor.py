@@ -19,7 +19,7 @@ from conduit_py.cli.machine_checks import CheckResult, check_machine, fail, ok, 
 from conduit_py.cli.output import ExitCode, put_json
 from conduit_py.config.load import load_folder
 from conduit_py.errors import EnvironmentUnfit, PipelineInvalid, Problem, StateLocked
-from conduit_py.sdk.options import at
+from conduit_py.sdk.plugin import at
 from conduit_py.store.sqlite.database import APPLICATION_ID, STATE
 from conduit_py.store.sqlite.lock import StateLock
 

@@ -12,12 +12,12 @@ import msgspec
 from conduit_py import __version__
 from conduit_py.cli.errors import print_error_as_json
 from conduit_py.cli.output import ExitCode, put, put_json, put_table
-from conduit_py.sdk import catalog, registry
+from conduit_py.sdk import registry
 
 
 def show_all(*, as_json: bool) -> ExitCode:
     """Print a line for each plugin."""
-    plugins = catalog.list_plugins()
+    plugins = registry.list_plugins()
     if as_json:
         put_json({"plugins": msgspec.to_builtins(plugins)})
     else:
@@ -29,10 +29,10 @@ def show(kind: registry.Kind, name: str, *, as_json: bool) -> ExitCode:
     """Print what a plugin promises, and each of its options."""
     with print_error_as_json(as_json=as_json):
         # Loaded, not only listed: its options are known to its class alone.
-        plugin = catalog.load_plugin(kind, name)
-    schema = catalog.options_schema(plugin)
+        plugin = registry.load_plugin(kind, name)
+    schema = registry.options_schema(plugin)
     if as_json:
-        summary = catalog.summary(plugin)
+        summary = registry.summary(plugin)
         put_json({"kind": kind, "name": name, "summary": summary, "available": True, "options": schema})
         return ExitCode.OK
     put(f"{kind} {name}")

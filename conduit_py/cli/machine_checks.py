@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from conduit_py import __version__
-from conduit_py.sdk.catalog import list_plugins
+from conduit_py.sdk.registry import list_plugins
 
 DISTRIBUTION = "conduit-dataflow"
 """The name under which pip knows conduit-py."""

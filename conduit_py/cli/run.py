@@ -16,11 +16,11 @@ from conduit_py.cli.result import ProgressLine, RecordRate, RunResult
 from conduit_py.cli.signals import stop_on_signal
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.defaults import STATE_FOLDER
-from conduit_py.engine import EngineName
 from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
+from conduit_py.pipeline_settings import EngineName
 from conduit_py.runner import supervise
 from conduit_py.status import Stopper
 from conduit_py.store.store import Store, open_store

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from conduit_py.engine import Engine
 from conduit_py.errors import Problem
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.pipeline import Pipeline
+from conduit_py.pipeline_settings import Engine
 
 Desired: TypeAlias = Literal["running", "stopped"]
 

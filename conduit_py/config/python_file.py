@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
 from conduit_py.pipeline import Pipeline
-from conduit_py.sdk.options import did_you_mean
+from conduit_py.sdk.plugin import did_you_mean
 
 
 class FileInvalid(ConduitError):

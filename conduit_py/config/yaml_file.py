@@ -12,7 +12,7 @@ from conduit_py.config.loaded import Loaded, LoadedPipeline
 from conduit_py.config.yaml_document import Document, read_documents
 from conduit_py.config.yaml_pipeline import PIPELINE_KEYS, read_pipeline
 from conduit_py.config.yaml_section import DocumentContext, Section
-from conduit_py.sdk.options import did_you_mean
+from conduit_py.sdk.plugin import did_you_mean
 
 SUFFIXES: Final = (".yaml", ".yml")
 SIZE_MAX: Final = 1024 * 1024

@@ -10,11 +10,10 @@ from conduit_py.config.loaded import Desired, LoadedPipeline
 from conduit_py.config.yaml_nodes import QUEUE_KEYS, Connectors, read_dead_letters, read_processors
 from conduit_py.config.yaml_plugin import read_id, set_place
 from conduit_py.config.yaml_section import Section
-from conduit_py.engine import Engine, EngineName, Spark
 from conduit_py.errors import PipelineInvalid
 from conduit_py.pipeline import Pipeline, Processor
-from conduit_py.pipeline_settings import Delivery, PipelineSettings, TransactionLimits
-from conduit_py.sdk.options import check_options, did_you_mean
+from conduit_py.pipeline_settings import Delivery, Engine, EngineName, PipelineSettings, Spark, TransactionLimits
+from conduit_py.sdk.plugin import check_options, did_you_mean
 
 PIPELINE_KEYS: Final = [
     "id", "status", "name", "description", "connectors", "processors", "dead-letter-queue", "delivery", "transaction",

@@ -12,8 +12,7 @@ from conduit_py.defaults import ID_PATTERN, NODE_ID_LENGTH_MAX
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.graph.compile import taken_id
 from conduit_py.sdk import registry
-from conduit_py.sdk.options import Place
-from conduit_py.sdk.plugin import Plugin
+from conduit_py.sdk.plugin import Place, Plugin
 
 ItemT = TypeVar("ItemT", bound=Any)
 

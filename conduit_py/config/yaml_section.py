@@ -10,7 +10,7 @@ from conduit_py.config.diagnostics import Diagnostics, DocumentTooLarge, Locatio
 from conduit_py.config.interpolation import Interpolator, Resolved
 from conduit_py.config.settings.translation import Setting
 from conduit_py.config.yaml_document import Document
-from conduit_py.sdk.options import did_you_mean
+from conduit_py.sdk.plugin import did_you_mean
 
 ENTRIES_MAX: Final = 100_000
 """Aliases let a few lines stand for billions of entries; more than this is no pipeline."""

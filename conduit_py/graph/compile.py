@@ -9,7 +9,7 @@ from conduit_py.errors import PipelineInvalid, Problem
 from conduit_py.graph.checks import defer_problems, delivery_problems, spark_problems
 from conduit_py.graph.node import Graph, Kind, Node
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
-from conduit_py.sdk.options import Place, at, did_you_mean
+from conduit_py.sdk.plugin import Place, at, did_you_mean
 
 DEAD_LETTERS = "dead-letters"
 """The id of the dead-letter handler, which every pipeline has."""

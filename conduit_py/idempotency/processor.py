@@ -13,7 +13,7 @@ from conduit_py.batch import Batch, Fate, MessageId
 from conduit_py.errors import RecordRefused
 from conduit_py.idempotency.tracker import REPEATED, Repeat
 from conduit_py.record import Record, encode_json
-from conduit_py.sdk.options import Options
+from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.processor import Processor, Result
 
 

@@ -16,10 +16,10 @@ from conduit_py.defaults import TAP_RATE
 from conduit_py.errors import RunError, describe
 from conduit_py.inspect.record_view import RecordView, Redact, view_record
 from conduit_py.record import Record, Structured
-from conduit_py.safe_text import safe_text
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.processor import Result
 from conduit_py.sdk.state import Defer
+from conduit_py.wire_error import safe_text
 
 log = logging.getLogger("conduit_py")
 

@@ -15,7 +15,7 @@ from conduit_py.errors import FleetError, PipelineInvalid, Problem, RunError, de
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.definition_diff import diff_definitions
 from conduit_py.lifecycle.fleet import Fleet
-from conduit_py.sdk.options import at
+from conduit_py.sdk.plugin import at
 from conduit_py.status import PipelineState, Status, Stopper
 from conduit_py.store.store import Store
 

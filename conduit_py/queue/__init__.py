@@ -1,6 +1,6 @@
-"""Leased queues: messages that are ours for a while, each processed once though delivered several times.
+"""Leased queues: messages that a worker holds for a while. Each is processed once, however often it is delivered.
 
-In reading order: `leased_queue` (what a connector implements), `message_body` (what a message announces),
-`content` (records of an announced object), `lease` (keeps a message ours), `work_in_progress` (what is being
-worked on), `options`, `source` (the source that all queue connectors share).
+In reading order: `leased_queue` (what a connector implements), `message_body` (what a message announces, and the
+records of an announced object), `work_in_progress` (held messages and their leases), `source` (the source that all
+queue connectors share).
 """

@@ -1,23 +1,17 @@
-"""Announcement: what a message of a queue is about, found out with as little work as possible."""
+"""What a message of a queue announces, and the records of an announced object.
 
-from enum import Enum
-from typing import TypeAlias
+A progress point says how far an object was read. Points are bytes that compare in reading order.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote_plus
 
 import msgspec
 
-from conduit_py.queue.leased_queue import QueueDelivery
-
-
-class Kind(Enum):
-    """What the bodies of messages are."""
-
-    RECORD = "record"
-    """The message is the record."""
-    URI = "uri"
-    """The body is the address of an object whose content is the records."""
-    S3 = "s3"
-    """The body is an S3 event notification about such objects."""
+from conduit_py.queue.leased_queue import BodyKind, QueueDelivery
+from conduit_py.record import Record
 
 
 class Announcement(msgspec.Struct, frozen=True):
@@ -41,11 +35,11 @@ class Unreadable(msgspec.Struct, frozen=True):
 MessageBody: TypeAlias = Announcement | Discard | Unreadable
 
 
-def parse_body(delivery: QueueDelivery, kind: Kind) -> MessageBody:
+def parse_body(delivery: QueueDelivery, kind: BodyKind) -> MessageBody:
     """What a message is about."""
-    if kind is Kind.RECORD:
+    if kind is BodyKind.RECORD:
         return Announcement((delivery.id,))
-    if kind is Kind.URI:
+    if kind is BodyKind.URI:
         return _address(delivery.body)
     return _s3(delivery.body)
 
@@ -104,3 +98,79 @@ def _s3(body: bytes) -> MessageBody:
     # Keys are encoded as in a form: a plus is a space.
     addresses = [f"s3://{each.bucket.name}/{unquote_plus(each.object.key)}" for each in created]
     return Announcement(tuple(dict.fromkeys(addresses)))
+
+
+class ObjectRecord(NamedTuple):
+    """A record of an object, how far the object is read after it, and why it cannot be understood if it cannot."""
+
+    record: Record
+    offset: int
+    refused: str | None = None
+
+
+class ObjectOpener(Protocol):
+    """Opens objects by their address. If it is `blocking`, all its work is done in a thread."""
+
+    blocking: bool
+
+    def open(self, address: str, offset: int) -> Iterator[ObjectRecord]:
+        """What follows `offset`, in order; each part of the object has the same offset every time.
+
+        Raises FileNotFoundError when there is no such object.
+        """
+        ...
+
+
+class LookAhead:
+    """Reads one part further than it gives, so that the last one is known to be the last."""
+
+    def __init__(self, parts: Iterator[ObjectRecord]) -> None:
+        self._parts = parts
+        self._next = next(parts, None)
+
+    def take(self, count: int) -> tuple[list[ObjectRecord], bool]:
+        """At most `count` parts, and whether these are the last."""
+        taken: list[ObjectRecord] = []
+        while self._next is not None and len(taken) < count:
+            taken.append(self._next)
+            self._next = next(self._parts, None)
+        return taken, self._next is None
+
+    def close(self) -> None:
+        close = getattr(self._parts, "close", None)
+        if close is not None:
+            close()
+
+
+BEGINNING = b""
+
+
+_DIGITS = 20
+
+
+_POINT = re.compile(rb"(\d{20})?|~(\d{20})?")
+
+
+def point_at(number: int) -> bytes:
+    """So far: bytes, lines or records, as the reader counts them."""
+    if not 0 <= number < 10**_DIGITS:
+        raise ValueError(f"an offset must have at most {_DIGITS} digits and no sign, not {number}")
+    return b"%020d" % number
+
+
+def end_point(number: int | None = None) -> bytes:
+    """At the end, after so much. Any end comes after any offset."""
+    # A tilde comes after every digit.
+    return b"~" if number is None else b"~" + point_at(number)
+
+
+def offset_of(point: bytes) -> int:
+    """The offset that a point stands for; 0 for the beginning."""
+    match = _POINT.fullmatch(point)
+    if match is None:
+        raise ValueError(f"{point!r} is no progress point")
+    return int(match[1] or match[2] or 0)
+
+
+def is_end_point(point: bytes) -> bool:
+    return point.startswith(b"~")

@@ -11,12 +11,20 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from conduit_py.queue.content import LookAhead, ObjectOpener, ObjectRecord, end_point, is_end_point, offset_of, point_at
-from conduit_py.queue.lease import Cooldown, Lease
-from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
-from conduit_py.queue.message_body import Announcement, Discard, Kind, parse_body
-from conduit_py.queue.options import QueueOptions
-from conduit_py.queue.work_in_progress import HeldMessage, WorkInProgress, WorkItem
+from conduit_py.queue.leased_queue import BodyKind, LeasedQueue, QueueDelivery, QueueOptions
+from conduit_py.queue.message_body import (
+    Announcement,
+    Discard,
+    LookAhead,
+    ObjectOpener,
+    ObjectRecord,
+    end_point,
+    is_end_point,
+    offset_of,
+    parse_body,
+    point_at,
+)
+from conduit_py.queue.work_in_progress import Cooldown, HeldMessage, Lease, WorkInProgress, WorkItem
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk.plugin import OptionsT
 from conduit_py.sdk.source import QueueCounts, Reading, ShardProgress, ShardTable, SharedShard, SharedSource
@@ -70,7 +78,7 @@ class QueueSource(SharedSource[OptionsT]):
         self._token = f"{self._home}/{uuid.uuid4().hex}"
         self._work = WorkInProgress(self.settings.window_messages)
         self._content: LookAhead | None = None
-        if self.settings.messages is not Kind.RECORD:
+        if self.settings.messages is not BodyKind.RECORD:
             self._objects = self.objects()
         self._leases, self._kept = trio.open_memory_channel[Lease](0)
         self._cleaned = Cooldown()
@@ -83,8 +91,8 @@ class QueueSource(SharedSource[OptionsT]):
                 reading = await self._read_on(self._work.reading, n)
                 if reading.records:
                     return reading
-            elif items := self._work.take(n if self.settings.messages is Kind.RECORD else 1):
-                if self.settings.messages is Kind.RECORD:
+            elif items := self._work.take(n if self.settings.messages is BodyKind.RECORD else 1):
+                if self.settings.messages is BodyKind.RECORD:
                     return [self._whole(item) for item in items]
                 await self._begin(items[0])
             else:

@@ -14,7 +14,7 @@ from conduit_py.sdk.destination import (
     TransactionalDestination,
     WriteGuarantee,
 )
-from conduit_py.sdk.options import Options
+from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.processor import Processor, Result, Rows, processor
 from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, QueueCounts, Reading, SourceConnector, SplittableSource
 from conduit_py.sdk.state import Defer, State

@@ -1,12 +1,35 @@
-"""Plugin: what sources, destinations and processors have in common."""
+"""Plugin: what sources, destinations and processors have in common, and their options.
 
-from collections.abc import Awaitable
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_args, get_origin
+Options are checked when a plugin is made. Every problem has a path, the line of the user's call, and a suggestion.
+"""
+
+import difflib
+import re
+import sys
+from collections.abc import Awaitable, Mapping
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from conduit_py.errors import PipelineInvalid, Problem
-from conduit_py.sdk.options import Options, Place, check_options, place_of_call
+
+
+class Options(BaseModel):
+    """Base of every plugin's options: unknown names are mistakes, values never change."""
+
+    # Invariant 12: an option that nobody knows is a problem, not ignored.
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
 
 OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+class Place(NamedTuple):
+    """Where something is written down: the file and line of the user's own call."""
+
+    file: str
+    line: int
 
 
 class Plugin(Generic[OptionsT]):
@@ -82,3 +105,106 @@ def connector_label(connector: object) -> str:
     """The short name of a connector: the system for those that come along, the class for others."""
     package, _, module = type(connector).__module__.partition(".")
     return module.partition(".")[0] if package == "conduit_connectors" else type(connector).__name__
+
+
+def check_options(
+    model: type[Options], values: Mapping[str, Any], place: Place | None
+) -> tuple[Options | None, list[Problem]]:
+    """The checked options, or every mistake in them, each with its path, place and a suggestion."""
+    try:
+        return model(**values), []
+    except ValidationError as invalid:
+        return None, [_problem(model, error, place) for error in invalid.errors(include_url=False)]
+
+
+def _problem(model: type[BaseModel], error: ErrorDetails, place: Place | None) -> Problem:
+    # pydantic marks a mistake in a key of a mapping with a part of its own, which says nothing to a user.
+    path = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    message, suggestion = error["msg"], error.get("ctx", {}).get("suggestion")
+    name = str(error["loc"][0]) if error["loc"] else ""
+    if error["type"] == "extra_forbidden":
+        known = sorted(model.model_fields)
+        message = "there is no such option"
+        suggestion = did_you_mean(name, known) or (f"options are {', '.join(known)}" if known else "it takes none")
+    elif error["type"] == "missing":
+        message = "this option is required"
+        description = model.model_fields[name].description if name in model.model_fields else None
+        suggestion = f"add {name}=…" + (f": {description}" if description else "")
+    elif "input" in error and isinstance(error["input"], str | int | float | bool | None):
+        message = f"{message}, not {error['input']!r}"
+        if error["type"] == "literal_error":
+            suggestion = did_you_mean(str(error["input"]), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+    return Problem(path, message, suggestion, *(place or (None, None)))
+
+
+def at(problem: Problem, prefix: str) -> Problem:
+    """The same problem, seen from further out: its path begins with `prefix`."""
+    path = f"{prefix}.{problem.path}" if problem.path else prefix
+    return Problem(path, problem.message, problem.suggestion, problem.file, problem.line)
+
+
+def did_you_mean(word: str, known: list[str]) -> str | None:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else None
+
+
+def place_of_call() -> Place | None:
+    """The nearest caller that is not a constructor nor ours: the line in the user's file that made the object."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        ours = frame.f_globals.get("__name__") in _DECLARING
+        if not ours and frame.f_code.co_name not in _CONSTRUCTION:
+            return Place(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+_CONSTRUCTION = {"__init__", "__call__"}
+
+
+_DECLARING = {
+    "conduit_py.resolve",
+    "conduit_py.pipeline",
+    "conduit_py.sdk.plugin",
+    "conduit_py.sdk.processor",
+}
+"""The modules that make objects on behalf of the user: a plugin by its name, a processor of a bare function."""
+
+
+class TextOption:
+    """A value parsed from text by `of` and written down again by `str`; the two are inverse.
+
+    Options may be declared of such a type. In JSON and in its schema it is text.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """The value for what a user wrote, which may be such a value already; anything else raises ValueError."""
+        raise NotImplementedError
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls.of, serialization=core_schema.to_string_ser_schema(when_used="json")
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string"}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.of({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and str(other) == str(self)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+def option_error(message: str, suggestion: str | None = None) -> ValueError:
+    """An error to raise while options are checked. The message says what must be; what was written is added to it."""
+    # Passed as a value, because pydantic's message is a format string and ours may contain braces.
+    return PydanticCustomError("option", "{message}", {"message": message, "suggestion": suggestion})

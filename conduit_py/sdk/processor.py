@@ -10,8 +10,7 @@ from conduit_py.backoff import Retry
 from conduit_py.batch import Batch
 from conduit_py.errors import Problem
 from conduit_py.record import Record
-from conduit_py.sdk.options import Options, Place, place_of_call
-from conduit_py.sdk.plugin import OptionsT, Plugin
+from conduit_py.sdk.plugin import Options, OptionsT, Place, Plugin, place_of_call
 from conduit_py.sdk.state import State
 
 if TYPE_CHECKING:

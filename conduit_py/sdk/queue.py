@@ -1,9 +1,7 @@
 """What connectors of leased queues import: a queue that they implement, and the source that does everything else."""
 
-from conduit_py.queue.content import ObjectOpener, ObjectRecord
-from conduit_py.queue.lease import LeaseTerms
-from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
-from conduit_py.queue.options import QueueArguments, QueueOptions
+from conduit_py.queue.leased_queue import LeasedQueue, LeaseTerms, QueueArguments, QueueDelivery, QueueOptions
+from conduit_py.queue.message_body import ObjectOpener, ObjectRecord
 from conduit_py.queue.source import QueueSource
 
 __all__ = [

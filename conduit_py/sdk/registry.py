@@ -1,24 +1,18 @@
-"""The plugins installed on this machine, found by name through entry points."""
+"""The plugins installed on this machine, found by name through entry points, and a catalogue of them."""
 
 import functools
+import inspect
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
-from conduit_py.errors import EnvironmentUnfit
-from conduit_py.sdk.options import did_you_mean
-from conduit_py.sdk.plugin import Plugin
+import msgspec
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from conduit_py.errors import ConduitError, EnvironmentUnfit
+from conduit_py.sdk.plugin import Plugin, did_you_mean
 
 Kind: TypeAlias = Literal["source", "destination", "processor"]
-
-
-class UnknownPlugin(LookupError):
-    """No installed package offers a plugin of this kind and name."""
-
-    def __init__(self, kind: Kind, name: str) -> None:
-        known = sorted(installed(kind))
-        self.message = f"there is no {kind} plugin {name!r}"
-        self.suggestion = did_you_mean(name, known) or f"installed are {', '.join(known)}"
-        super().__init__(f"{self.message} ({self.suggestion})")
 
 
 @functools.cache
@@ -53,3 +47,66 @@ def name_of(kind: Kind, plugin: type[Plugin[Any]]) -> str:
         if entry.value == target or (plugin.__module__.startswith(f"{module}.") and attribute == plugin.__qualname__):
             return name
     return ""
+
+
+class UnknownPlugin(LookupError):
+    """No installed package offers a plugin of this kind and name."""
+
+    def __init__(self, kind: Kind, name: str) -> None:
+        known = sorted(installed(kind))
+        self.message = f"there is no {kind} plugin {name!r}"
+        self.suggestion = did_you_mean(name, known) or f"installed are {', '.join(known)}"
+        super().__init__(f"{self.message} ({self.suggestion})")
+
+
+class PluginUnknown(ConduitError):
+    """No installed package offers such a plugin."""
+
+    code = "plugin.unknown"
+
+
+class PluginEntry(msgspec.Struct, frozen=True):
+    """A plugin at a glance. One that cannot be imported is not available, and its summary says why."""
+
+    kind: Kind
+    name: str
+    summary: str
+    available: bool
+
+
+def list_plugins() -> list[PluginEntry]:
+    """Every plugin of this machine. Imports them all."""
+    return [_entry(kind, name) for kind in get_args(Kind) for name in sorted(installed(kind))]
+
+
+def load_plugin(kind: Kind, name: str) -> type[Any]:
+    """Import a plugin by its very name. Raises PluginUnknown, or EnvironmentUnfit for what it needs and is missing."""
+    if name not in installed(kind):
+        unknown = UnknownPlugin(kind, name)
+        raise PluginUnknown(unknown.message, suggestion=unknown.suggestion)
+    return find(kind, name)
+
+
+def options_schema(plugin: type[Any]) -> dict[str, Any]:
+    """The JSON schema of a plugin's options."""
+    schema: dict[str, Any] = plugin.options_model.model_json_schema(schema_generator=_Lenient)
+    return schema
+
+
+def summary(plugin: type[Any]) -> str:
+    """The first paragraph of a plugin's docstring, in one line."""
+    return (inspect.getdoc(plugin) or "").partition("\n\n")[0].replace("\n", " ")
+
+
+def _entry(kind: Kind, name: str) -> PluginEntry:
+    try:
+        return PluginEntry(kind, name, summary(find(kind, name)), available=True)
+    except EnvironmentUnfit as unfit:
+        return PluginEntry(kind, name, unfit.message, available=False)
+
+
+class _Lenient(GenerateJsonSchema):
+    """Shows an option that only Python can give, such as a function, as one that may be anything."""
+
+    def handle_invalid_for_json_schema(self, schema: CoreSchema, error_info: str) -> JsonSchemaValue:
+        return {}

@@ -5,11 +5,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from conduit_py.batch import Batch
-from conduit_py.delivery_key import delivery_key
+from conduit_py.batch import Batch, delivery_key
 from conduit_py.errors import DeferredFirst, FatalError, RecordRefused
 from conduit_py.record import Record
-from conduit_py.sdk.options import did_you_mean
+from conduit_py.sdk.plugin import did_you_mean
 
 Seen: TypeAlias = Callable[[str, Sequence[bytes]], Awaitable[set[bytes]]]
 """Which of the keys are durably recorded in a scope."""

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from conduit_py.defaults import LETTER_ID_PATTERN, LETTERS_LISTED, LETTERS_PAGE_MAX
-from conduit_py.inspect.record_edit import apply_edit
+from conduit_py.inspect.record_view import apply_edit
 from conduit_py.pipeline_settings import Id, NodeId
 from conduit_py.record import Operation, Record
 from conduit_py.server.dead_letter_views import (

@@ -4,7 +4,7 @@ import msgspec
 import trio
 from fastapi import APIRouter
 
-from conduit_py.sdk import catalog, registry
+from conduit_py.sdk import registry
 from conduit_py.server.errors import error_responses
 from conduit_py.server.views import PluginDetailsView, PluginView
 
@@ -14,7 +14,8 @@ router = APIRouter(prefix="/api/v1/plugins", tags=["plugins"])
 @router.get("", responses=error_responses())
 async def list_plugins() -> list[PluginView]:
     """Every connector and processor that is installed."""
-    entries = await trio.to_thread.run_sync(catalog.list_plugins)  # the first time it imports them, which takes a while
+    # In a thread: the first call imports every plugin, which takes seconds.
+    entries = await trio.to_thread.run_sync(registry.list_plugins)
     return [PluginView(**msgspec.structs.asdict(entry)) for entry in entries]
 
 
@@ -26,6 +27,6 @@ async def show_plugin(kind: registry.Kind, name: str) -> PluginDetailsView:
 
 
 def _details(kind: registry.Kind, name: str) -> PluginDetailsView:
-    plugin = catalog.load_plugin(kind, name)
-    summary, options = catalog.summary(plugin), catalog.options_schema(plugin)
+    plugin = registry.load_plugin(kind, name)
+    summary, options = registry.summary(plugin), registry.options_schema(plugin)
     return PluginDetailsView(kind=kind, name=name, summary=summary, available=True, options=options)

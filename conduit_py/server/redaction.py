@@ -10,8 +10,8 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 from conduit_py.config.secrets import SECRETS
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.pipeline import Pipeline
-from conduit_py.safe_text import safe_text
 from conduit_py.sdk.plugin import Plugin
+from conduit_py.wire_error import safe_text
 
 
 class Redaction:

@@ -5,14 +5,13 @@ from typing import Any, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from conduit_py.engine import EngineName
 from conduit_py.errors import Problem
 from conduit_py.graph.guarantees import Promise, guarantees
 from conduit_py.graph.node import Node
 from conduit_py.lifecycle.commit_strategies import channel_size
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline import DeadLetters
-from conduit_py.pipeline_settings import Delivery
+from conduit_py.pipeline_settings import Delivery, EngineName
 from conduit_py.server.redaction import Redaction
 from conduit_py.status import Status, Stopper
 from conduit_py.stream.meter import Histogram, Meter, NodeKind, Progress

@@ -7,8 +7,8 @@ from typing import Any
 
 import trio
 
+from conduit_py.batch import delivery_key
 from conduit_py.crash_point import reach
-from conduit_py.delivery_key import delivery_key
 from conduit_py.errors import ContractBroken, Fenced
 from conduit_py.steps.attempt_log import (
     AttemptLog,

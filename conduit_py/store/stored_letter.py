@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from conduit_py.batch import Piece
+from conduit_py.batch import Piece, delivery_key
 from conduit_py.dead_letter import DeadLetter
-from conduit_py.delivery_key import delivery_key
 from conduit_py.record import Record
-from conduit_py.safe_text import safe_text
+from conduit_py.wire_error import safe_text
 
 ERROR_LENGTH_MAX = 8192
 HISTORY_MAX = 20

@@ -13,8 +13,7 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 from conduit_py.config.secrets import redact
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.sdk import registry
-from conduit_py.sdk.options import Options
-from conduit_py.sdk.plugin import Connector
+from conduit_py.sdk.plugin import Connector, Options
 from conduit_py.store.store import ConnectorEntry, Store
 from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
 

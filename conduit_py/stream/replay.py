@@ -16,7 +16,7 @@ from conduit_py.crash_point import reach
 from conduit_py.dead_letter import DeadLetter, Failure
 from conduit_py.errors import DeadLetterFailed, RecordRefused
 from conduit_py.record import Record
-from conduit_py.sdk.options import Options
+from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.source import SourceConnector
 from conduit_py.store.dead_letter_store import DeadLetterStore
 from conduit_py.store.stored_letter import QueuedLetter, SettledLetter, StoredLetter, remaining_letters

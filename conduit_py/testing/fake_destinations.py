@@ -14,7 +14,7 @@ from conduit_py import sdk
 from conduit_py.batch import Batch
 from conduit_py.errors import Fenced
 from conduit_py.sdk.destination import Refusals, WriteGuarantee
-from conduit_py.sdk.options import Options
+from conduit_py.sdk.plugin import Options
 from conduit_py.testing.fault_injection import durable
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from conduit_py.batch import Batch, MessageId
 from conduit_py.sdk.destination import AckMode, Answer, DestinationConnector, Refusals
-from conduit_py.sdk.options import Options
+from conduit_py.sdk.plugin import Options
 from conduit_py.testing.event_log import CallOrder, EventLog, ReceivedRecord
 from conduit_py.testing.script import (
     AnswerUnknown,

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from conduit_py.errors import FatalError
 from conduit_py.record import Record
-from conduit_py.sdk.options import Options
+from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
 from conduit_py.testing.event_log import CallOrder, EventLog, numbered_record, position_of
 from conduit_py.testing.script import (

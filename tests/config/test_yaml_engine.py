@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from conduit_py.config.loaded import Loaded
-from conduit_py.engine import Spark
+from conduit_py.pipeline_settings import Spark
 
 Load = Callable[..., Loaded]
 Said = Callable[[Loaded], list[str]]

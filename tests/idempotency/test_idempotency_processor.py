@@ -13,7 +13,7 @@ from conduit_py.idempotency.tracker import REPEATED, Repeat
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk.destination import DestinationConnector as SdkDestination
 from conduit_py.sdk.destination import WriteGuarantee
-from conduit_py.sdk.options import Options
+from conduit_py.sdk.plugin import Options
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store

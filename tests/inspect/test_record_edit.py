@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 
 from conduit_py.errors import RecordRefused
-from conduit_py.inspect.record_edit import apply_edit
-from conduit_py.inspect.record_view import view_record
+from conduit_py.inspect.record_view import apply_edit, view_record
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.testing.strategies import records
 

@@ -11,11 +11,11 @@ from conduit_py.cli.output import ExitCode
 from conduit_py.cli.run import run_file
 from conduit_py.config.definitions import Definitions
 from conduit_py.config.load import load_file
-from conduit_py.engine import Spark
 from conduit_py.graph.compile import as_graph, compile_pipeline
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.reloader import Reloader
 from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.pipeline_settings import Spark
 from conduit_py.store.memory import MemoryStore
 
 YAML = """

@@ -7,10 +7,20 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from conduit_py.queue.content import BEGINNING, end_point, is_end_point, offset_of, point_at
-from conduit_py.queue.lease import Cooldown, Lease, LeaseTerms
-from conduit_py.queue.leased_queue import QueueDelivery
-from conduit_py.queue.message_body import Announcement, Discard, Kind, MessageBody, Unreadable, parse_body
+from conduit_py.queue.leased_queue import BodyKind, LeaseTerms, QueueDelivery
+from conduit_py.queue.message_body import (
+    BEGINNING,
+    Announcement,
+    Discard,
+    MessageBody,
+    Unreadable,
+    end_point,
+    is_end_point,
+    offset_of,
+    parse_body,
+    point_at,
+)
+from conduit_py.queue.work_in_progress import Cooldown, Lease
 
 TERMS = LeaseTerms(
     receive_seconds=20, extension_seconds=5, last_extension_seconds=5, request_seconds=1, margin_seconds=1
@@ -106,31 +116,31 @@ def _notification(*events: dict[str, object]) -> bytes:
 
 
 REMOVED = "ObjectRemoved:Delete"
-MESSAGES: list[tuple[str, bytes, Kind, MessageBody]] = [
-    ("QW-M1", _notification(_event("ObjectCreated:Put")), Kind.S3, Announcement(("s3://logs/data/a.json",))),
-    ("QW-M3", _notification(_event(REMOVED)), Kind.S3, Discard(f"no object was created: {REMOVED}")),
-    ("QW-M4", b'{"Service":"Amazon S3","Event":"s3:TestEvent","Bucket":"logs"}', Kind.S3, Discard("a test event")),
+MESSAGES: list[tuple[str, bytes, BodyKind, MessageBody]] = [
+    ("QW-M1", _notification(_event("ObjectCreated:Put")), BodyKind.S3, Announcement(("s3://logs/data/a.json",))),
+    ("QW-M3", _notification(_event(REMOVED)), BodyKind.S3, Discard(f"no object was created: {REMOVED}")),
+    ("QW-M4", b'{"Service":"Amazon S3","Event":"s3:TestEvent","Bucket":"logs"}', BodyKind.S3, Discard("a test event")),
     (
         "QW-M5",
         _notification(_event("ObjectCreated:Put", "a%3Ab+c.json")),
-        Kind.S3,
+        BodyKind.S3,
         Announcement(("s3://logs/a:b c.json",)),
     ),
     (
         "two objects",
         _notification(_event("ObjectCreated:Put", "a"), _event("ObjectCreated:Copy", "b")),
-        Kind.S3,
+        BodyKind.S3,
         Announcement(("s3://logs/a", "s3://logs/b")),
     ),
-    ("path", b" /data/a.json\n", Kind.URI, Announcement(("/data/a.json",))),
-    ("two addresses", b"/data/a.json\n/data/b.json", Kind.URI, Unreadable("the body is not one address")),
-    ("binary", b"\xff", Kind.URI, Unreadable("the body is not text")),
-    ("record", b"\xff", Kind.RECORD, Announcement(("m1",))),
+    ("path", b" /data/a.json\n", BodyKind.URI, Announcement(("/data/a.json",))),
+    ("two addresses", b"/data/a.json\n/data/b.json", BodyKind.URI, Unreadable("the body is not one address")),
+    ("binary", b"\xff", BodyKind.URI, Unreadable("the body is not text")),
+    ("record", b"\xff", BodyKind.RECORD, Announcement(("m1",))),
 ]
 
 
 @pytest.mark.parametrize(("body", "kind", "finding"), [pytest.param(*case[1:], id=case[0]) for case in MESSAGES])
-def test_qw_m_what_a_message_is_about(body: bytes, kind: Kind, finding: MessageBody) -> None:
+def test_qw_m_what_a_message_is_about(body: bytes, kind: BodyKind, finding: MessageBody) -> None:
     assert parse_body(QueueDelivery("m1", "h1", body), kind) == finding
 
 
@@ -139,7 +149,7 @@ MALFORMED = [b"", b"{}", b"[]", b'{"Records": []}', b'{"Records": [{"eventName":
 
 @pytest.mark.parametrize("body", MALFORMED)
 def test_qw_m2_a_notification_that_lacks_something_is_unreadable_and_says_what(body: bytes) -> None:
-    finding = parse_body(QueueDelivery("m1", "h1", body), Kind.S3)
+    finding = parse_body(QueueDelivery("m1", "h1", body), BodyKind.S3)
 
     assert isinstance(finding, Unreadable)
     assert "S3 event notification" in finding.reason

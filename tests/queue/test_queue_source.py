@@ -11,10 +11,8 @@ from conduit_py.backoff import Recovery
 from conduit_py.batch import Batch
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Destination, Pipeline, Source
-from conduit_py.queue.content import ObjectRecord, end_point, point_at
-from conduit_py.queue.leased_queue import LeasedQueue
-from conduit_py.queue.message_body import Kind
-from conduit_py.queue.options import QueueOptions
+from conduit_py.queue.leased_queue import BodyKind, LeasedQueue, QueueOptions
+from conduit_py.queue.message_body import ObjectRecord, end_point, point_at
 from conduit_py.queue.source import QueueSource
 from conduit_py.record import Payload, Record
 from conduit_py.sdk import DestinationConnector as SinkConnector
@@ -91,7 +89,11 @@ class Bench:
     ) -> Pipeline:
         options = {name: more.pop(name) for name in ("commit_seconds",) if name in more}
         source = ShelfSource(
-            queue=self.queue, shelf=shelf, messages=Kind.RECORD if shelf is None else Kind.URI, group="work", **options
+            queue=self.queue,
+            shelf=shelf,
+            messages=BodyKind.RECORD if shelf is None else BodyKind.URI,
+            group="work",
+            **options,
         )
         destination = Destination("out", Kept(kept=self.kept, gate=gate))
         return Pipeline(id, sources=[Source("q", source)], destinations=[destination], **more)
@@ -240,7 +242,7 @@ async def test_a_record_has_the_same_delivery_key_in_every_pipeline_that_shares_
         await bench.run(bench.pipeline(shelf, id=id), 10)
     alone = Pipeline(
         "one",
-        sources=[Source("q", ShelfSource(queue=bench.queue, shelf=shelf, messages=Kind.URI))],
+        sources=[Source("q", ShelfSource(queue=bench.queue, shelf=shelf, messages=BodyKind.URI))],
         destinations=[Destination("out", Kept(kept=bench.kept))],
     )
     bench.queue.send(b"a")

@@ -15,10 +15,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from conduit_py.queue.content import ObjectRecord, end_point, point_at
-from conduit_py.queue.leased_queue import LeasedQueue, QueueDelivery
-from conduit_py.queue.message_body import Kind
-from conduit_py.queue.options import QueueOptions
+from conduit_py.queue.leased_queue import BodyKind, LeasedQueue, QueueDelivery, QueueOptions
+from conduit_py.queue.message_body import ObjectRecord, end_point, point_at
 from conduit_py.queue.source import QueueSource
 from conduit_py.record import Payload, Record
 from conduit_py.sdk.source import Reading, ShardProgress, SharedShard
@@ -91,7 +89,7 @@ class Rig:
 
     @asynccontextmanager
     async def source(self, **options: Any) -> AsyncIterator[VectorSource]:
-        settings: dict[str, Any] = {"messages": Kind.URI, "group": "work"} | options
+        settings: dict[str, Any] = {"messages": BodyKind.URI, "group": "work"} | options
         source = VectorSource(queue=self.queue, **settings)
         source.join(self.table, "mine/q")
         async with trio.open_nursery() as nursery:
@@ -201,7 +199,7 @@ async def test_a_message_that_announces_more_than_we_have_is_not_acked_with_what
 ) -> None:
     rig.queue.send(event("x", "x"))
     rig.queue.send(event("x", "y"))
-    async with rig.source(messages=Kind.S3, lines=2, commit_seconds=1) as source:
+    async with rig.source(messages=BodyKind.S3, lines=2, commit_seconds=1) as source:
         await commit(rig, source, await source.read(100))
         assert rig.queue.acked == ["message-1/1"]
         await commit(rig, source, await source.read(100))
@@ -291,7 +289,7 @@ async def test_qw_r2_an_error_of_the_queue_is_that_of_the_read_when_it_happens(
 
 
 async def test_qw_i2_the_table_settles_at_the_size_of_its_window(rig: Rig, autojump_clock: MockClock) -> None:
-    async with rig.source(messages=Kind.RECORD, window_messages=5, commit_seconds=1) as source:
+    async with rig.source(messages=BodyKind.RECORD, window_messages=5, commit_seconds=1) as source:
         for number in range(12):
             rig.queue.send(b"%d" % number)
         with trio.move_on_after(5):

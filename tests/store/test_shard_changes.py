@@ -3,7 +3,7 @@
 import pytest
 
 from conduit_py.errors import StaleToken
-from conduit_py.queue.content import end_point, point_at
+from conduit_py.queue.message_body import end_point, point_at
 from conduit_py.store.claim import Changes, ShardChange
 from conduit_py.store.store import Store
 

@@ -12,7 +12,7 @@ from conduit_py.errors import RecordRefused
 from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Source
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
-from conduit_py.sdk.options import Options
+from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.processor import processor
 from conduit_py.sdk.state import Defer, State
 from conduit_py.store.claim import Changes

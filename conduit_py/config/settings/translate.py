@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from conduit_py.config.settings.middleware import middleware
 from conduit_py.config.settings.translation import Setting, Translation, seconds_of
-from conduit_py.sdk.options import Options, did_you_mean
+from conduit_py.sdk.plugin import Options, did_you_mean
 from conduit_py.sdk.registry import Kind
 
 

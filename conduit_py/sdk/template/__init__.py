@@ -2,13 +2,14 @@
 
 A template is a safe subset of Go's: `if`, functions, pipes and fields, and no loops, variables or methods. Read
 in this order: `template` (Template, TemplateCondition), `lexer`, `parser`, then `functions` with `strings` and
-`values`, and for fields `field_path` with `field_syntax`. `text_option` makes both of them types of options.
+`values`, and for fields `field_path` with `field_syntax`. Both are options written as text: `sdk/plugin.TextOption`.
 """
 
+from conduit_py.sdk.plugin import TextOption, option_error
 from conduit_py.sdk.template.field_path import FieldPath
 from conduit_py.sdk.template.field_syntax import RecordPart, field_path_error, split_outside_quotes
+from conduit_py.sdk.template.lexer import TemplateInvalid
 from conduit_py.sdk.template.template import Template, TemplateCondition, is_template
-from conduit_py.sdk.template.text_option import TemplateInvalid, TextOption, option_error
 from conduit_py.sdk.template.values import kind_of, text_of
 
 __all__ = [

@@ -5,8 +5,15 @@ from typing import Any, Final, Self, TypeAlias
 
 from conduit_py.errors import RecordRefused
 from conduit_py.record import Data, Operation, Record, Structured
-from conduit_py.sdk.template.field_syntax import Names, RecordPart, field_path_error, format_path, parse_path
-from conduit_py.sdk.template.text_option import FieldPathInvalid, TextOption
+from conduit_py.sdk.plugin import TextOption
+from conduit_py.sdk.template.field_syntax import (
+    FieldPathInvalid,
+    Names,
+    RecordPart,
+    field_path_error,
+    format_path,
+    parse_path,
+)
 from conduit_py.sdk.template.values import kind_of
 
 Change: TypeAlias = Callable[[Any], Any]

@@ -5,10 +5,18 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final, TypeAlias
 
-from conduit_py.sdk.options import did_you_mean
-from conduit_py.sdk.template.text_option import FieldPathInvalid, option_error
+from conduit_py.sdk.plugin import did_you_mean, option_error
 
 Names: TypeAlias = tuple[str, ...]
+
+
+class FieldPathInvalid(ValueError):
+    """Why names or a text are no path to a field of a record."""
+
+    def __init__(self, message: str, suggestion: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.suggestion = suggestion
 
 
 class RecordPart(Enum):
@@ -86,19 +94,37 @@ def unquote(text: str) -> str:
 
 
 EXAMPLE: Final = ".Payload.After.name"
+
+
 QUOTED: Final = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+
+
 _NAME = re.compile(r"[^\W\d]\w*")
+
+
 _QUOTED_OR_NOT = re.compile(rf"{QUOTED}|.", re.DOTALL)
+
+
 _STEP = re.compile(rf"\.(?P<name>{_NAME.pattern})|\[\s*(?P<quoted>{QUOTED})\s*\]", re.DOTALL)
+
+
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+
 _NAMES: Final = ["Key", "Metadata", "Operation", "Payload", "Position"]
+
+
 _PARTS = {written: RecordPart(f".{name}") for name in _NAMES for written in (name, name.lower())}
+
+
 _SIDES = {
     "Before": RecordPart.BEFORE,
     "before": RecordPart.BEFORE,
     "After": RecordPart.AFTER,
     "after": RecordPart.AFTER,
 }
+
+
 _KNOWN = ".Key, .Metadata, .Operation, .Payload.After, .Payload.Before, .Position"
 
 

@@ -6,7 +6,26 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from conduit_py.sdk.template.field_syntax import QUOTED, unquote
-from conduit_py.sdk.template.text_option import TemplateInvalid
+
+
+class TemplateInvalid(ValueError):
+    """What is wrong with a template; `offset` is the character of its text, counted from 0."""
+
+    def __init__(self, message: str, offset: int, suggestion: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.offset = offset
+        self.suggestion = suggestion
+
+    def line(self, text: str) -> int:
+        """The line of the text that is wrong, counted from 0."""
+        return text.count("\n", 0, self.offset)
+
+    def describe(self, text: str) -> str:
+        """The message with the place in the text, as a person counts: characters of a line from 1."""
+        start = text.rfind("\n", 0, self.offset) + 1
+        return f"{self.message}, at character {self.offset - start + 1}"
+
 
 TokenKind: TypeAlias = Literal["field", "subscript", "name", "variable", "string", "number", "symbol", "end"]
 
@@ -96,14 +115,26 @@ def _text(text: str, trim: bool) -> list[Text | Action]:
 
 
 _TRIM_LEFT = re.compile(r"-\s+")
+
+
 _COMMENT = re.compile(r"/\*.*?\*/(?P<trim>\s+-)?\}\}", re.DOTALL)
+
+
 # Braces inside of quotes do not end an action.
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
+
+
 _RAW = r"`[^`]*`"
+
+
 _CHARACTER = r"'(?:[^'\\\n]|\\.)*'"
+
+
 _INSIDE = re.compile(
     rf"(?P<inside>(?:{_STRING}|{_RAW}|{_CHARACTER}|(?!\s-\}}\}}|\}}\}})[^\"'`])*)(?P<trim>\s-)?\}}\}}", re.DOTALL
 )
+
+
 _TOKEN = re.compile(
     rf"""
     (?P<space>\s+)
@@ -155,7 +186,11 @@ def _unescape(text: str, offset: int) -> str:
 
 
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+
+
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\", "a": "\a", "b": "\b", "f": "\f"}
+
+
 _CODE_POINT_MAX: Final = 0x10FFFF
 
 

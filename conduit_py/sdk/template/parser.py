@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from conduit_py.sdk.options import did_you_mean
+from conduit_py.sdk.plugin import did_you_mean
 from conduit_py.sdk.template.functions import FUNCTIONS, Function
-from conduit_py.sdk.template.lexer import Action, Text, Token, split, tokens
-from conduit_py.sdk.template.text_option import TemplateInvalid
+from conduit_py.sdk.template.lexer import Action, TemplateInvalid, Text, Token, split, tokens
 
 # Expressions are parsed and compiled recursively, and a template from a file must not exhaust the stack.
 DEPTH_MAX: Final = 50

@@ -6,13 +6,13 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from conduit_py.errors import RecordRefused
 from conduit_py.record import Record
+from conduit_py.sdk.plugin import TextOption, option_error
 from conduit_py.sdk.template.field_path import FieldPath
-from conduit_py.sdk.template.field_syntax import locate
+from conduit_py.sdk.template.field_syntax import FieldPathInvalid, locate
 from conduit_py.sdk.template.functions import AND, INDEX, OR
-from conduit_py.sdk.template.lexer import Text
+from conduit_py.sdk.template.lexer import TemplateInvalid, Text
 from conduit_py.sdk.template.parser import Branch, Chain, Expression, Field, FunctionCall, Literal, Part, parse
 from conduit_py.sdk.template.strings import REGEX, compile_pattern, verbs
-from conduit_py.sdk.template.text_option import FieldPathInvalid, TemplateInvalid, TextOption, option_error
 from conduit_py.sdk.template.values import field_of, text_of, truth
 
 Get: TypeAlias = Callable[[Record], Any]

@@ -14,8 +14,8 @@ import msgspec
 import trio
 
 from conduit_py.errors import TransientError
-from conduit_py.safe_text import safe_text
 from conduit_py.spark.child.link import TO_SERVER, ChildLink, ToServer
+from conduit_py.wire_error import safe_text
 
 LINE_MAX = 64 * 1024
 KEPT_LINES = 5

@@ -17,7 +17,6 @@ import trio
 
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline, derive
-from conduit_py.safe_text import safe_text
 from conduit_py.spark.child.link import (
     TO_CHILD,
     Answer,
@@ -32,7 +31,7 @@ from conduit_py.spark.child.link import (
 )
 from conduit_py.spark.child.process import LogLine
 from conduit_py.spark.child.store import ChildStore
-from conduit_py.wire_error import WireError
+from conduit_py.wire_error import WireError, safe_text
 
 REPORT_SECONDS = 0.25
 _PR_SET_PDEATHSIG = 1

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 from conduit_py import sdk
 from conduit_py.errors import ConduitError, EnvironmentUnfit, FatalError, PipelineInvalid, Problem
 from conduit_py.sdk import registry
-from conduit_py.sdk.options import Options, check_options
+from conduit_py.sdk.plugin import Options, check_options
 from conduit_py.sdk.source import SharedSource
 
 WHERE = 'format("conduit")'

@@ -13,14 +13,13 @@ from conduit_py.batch import Batch, MessageId, NamedPieces, Piece
 from conduit_py.dead_letter import DeadLetter, RefusedWithLetter
 from conduit_py.errors import RecordRefused
 from conduit_py.graph.compile import DEAD_LETTERS
-from conduit_py.pipeline import Processor
+from conduit_py.pipeline import Processor, WriteAdapter
 from conduit_py.record import Payload, Record, RecordGroup
 from conduit_py.record_codec import decode_record
 from conduit_py.sdk.destination import PieceRefused
 from conduit_py.sdk.processor import FunctionProcessor, Result
 from conduit_py.store.letter_codec import decode_dead_letter, encode_dead_letter
 from conduit_py.wire_error import WireError
-from conduit_py.write_adapter import WriteAdapter
 
 FILTERED = b"f"
 DELIVERED = b"d"

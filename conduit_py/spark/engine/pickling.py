@@ -11,7 +11,7 @@ from typing import Any
 
 from conduit_py.errors import PipelineInvalid, Problem, describe
 from conduit_py.pipeline import Destination, Pipeline, Processor
-from conduit_py.sdk.options import Place
+from conduit_py.sdk.plugin import Place
 
 Part = tuple[str, object, Place | None]
 """Something in a pipeline: its path in the definition, the thing itself, and where the user wrote it."""

@@ -10,7 +10,7 @@ import trio
 from conduit_py import sdk
 from conduit_py.errors import FatalError, Problem, RecordRefused
 from conduit_py.record import Record
-from conduit_py.sdk.options import Options, Place
+from conduit_py.sdk.plugin import Options, Place
 from conduit_py.sdk.source import EndOfSource, Lag, NothingYet
 from conduit_py.spark.engine.executors import ExecutorCounts, Executors, SparkJob
 from conduit_py.spark.engine.outcome import TaskResult, group

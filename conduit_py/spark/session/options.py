@@ -5,7 +5,7 @@ from typing import Self, TypedDict
 
 from pydantic import Field, model_validator
 
-from conduit_py.sdk.options import Options
+from conduit_py.sdk.plugin import Options
 
 
 class SparkOptions(Options):

@@ -4,5 +4,6 @@
 their arguments and help, with few imports, because `--help` must answer at once. What a command does is in the module
 of its noun and imported when it is called: `check.py`, `run.py` (with `result.py`, `display.py`), `serve.py`,
 `doctor.py`, `templates.py`, `installed.py`; through `client.py` to a server `pipelines.py`, `positions.py`,
-`dead_letters.py`, `top.py`, `tap.py`; and `journal.py`. All print with `output.py`, and errors with `errors.py`.
+`dead_letters.py`, `top.py`, `tap.py`; and `journal.py`. All print and log with `output.py`;
+errors are printed by `errors.py`.
 """

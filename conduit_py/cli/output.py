@@ -1,13 +1,33 @@
-"""Output: exit codes, lines and tables on stdout, and standard streams that are safe to write to."""
+"""What commands write: lines, tables and JSON on stdout, logs on stderr. Also the exit codes.
+
+Every command imports this module, `--help` too, so it imports nothing heavy.
+"""
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from enum import IntEnum
 from io import TextIOWrapper
 from itertools import zip_longest
-from typing import IO, Any, TextIO
+from typing import IO, Any, Literal, TextIO, TypeAlias
+
+from conduit_py.config.secrets import redact
+
+
+class ExitCode(IntEnum):
+    """0 ok · 1 failed · 2 invalid · 3 environment."""
+
+    OK = 0
+    """Completed, or stopped gracefully by the user."""
+    FAILED = 1
+    """A pipeline ended degraded or was cut short, so not everything was delivered."""
+    INVALID = 2
+    """The arguments, the file or a pipeline in it are wrong; nothing was started."""
+    ENVIRONMENT = 3
+    """This machine cannot do it as it is: state in use or not writable, a package missing."""
 
 
 def put(line: str, file: IO[str] | None = None) -> None:
@@ -22,9 +42,6 @@ def put(line: str, file: IO[str] | None = None) -> None:
 
 def put_json(fields: dict[str, Any], file: IO[str] | None = None) -> None:
     """Write one JSON object on one line, without secrets."""
-    # Imported here: `--help` must not pay for it.
-    from conduit_py.config.secrets import redact
-
     put(redact(json.dumps(fields, ensure_ascii=False)), file)
 
 
@@ -33,19 +50,6 @@ def forget_reader(file: IO[str]) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, file.fileno())
     os.close(nowhere)
-
-
-class ExitCode(IntEnum):
-    """0 ok · 1 failed · 2 invalid · 3 environment."""
-
-    OK = 0
-    """Completed, or stopped gracefully by the user."""
-    FAILED = 1
-    """A pipeline ended degraded or was cut short, so not everything was delivered."""
-    INVALID = 2
-    """The arguments, the file or a pipeline in it are wrong; nothing was started."""
-    ENVIRONMENT = 3
-    """This machine cannot do it as it is: state in use or not writable, a package missing."""
 
 
 def put_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> None:
@@ -95,3 +99,74 @@ def prepare_streams() -> None:
 
 def _nowhere() -> TextIO:
     return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
+def log_to_stderr(*, debug: bool) -> None:
+    """Ours from INFO on, others' from WARNING on; with `debug` everything of ours, tracebacks included."""
+    handler = _Stderr()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    _set_levels(debug=debug)
+
+
+class _Stderr(logging.Handler):
+    """Writes to whatever `sys.stderr` is at the moment: a live table puts itself in its place."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.stream.write(redact(self.format(record)) + "\n")
+            self.stream.flush()
+        except Exception:  # the border that logging itself prescribes: a log line never stops the program
+            self.handleError(record)
+
+
+LogFormat: TypeAlias = Literal["text", "json"]
+
+
+def log_for_server(format: LogFormat, *, debug: bool) -> None:
+    """Ours from INFO on (DEBUG with `debug`), others' from WARNING on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLogFormatter() if format == "json" else TextLogFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    _set_levels(debug=debug)
+
+
+def _set_levels(*, debug: bool) -> None:
+    for name in ("conduit_py", "conduit_connectors", "conduit_processors"):
+        logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.INFO)
+
+
+class TextLogFormatter(logging.Formatter):
+    """`TIME LEVEL LOGGER: MESSAGE`, without secrets. A message is one line, whatever a record or client put into it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{_time(record)} {record.levelname} {record.name}: {_one_line(record.getMessage())}"
+        return redact(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
+
+
+class JsonLogFormatter(logging.Formatter):
+    """One JSON object a line, without secrets: at, level, logger, message, and the traceback of an error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "at": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact(record.getMessage()),
+        }
+        if record.exc_info:
+            fields["traceback"] = redact(self.formatException(record.exc_info))
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _one_line(message: str) -> str:
+    # A record or a client could otherwise write lines that look like ours.
+    return message.replace("\r", "\\r").replace("\n", "\\n")

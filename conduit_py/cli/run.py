@@ -1,8 +1,11 @@
-"""The command `run`: a file's pipelines, together, to their end or until the user stops them."""
+"""The command `run`: runs the pipelines of a file together, until they end or a signal stops them."""
 
 import os
+import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TypeAlias
 
 import trio
@@ -10,10 +13,8 @@ import trio
 from conduit_py.cli.check import error_fields, load_with_graphs, require_engines, status_of
 from conduit_py.cli.display import Display, choose_display
 from conduit_py.cli.errors import exit_code_of
-from conduit_py.cli.logs import log_to_stderr
-from conduit_py.cli.output import ExitCode, put_json
+from conduit_py.cli.output import ExitCode, log_to_stderr, put_json
 from conduit_py.cli.result import ProgressLine, RecordRate, RunResult
-from conduit_py.cli.signals import stop_on_signal
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.defaults import STATE_FOLDER
 from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
@@ -29,6 +30,7 @@ SupervisorFactory: TypeAlias = Callable[[Graph, Store], Supervisor]
 
 STATE = Path(STATE_FOLDER)
 """Below the working directory, like the relative paths in a pipeline: another folder is other data."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_file(
@@ -165,3 +167,54 @@ class RunSession:
 
     def _running(self) -> list[Supervisor]:
         return [supervisor for supervisor in self._supervisors if supervisor not in self._results]
+
+
+async def stop_on_signal(
+    stop: Callable[[], None],
+    force: Callable[[], None],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Call `stop` at the first SIGINT or SIGTERM and `force` at the second; the third ends the process."""
+    with trio.open_signal_receiver(*SIGNALS) as signals:
+        count = _SignalCount()
+        task_status.started()
+        await anext(signals)
+        count.heard = True
+        stop()
+        # Two of a kind that arrive while the loop is held up are received as one.
+        if count.arrived == 1:
+            await anext(signals)
+        force()
+        # One that nobody takes is raised again at the end, when nobody stops for it any more.
+        async for _ in signals:
+            pass
+
+
+class _SignalCount:
+    """Counts signals where they arrive: a processor that never returns holds up the loop that would receive them."""
+
+    def __init__(self) -> None:
+        receive = signal.getsignal(signal.SIGINT)
+        assert callable(receive)
+        self._receive = receive
+        self.arrived = 0
+        self.heard = False
+        for number in SIGNALS:
+            signal.signal(number, self._count)
+
+    def _count(self, number: int, frame: FrameType | None) -> None:
+        self.arrived += 1
+        self._receive(number, frame)
+        if self.arrived > 2:
+            _leave()
+        if self.arrived == 2 and not self.heard:
+            os.write(sys.stderr.fileno(), b"\nwaiting for a call that does not return; once more leaves at once\n")
+
+
+def _leave() -> None:
+    """End like a crash, which every pipeline survives: what is not settled is read again."""
+    if sys.stdout.isatty():
+        os.write(sys.stdout.fileno(), b"\x1b[?25h")  # a live table has hidden the cursor
+    os.write(sys.stderr.fileno(), b"\nleft at once; the next run reads again what was in flight\n")
+    os._exit(ExitCode.FAILED)

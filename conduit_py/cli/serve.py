@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from conduit_py.cli.errors import short_text
-from conduit_py.cli.logs import LogFormat, log_for_server
-from conduit_py.cli.output import ExitCode, put
-from conduit_py.cli.signals import stop_on_signal
+from conduit_py.cli.output import ExitCode, LogFormat, log_for_server, put
+from conduit_py.cli.run import stop_on_signal
 from conduit_py.config.definitions import Definitions, LoadedFiles
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.lifecycle.fleet import Fleet

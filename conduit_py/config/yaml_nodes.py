@@ -3,7 +3,7 @@
 from typing import Any, Final, Literal, NamedTuple
 
 from conduit_py import sdk
-from conduit_py.config.settings.middleware import refuse_avro
+from conduit_py.config.conduit_settings import refuse_avro
 from conduit_py.config.yaml_plugin import ReadPlugin, read_id, read_plugin, set_place
 from conduit_py.config.yaml_section import Section
 from conduit_py.defaults import WORKERS_MAX

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from conduit_py import sdk
-from conduit_py.config.settings.translate import translate
-from conduit_py.config.settings.translation import Translation
+from conduit_py.config.conduit_settings import translate
+from conduit_py.config.translation import Translation
 from conduit_py.config.yaml_section import PluginSettings, Section
 from conduit_py.defaults import ID_PATTERN, NODE_ID_LENGTH_MAX
 from conduit_py.errors import EnvironmentUnfit

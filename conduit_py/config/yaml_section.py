@@ -6,10 +6,9 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from conduit_py.config.diagnostics import Diagnostics, DocumentTooLarge, Location
 from conduit_py.config.interpolation import Interpolator, Resolved
-from conduit_py.config.settings.translation import Setting
-from conduit_py.config.yaml_document import Document
+from conduit_py.config.translation import Setting
+from conduit_py.config.yaml_document import Diagnostics, Document, DocumentTooLarge, Location
 from conduit_py.sdk.plugin import did_you_mean
 
 ENTRIES_MAX: Final = 100_000

@@ -9,7 +9,7 @@ from pydantic import Field
 from conduit_py.inspect.record_view import view_record
 from conduit_py.lifecycle.dead_letter_service import ReplayReport
 from conduit_py.record import Record, Structured
-from conduit_py.server.redaction import Redaction
+from conduit_py.server.service import Redaction
 from conduit_py.server.views import ApiModel
 from conduit_py.store.letter_codec import size_of
 from conduit_py.store.stored_letter import CauseCount, LetterSummary, StoredLetter

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from conduit_py import errors
 from conduit_py.errors import ConduitError
 from conduit_py.sdk.registry import PluginUnknown
-from conduit_py.server.redaction import Redaction
+from conduit_py.server.service import Redaction
 from conduit_py.server.views import ApiModel
 from conduit_py.wire_error import INTERNAL, WireError
 

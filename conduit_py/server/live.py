@@ -1,21 +1,21 @@
-"""LiveEvents over HTTP: the whole fleet or one pipeline twice a second, as server-sent events."""
+"""Server-sent events: the stream to one client, and the state of the fleet or of one pipeline twice a second."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Annotated
+from typing import Annotated, Any
 
 import trio
 from fastapi import APIRouter, Depends, Query
 from fastapi.requests import HTTPConnection
 from fastapi.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from conduit_py.errors import FleetError, PipelineUnknown
 from conduit_py.pipeline_settings import Id
 from conduit_py.server.errors import error_responses
-from conduit_py.server.event_stream import EventStream, encode_event, event_response
 from conduit_py.server.pipelines import pipeline_views
 from conduit_py.server.service import InService, Service
 from conduit_py.server.views import ApiModel, PipelineDetailsView, PipelineView, pipeline_details_view
@@ -26,6 +26,42 @@ INTERVAL_SECONDS = 0.5
 CLIENTS_MAX = 100
 FLEET_EVERY = 4
 """Who watches one pipeline sees the others with every so many of its events."""
+
+
+SEND_SECONDS = 10.0
+"""How long a client may leave an event unread before it is dropped."""
+
+
+class EventStream(StreamingResponse):
+    """Holds `held` while it lasts, and ends when its client does not keep up."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, held: AbstractContextManager[object], events: AsyncIterator[bytes]) -> None:
+        super().__init__(events)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            with trio.fail_after(SEND_SECONDS):
+                await send(message)
+
+        # Held here, not by the route: the route has returned before the first event is sent.
+        with self._held:
+            try:
+                await super().__call__(scope, receive, send_in_time)
+            except trio.TooSlowError:
+                return
+
+
+def encode_event(name: str, data: ApiModel) -> bytes:
+    """One event as it is sent."""
+    return f"event: {name}\ndata: {data.model_dump_json()}\n\n".encode()
+
+
+def event_response(description: str) -> dict[int | str, dict[str, Any]]:
+    """How a route that answers with events is documented."""
+    return {200: {"description": description, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 
 class LiveFull(FleetError):

@@ -1,4 +1,4 @@
-"""Pipelines over HTTP: see, start, stop, restart and reset them, and read their files again.
+"""Pipelines over HTTP: see, start, stop, restart and reset them, read their files again, list plugins.
 
 No definition ever comes over HTTP: a token must not be enough to run code.
 """
@@ -6,12 +6,15 @@ No definition ever comes over HTTP: a token must not be enough to run code.
 import logging
 from typing import Annotated
 
+import msgspec
+import trio
 from fastapi import APIRouter, Path
 from pydantic import ConfigDict, Field
 
 from conduit_py.errors import FleetError, ShuttingDown
 from conduit_py.lifecycle.reloader import Step
 from conduit_py.pipeline_settings import Id
+from conduit_py.sdk import registry
 from conduit_py.server.errors import error_responses
 from conduit_py.server.service import InService, Service
 from conduit_py.server.views import (
@@ -21,6 +24,8 @@ from conduit_py.server.views import (
     PipelineDetailsView,
     PipelinesView,
     PipelineView,
+    PluginDetailsView,
+    PluginView,
     definition_view,
     pipeline_details_view,
     pipeline_view,
@@ -30,6 +35,9 @@ log = logging.getLogger("conduit_py.server")
 
 router = APIRouter(prefix="/api/v1/pipelines", tags=["pipelines"])
 reload_router = APIRouter(prefix="/api/v1/reload", tags=["pipelines"])
+
+plugin_router = APIRouter(prefix="/api/v1/plugins", tags=["plugins"])
+
 
 PipelineId = Annotated[Id, Path(description="the id of a pipeline")]
 
@@ -118,3 +126,24 @@ def pipeline_views(service: Service) -> list[PipelineView]:
 def _log_and_answer(service: Service, id: str, what: str) -> AcceptedView:
     log.info("pipeline %s: %s, over HTTP", id, what)
     return AcceptedView(id=id, status=service.fleet[id].state.status)
+
+
+@plugin_router.get("", responses=error_responses())
+async def list_plugins() -> list[PluginView]:
+    """Every connector and processor that is installed."""
+    # In a thread: the first call imports every plugin, which takes seconds.
+    entries = await trio.to_thread.run_sync(registry.list_plugins)
+    return [PluginView(**msgspec.structs.asdict(entry)) for entry in entries]
+
+
+@plugin_router.get("/{kind}/{name}", responses=error_responses(404, 503))
+async def show_plugin(kind: registry.Kind, name: str) -> PluginDetailsView:
+    """A plugin with the JSON schema of its options."""
+    # In a thread: loading a plugin imports its client library, and pipelines share this event loop.
+    return await trio.to_thread.run_sync(_plugin_details, kind, name)
+
+
+def _plugin_details(kind: registry.Kind, name: str) -> PluginDetailsView:
+    plugin = registry.load_plugin(kind, name)
+    summary, options = registry.summary(plugin), registry.options_schema(plugin)
+    return PluginDetailsView(kind=kind, name=name, summary=summary, available=True, options=options)

@@ -1,4 +1,4 @@
-"""serve_api: the API on a socket, on hypercorn's trio worker."""
+"""serve_api: the API as an ASGI application, served on a socket by hypercorn's trio worker."""
 
 import logging
 import ssl
@@ -8,17 +8,21 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import trio
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from hypercorn.config import Config
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import wrap_app
 
+from conduit_py import __version__
 from conduit_py.defaults import HOST, PORT
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.server.access import VARIABLE, Policy, Tokens
-from conduit_py.server.app import create_app
-from conduit_py.server.limits import ConnectionLimit, LimitedConnection, LimitedListener
+from conduit_py.server import dead_letters, live, monitoring, pipelines, positions, taps, web
+from conduit_py.server.access import VARIABLE, AccessCheck, Policy, Tokens
+from conduit_py.server.errors import UnexpectedErrors, handle_errors
+from conduit_py.server.limits import BodyLimit, ConnectionLimit, LimitedConnection, LimitedListener
 from conduit_py.server.service import Service
 
 log = logging.getLogger("conduit_py.server")
@@ -94,6 +98,33 @@ async def serve_api(
         # Tells hypercorn to end idle connections; those with a request have GRACE_SECONDS.
         await context.terminated.set()
         connections.cancel_scope.deadline = trio.current_time() + GRACE_SECONDS
+
+
+def create_app(service: Service, policy: Policy) -> FastAPI:
+    """The whole API. A request meets the access check first, then the body limit, then the border for errors."""
+    app = FastAPI(
+        title="conduit-py",
+        version=__version__,
+        description="See and operate the pipelines of a server. Errors have a stable code.",
+        openapi_url="/api/v1/openapi.json",
+        # The pages that come along load their scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    app.state.live = live.LiveEvents()
+    app.state.taps = taps.TapCount()
+    modules = (pipelines, positions, dead_letters, taps, live, monitoring, web)
+    routers = [*(module.router for module in modules), pipelines.reload_router, pipelines.plugin_router]
+    for router in routers:
+        app.include_router(router)
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    handle_errors(app, service.redaction, routes)
+    for layer in (UnexpectedErrors, BodyLimit):
+        app.add_middleware(layer)
+    app.add_middleware(AccessCheck, policy=policy)
+    return app
 
 
 def _asgi_app(service: Service, config: ServerConfig) -> AppWrapper:

@@ -18,7 +18,7 @@ from conduit_py.inspect.tap import Outcome, Sample, Tap
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline_settings import NodeId
 from conduit_py.server.errors import error_responses
-from conduit_py.server.event_stream import EventStream, encode_event, event_response
+from conduit_py.server.live import EventStream, encode_event, event_response
 from conduit_py.server.pipelines import PipelineId
 from conduit_py.server.service import InService, Service
 from conduit_py.server.views import ApiModel

@@ -12,7 +12,7 @@ from conduit_py.lifecycle.commit_strategies import channel_size
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline import DeadLetters
 from conduit_py.pipeline_settings import Delivery, EngineName
-from conduit_py.server.redaction import Redaction
+from conduit_py.server.service import Redaction
 from conduit_py.status import Status, Stopper
 from conduit_py.stream.meter import Histogram, Meter, NodeKind, Progress
 

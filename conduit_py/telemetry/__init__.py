@@ -2,5 +2,5 @@
 
 Read `metric.py` (what a metric is), `metrics.py` (every metric, declared with the function that reads it) and
 `metrics_text.py` (reads them all and writes the text that Prometheus scrapes). Dashboards are in `boards/`, made of
-`panels.py` and `promql.py`; `alerts.py` has the alerts; `export.py` writes all of them as files.
+`panels.py`, which also writes the queries; `alerts.py` has the alerts; `export.py` writes all of them as files.
 """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conduit_py.telemetry import metrics
-from conduit_py.telemetry.promql import quantile, rate
+from conduit_py.telemetry.panels import quantile, rate
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,8 @@ from pathlib import Path
 from conduit_py.stream.meter import WAIT_REASONS
 from conduit_py.telemetry.alerts import rules_text
 from conduit_py.telemetry.boards.dead_letters import DEAD_LETTERS
-from conduit_py.telemetry.boards.fleet import FLEET
-from conduit_py.telemetry.boards.node import NODE
-from conduit_py.telemetry.boards.pipeline import PIPELINE
-from conduit_py.telemetry.boards.runtime import RUNTIME
+from conduit_py.telemetry.boards.fleet import FLEET, RUNTIME
+from conduit_py.telemetry.boards.pipeline import NODE, PIPELINE
 from conduit_py.telemetry.metric import Metric
 from conduit_py.telemetry.metrics import GROUPS
 from conduit_py.telemetry.panels import board_json

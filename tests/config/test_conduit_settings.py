@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from conduit_processors import field
 
-from conduit_py.config.settings.middleware import refuse_avro
-from conduit_py.config.settings.translate import translate
-from conduit_py.config.settings.translation import Setting, SettingDiagnostic, Translation, seconds_of
+from conduit_py.config.conduit_settings import refuse_avro, translate
+from conduit_py.config.translation import Setting, SettingDiagnostic, Translation, seconds_of
 from conduit_py.record import Payload, Record
 from conduit_py.sdk import registry
 from conduit_py.sdk.template import Template

@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.server.access import Policy, Role, Tokens
-from conduit_py.server.app import create_app
+from conduit_py.server.serve import create_app
 from conduit_py.server.service import Service
 from conduit_py.server.web import PATHS, POLICY
 from conduit_py.store.memory import MemoryStore

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from conduit_py import Destination, Pipeline, Record, Source
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.server.access import Policy, Role, Tokens
-from conduit_py.server.app import create_app
+from conduit_py.server.serve import create_app
 from conduit_py.server.service import Service
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from conduit_py import Destination, Pipeline, Processor, Source, Spark
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.lifecycle.definition_diff import DefinitionDiff, diff_definitions
-from conduit_py.server.redaction import secrets_of
+from conduit_py.server.service import secrets_of
 
 if TYPE_CHECKING:
     from tests.server.conftest import OpenSite

@@ -10,8 +10,7 @@ import trio
 from event_client import EventClient
 from trio.testing import MockClock
 
-from conduit_py.server.event_stream import SEND_SECONDS
-from conduit_py.server.live import CLIENTS_MAX
+from conduit_py.server.live import CLIENTS_MAX, SEND_SECONDS
 
 if TYPE_CHECKING:
     from tests.server.conftest import OpenSite, Site

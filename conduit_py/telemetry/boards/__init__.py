@@ -1,1 +1,1 @@
-"""The dashboards, one module each: fleet, pipeline and node, dead letters, and the runtime of the process."""
+"""The dashboards: `fleet.py` (fleet and process), `pipeline.py` (pipeline and node) and `dead_letters.py`."""

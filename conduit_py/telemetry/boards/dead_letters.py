@@ -11,8 +11,9 @@ from conduit_py.telemetry.panels import (
     lines,
     number,
     quantiles,
+    rate,
+    share_of_time,
 )
-from conduit_py.telemetry.promql import rate, share_of_time
 
 _READ = rate(metrics.READ, OF_PIPELINE, by="pipeline_name")
 _NACKED = rate(metrics.NACKED, OF_PIPELINE, by="pipeline_name")

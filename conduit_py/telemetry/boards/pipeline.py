@@ -1,19 +1,27 @@
-"""The dashboard of a pipeline: where its records are and what it waits for."""
+"""The dashboards of a pipeline and of a node: where records are, what they wait for, what is refused."""
 
 from conduit_py.telemetry import metrics
 from conduit_py.telemetry.metric import Metric
 from conduit_py.telemetry.panels import (
+    BY_COMPONENT,
     BY_NODE,
     BY_PIPELINE,
+    CHOOSE_NODE,
     CHOOSE_PIPELINE,
+    OF_COMPONENT,
+    OF_NODE,
     OF_PIPELINE,
     Board,
     Panel,
     lines,
+    mean,
+    now,
+    quantile,
     quantiles,
+    rate,
+    share_of_time,
     statuses,
 )
-from conduit_py.telemetry.promql import now, rate, share_of_time
 
 
 def _behind(what: str, unit: str, metric: Metric) -> Panel:
@@ -148,4 +156,109 @@ PIPELINE = Board(
         ),
     },
     (CHOOSE_PIPELINE,),
+)
+
+
+NODE = Board(
+    "node",
+    "node",
+    "One node: what its calls take, how large its batches are, what it waits for and what it refuses.",
+    {
+        "Records": (
+            lines(
+                "Records",
+                "cps",
+                "Per second: read, processed or written.",
+                (rate(metrics.READ, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} read"),
+                (rate(metrics.PROCESSED, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} processed"),
+                (rate(metrics.WRITTEN, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} written"),
+            ),
+            lines(
+                "Refused, filtered, tried again",
+                "cps",
+                "Per second. Retries are of calls, the others of records.",
+                (rate(metrics.NACKED, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} refused"),
+                (rate(metrics.FILTERED, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} filtered"),
+                (rate(metrics.RETRIES, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} retries"),
+            ),
+            lines(
+                "Batches",
+                "cps",
+                "Per second.",
+                (rate(metrics.BATCH_SIZE, OF_NODE, by="pipeline_name, node", part="count"), BY_NODE),
+            ),
+            lines(
+                "Batch size",
+                "short",
+                "Records in a batch: the mean and the 99th percentile.",
+                (mean(metrics.BATCH_SIZE, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} mean"),
+                (quantile(0.99, metrics.BATCH_SIZE, OF_NODE, by="pipeline_name, node"), f"{BY_NODE} p99"),
+            ),
+        ),
+        "Time": (
+            quantiles(
+                "Calls of processors",
+                "For one batch.",
+                metrics.PROCESSOR_DURATION,
+                OF_COMPONENT,
+                "pipeline_name, component_id",
+                BY_COMPONENT,
+            ),
+            quantiles(
+                "Writes of destinations",
+                "Of one batch.",
+                metrics.CONNECTOR_DURATION,
+                OF_COMPONENT,
+                "pipeline_name, component_id",
+                BY_COMPONENT,
+            ),
+            quantiles(
+                "Persists",
+                "A destination's flush, or the save of a source's position.",
+                metrics.PERSIST_DURATION,
+                OF_NODE,
+                "pipeline_name, node",
+                BY_NODE,
+            ),
+            lines(
+                "Busy",
+                "percentunit",
+                "The share of time that calls took.",
+                (
+                    rate(metrics.PROCESSOR_DURATION, OF_COMPONENT, by="pipeline_name, component_id", part="sum"),
+                    BY_COMPONENT,
+                ),
+                (
+                    rate(metrics.CONNECTOR_DURATION, OF_COMPONENT, by="pipeline_name, component_id", part="sum"),
+                    f"{BY_COMPONENT} write",
+                ),
+                (rate(metrics.PERSIST_DURATION, OF_NODE, by="pipeline_name, node", part="sum"), f"{BY_NODE} persist"),
+            ),
+        ),
+        "Waiting": (
+            lines(
+                "Waiting",
+                "percentunit",
+                "The share of time that the node waited for what.",
+                (
+                    share_of_time(metrics.WAITING, OF_NODE, by="pipeline_name, node, reason"),
+                    f"{BY_NODE}: {{{{reason}}}}",
+                ),
+            ),
+            lines(
+                "Queue",
+                "short",
+                "Batches that wait before the node.",
+                (now(metrics.QUEUE_DEPTH, OF_NODE, by="pipeline_name, node"), BY_NODE),
+            ),
+            lines(
+                "Taps",
+                "short",
+                "Who looks at the records of the node, and how many sampled records a second were not read in time.",
+                (now(metrics.TAPS, OF_COMPONENT, by="pipeline_name, component_id"), f"{BY_COMPONENT} taps"),
+                (rate(metrics.TAP_DROPS, OF_COMPONENT, by="pipeline_name, component_id"), f"{BY_COMPONENT} dropped"),
+            ),
+        ),
+    },
+    (CHOOSE_PIPELINE, CHOOSE_NODE),
 )

@@ -1,21 +1,24 @@
-"""translate: the settings of a plugin as its options, and what differs between Conduit's plugins and ours."""
+"""translate: the settings of a Conduit plugin, which are all text, as options of ours.
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+First the settings that Conduit's SDK adds to every plugin (`sdk.…`), then what differs between Conduit's plugins and
+ours, then the settings that are options of ours by name. A setting of the SDK that would change the data is a problem.
+One that concerns only how Conduit works inside applies where it has a meaning here, and is a warning elsewhere, unless
+it has its default value.
+"""
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-from conduit_py.config.settings.middleware import middleware
-from conduit_py.config.settings.translation import Setting, Translation, seconds_of
-from conduit_py.sdk.plugin import Options, did_you_mean
+from conduit_py.config.translation import Setting, Translation, adopt_options
+from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.registry import Kind
+from conduit_py.sdk.template import Template, TemplateInvalid
 
 
 def translate(kind: Kind, plugin: str, settings: Mapping[str, Setting], model: type[Options]) -> Translation:
     """The options that the plugin takes, or everything that is wrong with its settings."""
     translation = Translation(settings)
-    middleware(kind, translation)
+    _take_sdk_settings(kind, translation)
     translate_plugin = _TRANSLATORS.get((kind, plugin))
     if translate_plugin is not None:
         translate_plugin(translation)
@@ -23,85 +26,108 @@ def translate(kind: Kind, plugin: str, settings: Mapping[str, Setting], model: t
         what = "a template is for the file destination only, this one writes whole records"
         translation.problem("sdk.record.format", what, "leave it out")
     # Last, because it reports everything that the others have left as unknown.
-    _adopt_options(translation, model)
+    adopt_options(translation, model)
     return translation
 
 
-def _adopt_options(translation: Translation, model: type[Options]) -> None:
-    """Take the settings that are options of the plugin, report the others as unknown, and check all options.
-
-    Text is converted to the type of the option: a number, a boolean, a list from text with commas, seconds
-    from a duration such as 1m30s.
-    """
-    for name in list(translation.rest):
-        head, _, inner = name.partition(".")
-        if name in model.model_fields:
-            translation.set(name, translation.take(name), name)
-        elif inner and head in model.model_fields:
-            translation.set((head, inner), translation.take(name), name)
-        else:
-            _unknown(translation, name, [*translation.known, *model.model_fields])
-    for error in _errors(model, translation.options):
-        _report(translation, model, error)
-
-
-def _unknown(translation: Translation, name: str, known: list[str]) -> None:
-    translation.take(name)
-    names = sorted(set(known))
-    # Conduit's SDK adds many to every plugin, and they are seldom the right ones.
-    shown = [each for each in names if not each.startswith("sdk.")]
-    listed = f"settings are {', '.join(shown)}" if shown else "it takes none"
-    translation.problem(name, "there is no such setting", did_you_mean(name, names) or listed)
+_PAYLOAD: Final = "sdk.schema.extract.payload.enabled"
+_SCHEMA_TEXTS: Final = {
+    "sdk.schema.extract.type": "avro",
+    "sdk.schema.extract.payload.subject": "payload",
+    "sdk.schema.extract.key.subject": "key",
+    "sdk.schema.context.name": "",
+}
+_SCHEMA_SWITCHES: Final[dict[Kind, list[str]]] = {
+    "source": [_PAYLOAD, "sdk.schema.extract.key.enabled", "sdk.schema.context.enabled"],
+    "destination": [_PAYLOAD, "sdk.schema.extract.key.enabled"],
+    "processor": [
+        *("sdk.schema.decode.payload.enabled", "sdk.schema.decode.key.enabled"),
+        *("sdk.schema.encode.payload.enabled", "sdk.schema.encode.key.enabled"),
+    ],
+}
+_BATCH: Final = ["sdk.batch.size", "sdk.batch.delay"]
+_RATE: Final = ["sdk.rate.perSecond", "sdk.rate.burst"]
+_FORMAT: Final = ["sdk.record.format", "sdk.record.format.options"]
+_NO_SCHEMAS: Final = "has no effect: records keep their types here without a schema"
 
 
-def _errors(model: type[Options], options: dict[str, Any]) -> list[ErrorDetails]:
-    errors = _validation_errors(model, options)
-    converted = [_convert_text(options, error) for error in errors]
-    # Checked again: what was converted may still be out of range.
-    return _validation_errors(model, options) if any(converted) else errors
+def _take_sdk_settings(kind: Kind, translation: Translation) -> None:
+    """Take the settings of Conduit's SDK from those of a plugin of this kind."""
+    translation.known += _SCHEMA_SWITCHES[kind]
+    if kind == "source":
+        translation.known += [*_BATCH, *_SCHEMA_TEXTS]
+        _source_batches(translation)
+        _schema_texts(translation)
+    if kind == "destination":
+        translation.known += [*_BATCH, *_RATE, *_FORMAT]
+        _destination_batches(translation)
+        _rate(translation)
+        _format(translation)
+    _schema_switches(kind, translation)
 
 
-def _validation_errors(model: type[Options], options: Mapping[str, Any]) -> list[ErrorDetails]:
-    try:
-        model(**options)
-    except ValidationError as invalid:
-        return invalid.errors(include_url=False)
-    return []
+def _source_batches(translation: Translation) -> None:
+    size = translation.take_number("sdk.batch.size", whole=True)
+    if size:
+        translation.batch_size = int(size)
+    if translation.take_seconds("sdk.batch.delay"):
+        translation.warn("sdk.batch.delay", "has no effect: a batch is sent as soon as it has a record")
 
 
-def _convert_text(options: dict[str, Any], error: ErrorDetails) -> bool:
-    """Convert a text that pydantic could not: a list with commas, or a duration."""
-    if len(error["loc"]) != 1:
-        return False
-    name = str(error["loc"][0])
-    text = options.get(name)
-    if not isinstance(text, str):
-        return False
-    if error["type"] == "list_type":
-        options[name] = [part.strip() for part in text.split(",")]
-        return True
-    if error["type"] == "float_parsing" and name.endswith("_seconds"):
-        try:
-            options[name] = seconds_of(text)
-        except ValueError:
-            return False
-        return True
-    return False
+def _destination_batches(translation: Translation) -> None:
+    if translation.take_number("sdk.batch.size", whole=True):
+        translation.warn("sdk.batch.size", "has no effect: the size of batches follows the load")
+    if translation.take_seconds("sdk.batch.delay"):
+        translation.warn("sdk.batch.delay", "has no effect: a record is written as soon as it arrives")
 
 
-def _report(translation: Translation, model: type[Options], error: ErrorDetails) -> None:
-    """Report an error of pydantic about an option as a problem of the setting that it comes from."""
-    path = tuple(part for part in error["loc"] if part != "[key]")
-    setting = translation.origin(path)
-    if any(found.setting == setting for found in translation.problems):
-        return  # A setting that could not be read seems missing as well; one problem is enough.
-    if error["type"] == "missing" and len(path) == 1:
-        description = model.model_fields[str(path[0])].description
-        hint = f"add `{setting}: …`" + (f", {description}" if description else "")
-        translation.problem(setting, "this setting is required", hint)
+def _rate(translation: Translation) -> None:
+    if translation.take_number("sdk.rate.perSecond"):
+        what = "has no effect: records are written as fast as the destination takes them"
+        translation.warn("sdk.rate.perSecond", what, "limit the rate of the source instead, if it has such a setting")
+    translation.take_number("sdk.rate.burst", whole=True)
+
+
+def _format(translation: Translation) -> None:
+    format, options = translation.take("sdk.record.format"), translation.take("sdk.record.format.options")
+    if format in (None, "opencdc/json"):
+        if options is not None:
+            translation.warn("sdk.record.format.options", "has no effect: opencdc/json has no options")
+    elif format != "template":
+        hint = "formats are opencdc/json and template"
+        translation.problem("sdk.record.format", f"must be a supported format{translation.quote(_FORMAT[0])}", hint)
+    elif options is None:
+        translation.problem("sdk.record.format", "needs a template", "add sdk.record.format.options: '{{ … }}'")
     else:
-        suggestion = error.get("ctx", {}).get("suggestion")
-        translation.problem(setting, f"{error['msg']}{translation.quote(setting)}", suggestion)
+        try:
+            translation.line = Template(options)
+        except TemplateInvalid as invalid:
+            translation.problem("sdk.record.format.options", invalid.describe(options), invalid.suggestion)
+
+
+def _schema_texts(translation: Translation) -> None:
+    for name, default in _SCHEMA_TEXTS.items():
+        text = translation.take(name)
+        if text is not None and text != default:
+            translation.warn(name, _NO_SCHEMAS)
+
+
+def _schema_switches(kind: Kind, translation: Translation) -> None:
+    for name in _SCHEMA_SWITCHES[kind]:
+        enabled = translation.take_boolean(name)
+        if enabled is not None:
+            translation.switches[name] = enabled
+        if enabled is False and kind == "processor":
+            translation.warn(name, _NO_SCHEMAS)
+
+
+def refuse_avro(sources: Sequence[Translation], destination: Translation) -> None:
+    """Report a destination that expects Avro: in Conduit, a source that encodes would send it that."""
+    if destination.switches.get(_PAYLOAD) is not False:
+        return
+    if any(source.structured and source.switches.get(_PAYLOAD) is not False for source in sources):
+        hint = "leave it out, or set it to false for the sources too"
+        destination.problem(_PAYLOAD, "expects payloads in Avro, and payloads are structured data here", hint)
 
 
 _GENERATOR: Final = [

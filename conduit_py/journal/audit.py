@@ -6,7 +6,6 @@ A repair throws away nothing that could be read or was part of a message.
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -180,9 +179,9 @@ def _repair_unreadable(directory: Path, found: Audit, finding: AuditFinding, dis
     base, path = finding.segment, directory / segment_name(finding.segment)
     folder = directory / "quarantine"
     folder.mkdir(exist_ok=True)
-    shutil.copy2(path, folder / path.name)
-    disk.sync_directory(folder)
     data = path.read_bytes()
+    # Durable before the segment is overwritten: a power cut must leave the old bytes in one of the two places.
+    disk.create(folder / path.name, data)
     # The id may be legible even so; it is what positions refer to.
     legible = re.search(rb'"journal":"([0-9a-f]{16})"', data[:200])
     id = found.id or (legible.group(1).decode() if legible else secrets.token_hex(8))

@@ -24,6 +24,7 @@ class Disk:
         crash_point.reach("journal.before_write")
         view = memoryview(data)
         while view:
+            # A signal, or a disk that is nearly full, can cut a write short without an error.
             written = os.pwrite(descriptor, view, at)
             view, at = view[written:], at + written
         crash_point.reach("journal.after_write")
@@ -31,6 +32,7 @@ class Disk:
     def sync(self, descriptor: int) -> None:
         """Return when everything written to the file is on the disk."""
         crash_point.reach("journal.before_sync")
+        # fdatasync covers the size of the file too. It leaves out only its times, which nothing reads.
         os.fdatasync(descriptor)
         crash_point.reach("journal.after_sync")
 
@@ -42,9 +44,11 @@ class Disk:
     def create(self, path: Path, content: bytes) -> None:
         """Put a whole file in place, or none: it and its name are on the disk on return."""
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        # O_TRUNC: a process with the same pid may have died and left a longer draft.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             self.write(descriptor, content, 0)
+            # Before the rename: after a power cut the name could otherwise stand for an empty file.
             self.sync(descriptor)
         finally:
             os.close(descriptor)
@@ -80,6 +84,7 @@ class AppendLock:
         self._directory = directory
         self._wait_seconds = wait_seconds
         try:
+            # O_CLOEXEC: a child process would keep the lock held after this process has died.
             self._descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise JournalUnfit(
@@ -103,6 +108,7 @@ class AppendLock:
         deadline, pause = time.monotonic() + self._wait_seconds, 0.0002
         while True:
             try:
+                # Not a blocking call: that has no timeout, and a suspended holder would hang every writer.
                 return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno != errno.EWOULDBLOCK:

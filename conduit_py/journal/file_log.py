@@ -94,8 +94,10 @@ class FileLog(Log):
                 self._catch_up()
                 return self._append(appends)
             except JournalFull:
+                # Nothing of it is in the file, so the journal is as before and a later append may succeed.
                 raise
             except (OSError, ConduitError) as error:
+                # What is on the disk is unknown now. Only opening the journal again verifies it.
                 self._broken = error
                 if isinstance(error, ConduitError):
                     raise
@@ -113,6 +115,7 @@ class FileLog(Log):
     def prune(self, before: int) -> int:
         with self._lock.hold():
             starts = bases(self.directory)
+            # The oldest first: a crash half-way leaves no hole between two segments.
             for base, following in pairwise(starts):
                 if following > before:
                     return base
@@ -130,6 +133,7 @@ class FileLog(Log):
         while True:
             status = os.fstat(self._segment.descriptor)
             end = self._segment.base + status.st_size
+            # A file without a name still takes appends, and they would be lost when it is closed.
             if end < self._end or not status.st_nlink:
                 raise JournalFailed(
                     f"journal {self.name}: {self._segment.path.name} was cut or removed by somebody else"
@@ -167,6 +171,7 @@ class FileLog(Log):
             self._roll()
         answers: list[Commit | ConduitError] = []
         frames: list[bytes] = []
+        # Local until the write has succeeded: after a failure the head and the registers must be those of the file.
         head, registers = self._end, self._registers
         for append in appends:
             try:
@@ -210,6 +215,7 @@ class FileLog(Log):
         try:
             self._disk.write(self._segment.descriptor, data, at)
         except OSError as error:
+            # Readers would take half an append for damage as soon as something follows it.
             self._disk.truncate(self._segment.descriptor, at)
             if error.errno in _NO_ROOM:
                 raise self._no_room(f"an append of {len(data)} bytes", error) from error
@@ -235,6 +241,7 @@ class FileLog(Log):
     def _roll(self) -> None:
         """Go on in a new segment. It is there before the old one is sealed: a seal without it means that it is lost."""
         if self._sync_policy != "never":
+            # First: once the next segment exists, a torn end of this one counts as damage.
             self._sync(self._end)
         following = self._end + HEADER_SIZE
         try:
@@ -251,6 +258,7 @@ class FileLog(Log):
         self._disk.sync(self._segment.descriptor)
 
     def _move_to(self, base: int) -> None:
+        # Before the old one is closed: if it cannot be opened, the log still has a segment.
         following = open_segment(self.directory, base, write=True)
         self._segment.close()
         self._segment = following

@@ -95,6 +95,7 @@ class FileReader(LogReader):
         if found is not None:
             return found
         header = decode_header(self._block, self._at, self.offset) or self._segment.header(self.offset)
+        # A gap is as large as the damage was, and its bytes are not needed.
         size = max(_BLOCK, header.size if header is not None and header.kind != GAP else 0)
         self._block, self._at = self._segment.read(self.offset, size), 0
         if header is not None and header.kind == GAP:
@@ -143,6 +144,7 @@ class FileReader(LogReader):
         self._durable = max(self._durable, header.synced)
         if header.end > self._durable:
             assert self._segment is not None
+            # Taken before the sync, which may not cover what is appended while it runs.
             end = self._segment.end
             try:
                 os.fdatasync(self._segment.descriptor)

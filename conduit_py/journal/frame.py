@@ -64,6 +64,7 @@ MESSAGES, SEAL, GAP = 1, 2, 3
 MAGIC = b"cjfr"
 _FRAME = struct.Struct("<4sBB6xQQIII16sI")
 HEADER_SIZE = _FRAME.size + 4
+# The size, header included, has 32 bits in the header.
 FRAME_SIZE_MAX = 2**31
 
 _SEGMENT_MAGIC = b"conduit-journal\n"
@@ -132,6 +133,7 @@ def decode_header(data: bytes, at: int, begin: int) -> Header | None:
     if len(packed) < HEADER_SIZE or zlib.crc32(packed[:-4]) != int.from_bytes(packed[-4:], "little"):
         return None
     header = Header._make(_FRAME.unpack_from(packed))
+    # The offset too: bytes of another place or time can have a valid checksum.
     return header if header.magic == MAGIC and header.begin == begin else None
 
 
@@ -163,6 +165,7 @@ def decode_segment(data: bytes) -> tuple[SegmentInfo, int]:
     if len(data) < _SEGMENT.size or not data.startswith(_SEGMENT_MAGIC):
         raise NotASegment("it does not begin as a segment of a journal does")
     _, version, _, size, checksum = _SEGMENT.unpack_from(data)
+    # Before the checksum, which another version may keep elsewhere.
     if version != VERSION:
         raise OtherVersion(f"it has version {version} of the format, and this conduit-py knows version {VERSION}")
     body = data[_SEGMENT.size : _SEGMENT.size + size]

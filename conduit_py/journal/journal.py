@@ -96,6 +96,7 @@ class Journal:
         pause = POLL_SECONDS[0]
         try:
             while not reader.ended:
+                # Taken before the read: an append in between sets this event, so no wake-up is lost.
                 appended = self._appended
                 frames = await self.call(reader.read)
                 for frame in frames:
@@ -107,6 +108,7 @@ class Journal:
                     continue
                 if not block:
                     return
+                # Another process that appends to the files sets no event here, so the wait must be short.
                 with trio.move_on_after(math.inf if self.log.instant else pause):
                     await appended.wait()
                 pause = min(2 * pause, POLL_SECONDS[1])
@@ -125,6 +127,7 @@ class Journal:
         """Finish the appends already begun, then release everything. A second close has no effect."""
         if not self._closed:
             self._closed = True
+            # A cancelled close would leave the thread behind with the files open.
             with trio.CancelScope(shield=True):
                 if self._thread is not None:
                     self._thread.close()

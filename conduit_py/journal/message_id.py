@@ -118,6 +118,7 @@ class Clock:
 
     def update(self, unix_nanoseconds: int) -> None:
         """Go forward to an instant; one that has passed changes nothing."""
+        # Never back, even if the wall clock is set back: readers drop a smaller clock as a repetition.
         self.value = max(self.value, clock_at(unix_nanoseconds))
 
     def update_to_now(self) -> None:

@@ -76,6 +76,7 @@ class WriterClaim:
             # Readers take an ACK that is not beyond the last one for a rollback; this one never is. It also
             # lets them forget the producer: it is fenced, so nothing of it can follow.
             rollback = MessageUuid(ProducerId(bytes.fromhex(name)), 1, Flag.ACK)
+            # Cleared with the last rollback: after a crash before it, the next claim repeats all of them.
             done = {self._former: former} if name == former[-1] else None
             self._log.append([b""], id=rollback, check=self.check, subtract=done)
 
@@ -90,6 +91,7 @@ class WriterClaim:
                     suggestion="if the state of the pipeline was deleted on purpose, let its writer go with "
                     f"`conduit-py journal repair {self._log.name} --release {owner}`",
                 )
+            # Compare and set: of two runs that claim at the same time, one appends and the other looks again.
             expected = Selector(include={self._writer: current}) if current else Selector(exclude={self._writer: ()})
             try:
                 # An ACK of a producer that has published nothing yet: readers pass over it.

@@ -32,6 +32,7 @@ UNFINISHED = "an unfinished frame"
 
 def open_last(directory: Path, disk: Disk) -> tuple[Segment, SegmentSummary]:
     """Open the segment to append to, verified and repaired; make the first one of a new journal."""
+    # Drafts of a process that died before the rename: nothing refers to them.
     for leftover in directory.glob("*.tmp"):
         disk.remove(leftover)
     starts = bases(directory)
@@ -75,9 +76,11 @@ def create_segment(
 
 def cut_tail(segment: Segment, damage: Damage, disk: Disk) -> None:
     """Cut off what follows the last good frame. Unless it is just an append that never ended, it is kept aside."""
+    # An append that never ended was confirmed to nobody. Anything else is copied before it is cut off.
     if damage.what != UNFINISHED:
         _keep(segment, damage, disk)
     disk.truncate(segment.descriptor, damage.begin - segment.base)
+    # Otherwise a power cut could bring the torn bytes back, behind them the next append.
     disk.sync(segment.descriptor)
     _logger.warning(
         "journal %s: cut off %s at its end, offsets %d to %d",
@@ -90,6 +93,7 @@ def cut_tail(segment: Segment, damage: Damage, disk: Disk) -> None:
 
 def set_aside(segment: Segment, damage: Damage, disk: Disk) -> None:
     """Keep damaged bytes in `quarantine/`, and put a gap in their place, so that readers go on behind it."""
+    # The copy is durable before the gap overwrites the bytes.
     kept = _keep(segment, damage, disk)
     size = damage.end - damage.begin
     disk.write(segment.descriptor, mark(GAP, damage.begin, size), damage.begin - segment.base)
@@ -113,6 +117,7 @@ def _verify(segment: Segment, disk: Disk) -> SegmentSummary:
         (cut_tail if damage.tail else set_aside)(segment, damage, disk)
     following = segment.info.missing_until or (summary.end if summary.sealed else None)
     if following is not None:
+        # To append here would hide that messages are lost. A person decides whether to give them up.
         raise JournalUnfit(
             f"journal {segment.path.parent} goes on at offset {following}, but that segment is missing",
             suggestion=f"put {segment_name(following)} back, or give up what it held "
@@ -124,6 +129,7 @@ def _verify(segment: Segment, disk: Disk) -> SegmentSummary:
 def _seal_before(directory: Path, base: int, following: int, disk: Disk) -> None:
     """Seal a segment whose successor was made by a process that died before it came to the seal."""
     path = directory / segment_name(base)
+    # Any other length means that it is sealed already, or damaged, which `conduit-py journal verify` reports.
     if base + path.stat().st_size != following - HEADER_SIZE:
         return
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)

@@ -90,6 +90,7 @@ def walk(data: bytes, begin: int) -> Iterator[tuple[Header, bytes] | Damage]:
             yield found
             at += found[0].size
             continue
+        # From the next byte on, not by the length in the header: a damaged length would hide good frames.
         following = next_frame(data, at + 1, begin)
         stop = len(data) if following is None else following
         yield Damage(begin + at, begin + stop, _what(data, at, begin), following is None)

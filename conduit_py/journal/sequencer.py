@@ -135,6 +135,7 @@ class Sequencer:
             return self._commit(_Producer(NONE), frame, FrameOutcome.OUTSIDE_COMMIT)
         producer = self._producers.get(id)
         if producer is None:
+            # Just below its first clock, so that everything from it on is new.
             producer = self._producers[id] = _Producer(clock - 1)
         if flags == _CONTINUE:
             return self._continue(producer, frame)
@@ -152,6 +153,7 @@ class Sequencer:
             return None
         producer = run.producer
         if run.returned is not None:
+            # Invariant I9: that `step` is called again shows that the last slice was processed.
             producer.last_ack = run.returned
             run.returned = None
         while (frame := run.next_frame()) is not None:
@@ -199,6 +201,7 @@ class Sequencer:
         self.offset = frame.end
         if last <= producer.last_ack:
             return FrameOutcome.CONTINUE_ALREADY_ACKED
+        # A repetition within the open span: kept a second time, it would be delivered twice.
         if last <= producer.max_clock:
             return FrameOutcome.CONTINUE_DUPLICATE
         producer.max_clock = last

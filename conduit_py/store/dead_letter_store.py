@@ -186,6 +186,7 @@ class SqlLetters:
         So to settle the same again changes nothing.
         """
         for id, turn, attempts, left in settled:
+            # `turn` and `attempts`: a letter that was queued again belongs to another replay.
             sql = "SELECT count(*) FROM letters WHERE id = ? AND turn = ? AND attempts = ? AND state = 'queued'"
             if self.sql.value(sql, id, turn, attempts):
                 if all(each.id != id for each in left):
@@ -196,6 +197,7 @@ class SqlLetters:
     def edit(self, id: str, records: Mapping[str, Record]) -> StoredLetter:
         letter = self.letter(id)
         if letter.state is LetterState.QUEUED:
+            # A running replay has read the old record already, and its end would overwrite the edit.
             raise LetterBusy(
                 f"dead letter {id!r} is about to be sent again and cannot be edited",
                 suggestion="wait until it is delivered or refused",
@@ -248,6 +250,7 @@ class SqlLetters:
     def _put(self, letter: StoredLetter, turn: int = 0) -> None:
         """Write a letter over the one with the same id, whose place in the order it takes."""
         queued = letter.state is LetterState.QUEUED
+        # A queued letter keeps its turn when its message is refused once more.
         if queued and not turn:
             turn = self.sql.value("SELECT turn FROM letters WHERE id = ?", letter.id)
         content, text = encode_content(letter), self.sql.text

@@ -126,6 +126,7 @@ class MemoryTables(Tables):
         self._refuse_repeats(changes)
         shards = self._shards_after(changes.shards)
 
+        # Only the lines above can refuse. From here on nothing fails, so nothing has to be undone.
         row.claimed = ClaimState(fence, changes.number, changes.checkpoint)
         row.put(changes.puts)
         for scope, key in changes.once:

@@ -115,6 +115,7 @@ class SqlTables(Tables):
     def add_intents(self, owner: str, intents: Sequence[Intent]) -> None: ...
 
     def claim(self, owner: str) -> ClaimState:
+        # One statement: two claims at the same time get two different fences.
         self.sql.run(
             "INSERT INTO claims (owner, fence, committed) VALUES (?, 1, 0)"
             " ON CONFLICT (owner) DO UPDATE SET fence = claims.fence + 1",
@@ -130,10 +131,12 @@ class SqlTables(Tables):
         return None
 
     def commit(self, owner: str, fence: int, changes: Changes) -> None:
+        # First: this locks the row of the claim, so commits of one owner run one after the other.
         if not self._advance(owner, fence, changes):
             return
         self._record_once(changes)
         now = self.sql.now()
+        # Sorted: transactions that lock the same shards in the same order cannot deadlock.
         for change in sorted(changes.shards, key=lambda change: (change.scope, change.shard)):
             self._apply(change, now)
         if puts := [(key, value) for key, value in changes.puts.items() if value is not None]:
@@ -158,6 +161,7 @@ class SqlTables(Tables):
             raise fenced_error(owner, fence, claimed.fence)
         if (claimed.committed, claimed.checkpoint) != (changes.number, changes.checkpoint):
             raise OutOfStep(owner, changes.number, claimed.committed)
+        # The last transaction again: its caller crashed after the commit, or another database carried it.
         return False
 
     def _record_once(self, changes: Changes) -> None:
@@ -184,6 +188,7 @@ class SqlTables(Tables):
 
     def reset(self, owner: str) -> None:
         self.sql.run("DELETE FROM entries WHERE pipeline = ? AND kind = 'position'", owner)
+        # One number is left out: a transaction that another database carried must not be adopted any more.
         renewed = "UPDATE claims SET fence = fence + 1, committed = committed + 1, checkpoint = NULL WHERE owner = ?"
         if self.sql.run(renewed, owner):
             self.sql.run("DELETE FROM owned WHERE owner = ?", owner)
@@ -216,6 +221,7 @@ class SqlTables(Tables):
 
     def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
         now = self.sql.now()
+        # One statement: of two forwarders that ask at the same time, one gets the lease.
         taken = self.sql.run(
             "INSERT INTO leases (target, holder, expires) VALUES (?, ?, ?) ON CONFLICT (target) DO UPDATE"
             " SET holder = excluded.holder, expires = excluded.expires"
@@ -235,6 +241,7 @@ class SqlTables(Tables):
         return self.sql.run(sql, self.sql.now() + seconds, target, holder) == 1
 
     def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
+        # Locked to the end of the transaction: nobody else may get the lease between the check and the delete.
         held = f"SELECT 1 FROM leases WHERE target = ? AND holder = ?{self.sql.dialect.lock_rows}"
         if not self.sql.rows(held, target, holder):
             return False
@@ -263,6 +270,7 @@ class SqlTables(Tables):
         return [shard for shard in opened if shard is not None]
 
     def acquire_shards(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> list[ShardState]:
+        # The conditions are in the statement: of two that acquire a shard at once, the second finds it changed.
         sql = "UPDATE shards SET token = ?, updated = ? WHERE scope = ? AND shard = ? AND done = 0 AND updated <= ?"
         now = self.sql.now()
         acquired = {name for name in sorted(names) if self.sql.run(sql, token, now, scope, name, now - idle_seconds)}

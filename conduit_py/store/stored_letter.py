@@ -148,6 +148,7 @@ def _refusals(letter: DeadLetter, attempt: int) -> list[Refusal]:
 
 
 def _storable(error: str) -> str:
+    # An error may quote a whole record, and a letter keeps up to HISTORY_MAX of them.
     return safe_text(error[:ERROR_LENGTH_MAX])
 
 
@@ -177,6 +178,7 @@ def letter_id(pipeline: str, source: str, position: bytes, piece: Piece) -> str:
 
 def cause_of(error: str) -> str:
     """The error without what differs between records: numbers, ids and quoted values; quoted names stay."""
+    # Bounded, because a record decides what an error quotes, and every pattern reads all of it.
     text = error[:1000]
     for pattern, mark in _PARTICULARS:
         text = pattern.sub(mark, text)

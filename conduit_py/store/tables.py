@@ -153,6 +153,7 @@ def shard_after(change: ShardChange, before: ShardState | None, now: float) -> S
         raise StaleToken(change.scope, change.shard, f"was acquired by {before.token!r}")
     if before.done:
         raise StaleToken(change.scope, change.shard, "is finished already")
+    # A repetition of recorded progress: its output is committed already, and would be there twice.
     if change.start < before.position:
         raise StaleToken(change.scope, change.shard, f"has come to {before.position!r}, past {change.start!r}")
     return ShardState(change.shard, change.token, change.end, change.done, now)

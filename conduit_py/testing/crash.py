@@ -90,6 +90,7 @@ def _start(
     command: Sequence[str | Path], variables: Mapping[str, str], directory: Path | None
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """The command as a process group of its own, of which nothing is left afterwards."""
+    # A file, not a pipe: nobody reads while it runs, and a full pipe would stop the command.
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             [str(word) for word in command],
@@ -98,6 +99,7 @@ def _start(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            # A group of its own, so that its children are killed with it.
             start_new_session=True,
         )
         try:

@@ -101,6 +101,7 @@ class FakeStagedDestination(_FakeDestination, sdk.StagedDestination[FakeDestinat
             self._fence = storage.fence = fence
             for intent in intents:
                 self._apply(intent)
+            # Only after the intents: what they name is staged here. The rest was never committed.
             storage.staged = {}
 
     async def write(self, batch: Batch) -> Refusals | None:
@@ -127,6 +128,7 @@ class FakeStagedDestination(_FakeDestination, sdk.StagedDestination[FakeDestinat
 
     def _apply(self, intent: bytes) -> None:
         place = msgspec.msgpack.decode(intent, type=tuple[int, int])
+        # Intents are applied again after a crash: one that was applied must show nothing twice.
         if place > self.storage.applied and place in self.storage.staged:
             self.storage.applied = place
             self.storage.show(self.storage.staged.pop(place))

@@ -147,6 +147,7 @@ class OutageStore(MemoryStore):
 
     async def _enter_letters(self) -> None:
         await trio.lowlevel.checkpoint()
+        # An error, because the change happens if this returns.
         if not self._log.note("store", "letters"):
             raise StateFailed("the power is cut")
 

@@ -188,6 +188,7 @@ class AnswerQueue:
         """Wait until an answer is due; take what is due, as many as the script gives at once."""
         await trio.lowlevel.checkpoint()
         while not (due := self._due()):
+            # Taken before the wait: an answer that is added later sets this very event.
             changed = self._changed
             with trio.move_on_at(min((each.due for each in self._pending), default=math.inf)):
                 await changed.wait()

@@ -204,6 +204,7 @@ class StoppableSource(ScriptedSource):
             self._note("stop")
             await self._perform_all(self.options.at_stop, "stop")
             self._stopped = True
+            # A Block stands for a read that nothing ends: the runtime has to give up on it by itself.
             stuck = self._next < self._total and Block() in self._steps(self._next)
             if not stuck:
                 self._waiting.cancel()

@@ -118,6 +118,7 @@ def _clock() -> MockClock:
 
     def jump_unless_a_thread_works(seconds: float) -> None:
         if patience[0] < THREAD_SECONDS_MAX and any(map(_waits_for_thread, _tasks())):
+            # Real time, because the thread works in real time.
             time.sleep(0.0005)
             patience[0] += 0.0005
         else:
@@ -155,6 +156,7 @@ async def _run_with_deadline(main: Callable[..., Awaitable[T]], args: tuple[Any,
     async with trio.open_nursery() as nursery:
         if seconds < math.inf:
             nursery.start_soon(watch)
+        # Captured: an error must not arrive wrapped in the exception group of this nursery.
         result = await outcome.acapture(main, *args)
         nursery.cancel_scope.cancel()
     if stuck:

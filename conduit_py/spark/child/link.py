@@ -86,6 +86,7 @@ class ChildLink(Generic[Inbound]):
         self._stream = stream
         self._inbound = inbound
         self._sending = trio.Lock()
+        # Kept across calls: a cancelled `receive` must not lose the part of a message that has arrived.
         self._received = bytearray()
         self.ended = False
         """Whether the peer has closed the connection."""

@@ -90,6 +90,7 @@ class ChildProcess:
     async def relay_log(self) -> None:
         """Log what it logs and what Java prints, until it has ended."""
         assert self._process.stderr is not None
+        # A duplicate, because trio closes its descriptor and `reap` closes the pipe.
         stream = trio.lowlevel.FdStream(os.dup(self._process.stderr.fileno()))
         async with stream:
             async for line in _lines(stream):
@@ -157,6 +158,7 @@ async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
 
 
 def _split_lines(held: bytearray) -> Iterator[bytes]:
+    # Bounded: a child that prints without a line break must not fill the memory of the server.
     while (end := held.find(b"\n")) >= 0 or len(held) > LINE_MAX:
         size = end + 1 if end >= 0 else LINE_MAX
         line = bytes(held[:size])

@@ -83,6 +83,7 @@ async def _ran(link: ChildLink[ToChild], begin: StartPipeline) -> PipelineEnded:
 
 
 def _supervisor(begin: StartPipeline, store: ChildStore) -> Supervisor:
+    # Before anything is unpickled: the modules of the user are found as the server finds them.
     sys.path[:] = begin.path
     from pyspark import cloudpickle
 

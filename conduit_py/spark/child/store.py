@@ -85,6 +85,7 @@ class ChildStore(Store):
                 await self._link.send(StoreCall(number, name, _ENCODER.encode(arguments)))
                 await event.wait()
         finally:
+            # Also when cancelled: an answer that comes later belongs to nobody.
             del self._waiting[number]
         if not answers:
             raise StateFailed("the server that keeps the state is gone")
@@ -162,6 +163,7 @@ def _steps(how: str) -> dict[str, Signature]:
     return {f"{how}.{name}": Signature.of(*types.values(), result=results[name]) for name, types in hints.items()}
 
 
+# Sets and other collections travel as arrays. The signature of a call makes them sets again.
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=list)
 _SIGNATURES = {
     "pipelines": Signature.of(result=list[str]),

@@ -197,6 +197,7 @@ class ChildSupervisor(Supervisor):
             await child.link.send(begin)
             said: tuple[Stopper | None, bool] = (None, False)
             while True:
+                # Taken before the look: a request that comes in between sets this event, so none is missed.
                 ordered = self._ordered
                 now = (self._stopped_by, self._forced.is_set())
                 if now != said and now[0] is not None:

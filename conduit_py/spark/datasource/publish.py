@@ -52,6 +52,7 @@ class TaskOutput(WriterCommitMessage):
             content = Path(self.file).read_bytes()
         except FileNotFoundError:
             content = b""
+        # A folder that is not shared, or not synced between machines yet, would lose rows in silence.
         if len(content) != self.size:
             raise FatalError(
                 f"of the {self.size} bytes that a task left in {self.file}, {len(content)} are there",
@@ -138,6 +139,7 @@ class RowDestination:
     async def write(self, partition: int, records: list[Record]) -> Batch:
         """Write the next rows of the partition. Raises RowRefused for the first that is refused."""
         first = self._rows.get(partition, 0)
+        # By partition and row, so that a task that Spark repeats gives its rows the same delivery keys.
         positions = [b"%d:%d" % (partition, first + index) for index in range(len(records))]
         batch = Batch.whole(Span(self._owner, "spark", first, positions), records)
         self._rows[partition] = first + len(records)
@@ -225,6 +227,7 @@ async def publish_batch(
     async with open_destination(destination, owner) as rows:
         if isinstance(destination, TransactionalDestination):
             last = PublishedBatch.decode(await rows.call("claim", owner, _fence()))
+            # A batch that Spark runs again after a crash is in the database already.
             if batch > last.batch:
                 await _write_outputs(rows, outputs)
                 await rows.call("commit", PublishedBatch(batch).encode())

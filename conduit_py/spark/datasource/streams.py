@@ -114,6 +114,7 @@ class DriverStream:
 
     def latest(self, start: Offset, rows_max: int, size_max: int, wait_seconds: float) -> Offset:
         """Read what follows `start`, once, and return where that ends; `start` if there is nothing now."""
+        # Spark may ask twice: to read again could end elsewhere, and one batch would have two ends.
         if self._held is not None and self._held.start == start:
             return self._held.end
         taken = self._collect(self._feed_at(start), rows_max, size_max, wait_seconds)
@@ -127,7 +128,8 @@ class DriverStream:
         return self._held.part
 
     def commit(self, end: Offset) -> None:
-        """Ack every batch up to `end`. One of an earlier run is unknown here: the source was opened after it."""
+        """Ack every batch up to `end`."""
+        # A batch of an earlier run is unknown here and needs no ack: the source was opened after it.
         if all(offset != end for offset, _ in self._unacked):
             return
         offset = None
@@ -228,6 +230,7 @@ class SplitStream:
 
     def latest(self, start: Offset, size_max: int) -> Offset:
         """Split about `size_max` bytes of what follows `start`; `start` when there is nothing now."""
+        # Spark may ask twice: to split again could end elsewhere, and one batch would have two ends.
         if self._last is not None and self._last[0] == start:
             return self._last[1]
         opened = self._open_at(start)

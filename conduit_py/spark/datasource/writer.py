@@ -54,6 +54,7 @@ class BatchWriter(datasource.DataSourceArrowWriter):
                 except Fenced as fenced:
                     fenced.suggestion = "write one after the other, or give each write a `name` of its own"
                     raise
+        # Only now: until they are published, the rows of the job are nowhere but in these files.
         self._clear(settings)
 
     def abort(self, messages: Sequence[Any]) -> None:

@@ -28,6 +28,7 @@ def pickle_pipeline(pipeline: Pipeline, content: object, parts: Iterable[Part], 
     """
     cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")
     with _LOCK, _by_value(cloudpickle, users_modules(pipeline)):
+        # Each part by itself: an error about the whole would not name the part.
         problems = [
             Problem(path, f"cannot be sent to {where}: {reason}", _HINT, *(place or (None, None)))
             for path, part, place in parts
@@ -64,6 +65,7 @@ def users_modules(pipeline: Pipeline) -> list[ModuleType]:
     ours = Path(__file__).parents[2]
     return [
         module
+        # A copy: another thread may import while this runs.
         for name, module in list(sys.modules.items())
         if (folder := _folder_of(module)) in folders and ours not in (folder, *folder.parents) and name != "__main__"
     ]

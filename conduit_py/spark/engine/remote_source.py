@@ -115,6 +115,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
 
     async def open(self, position: bytes | None) -> None:
         await self._calls("open", position)
+        # Abandoned on cancellation: Spark may take minutes to start, and the job group releases what comes late.
         await trio.to_thread.run_sync(self._executors.start, abandon_on_cancel=True)
         self._equipment = await trio.to_thread.run_sync(self._find_equipment, abandon_on_cancel=True)
         cores = self._executors.cores

@@ -107,6 +107,7 @@ class PipelineSplit:
 
     def free_prefix(self, prefix: str) -> str:
         """A text like this one with which no id begins, of the pipeline or of a source or destination."""
+        # A node of the user with the same id would share its state, dead letters and counts with ours.
         while any(id.rpartition(":")[2].startswith(prefix) for id in self.graph.nodes):
             prefix += "-"
         return prefix

@@ -156,6 +156,7 @@ class TaskOutcomes:
         """Keep a record for a destination. Raises RecordRefused for one that cannot be packed."""
         known = self._deliveries[sequence]
         # Destinations that share a record share it here too: it is packed and sent once.
+        # The record is kept with its outcome, so that no later object can get the same id.
         if id(record) not in known:
             known[id(record)] = record, DeliveredRecord([], encode_record(record), piece)
         known[id(record)][1].destinations.append(destination)
@@ -241,6 +242,7 @@ def _task_pipeline(pipeline: Pipeline, source: TaskInputSource, part: TaskInput,
             for each in pipeline.sources
         ],
         destinations=[
+            # Nothing is written here, so there is nothing that a retry could help.
             derive(each, connector=_collector(place, each.connector, part, results), retry=Retry(attempts=1))
             for place, each in enumerate(pipeline.destinations)
         ],
@@ -271,6 +273,7 @@ def _load_plan(pickled: bytes) -> Pipeline:
     from pyspark import cloudpickle
 
     plan: Plan = cloudpickle.loads(pickled)
+    # On a machine without the folder, relative paths fail where they are used, which names them.
     with suppress(OSError):
         os.chdir(plan.folder)
     # Spark's worker collects garbage after every task. What is loaded now stays, so it need not be scanned each time.

@@ -64,6 +64,7 @@ class SharedSession:
     def acquire(self, options: SparkOptions) -> "SparkSession":
         """The session. Blocks for seconds while it starts. Raises FatalError or TransientError when it cannot."""
         with self._lock:
+            # A Java that was killed leaves an object on which every call fails for ever.
             if self._session is not None and is_over(self._session):
                 _forget(self._session)
                 self._session = self._asked = None

@@ -69,6 +69,7 @@ class Submission:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch the queue while Spark starts in the block."""
+        # A daemon: a call into a Java that hangs must not keep the process alive.
         threading.Thread(target=self._watch, name="conduit-spark-yarn", daemon=True).start()
         try:
             yield

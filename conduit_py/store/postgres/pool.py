@@ -53,6 +53,7 @@ class PostgresPool:
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing:
             raise StateFailed(f"{self.place} is closed")
+        # Abandoned on cancellation: a server that never answers must not keep a run from ending.
         return await trio.to_thread.run_sync(
             self._transact, work, durably, limiter=self._limiter, abandon_on_cancel=True
         )
@@ -62,6 +63,7 @@ class PostgresPool:
         try:
             connection = psycopg.connect(self._dsn, autocommit=True)
             connection.execute(f"SET search_path = {SCHEMA}")
+            # With `off` a commit returns before it is on the server's disk.
             if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
                 connection.execute("SET synchronous_commit = on")
         except psycopg.Error as error:
@@ -72,6 +74,7 @@ class PostgresPool:
         """Wait for the transactions that are under way, then let go of all connections."""
         with trio.CancelScope(shield=True):
             self._closing = True
+            # Abandoned transactions hold their place in the limiter: with all places taken none is left.
             held = [object() for _ in range(_SIZE)]
             for each in held:
                 await self._limiter.acquire_on_behalf_of(each)
@@ -106,6 +109,7 @@ class PostgresPool:
             connection = self._begin()
             try:
                 return self._attempt(connection, work, durably)
+            # After these the server has rolled back for certain. After any other error it may have committed.
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
                 if attempt == _TRIES - 1:
                     raise self.failure("could not be written", error) from error
@@ -121,6 +125,7 @@ class PostgresPool:
             try:
                 connection = self._idle.pop()
             except IndexError:
+                # Another thread took the last one between the check and the pop.
                 break
             try:
                 connection.execute("BEGIN")
@@ -149,6 +154,7 @@ class PostgresPool:
         return result
 
     def _put_back(self, connection: Connection) -> None:
+        # A connection inside a transaction would commit the rest of this work with that of its next user.
         if connection.closed or connection.info.transaction_status is not psycopg.pq.TransactionStatus.IDLE:
             connection.close()
         else:

@@ -117,16 +117,19 @@ class RunLock:
         self._connection: Connection | None = None
 
     async def __aenter__(self) -> None:
+        # Not abandoned on cancellation: nobody would close the connection, and the lock would stay held.
         self._connection = await trio.to_thread.run_sync(self._acquire)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._connection is not None
+        # Closing is what releases the lock, so a cancelled run must do it too.
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._connection.close)
 
     def _acquire(self) -> Connection:
+        # Not one of the pool: the lock lasts as long as its connection, and those are shared.
         connection = self._pool.connect()
         try:
             if not self._try_lock(connection):

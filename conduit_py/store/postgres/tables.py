@@ -157,6 +157,7 @@ def prepare(connection: "Connection[Any]", place: str) -> None:
     Several servers may do so at once: they take turns, and the later ones find it done.
     """
     with connection.transaction():
+        # Held to the end of the transaction, so the next server finds the tables complete.
         connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", [LOCK])
         version = _version(connection)
         if version > FORMAT_VERSION:

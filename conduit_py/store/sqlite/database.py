@@ -141,6 +141,7 @@ os.register_at_fork(after_in_child=_keep_from_closing)
 def open_file(file: Path, format: FileFormat) -> sqlite3.Connection:
     """Open a file in a directory that is locked, creating it if missing; raises EnvironmentUnfit as `open` does."""
     try:
+        # First: after a crash in a rescue the whole copy is not in place yet, and the file may be damaged.
         adopt_whole(file)
         if not file.exists():
             _create(file, format)
@@ -205,6 +206,7 @@ def _prepare(file: Path, connection: sqlite3.Connection, format: FileFormat) -> 
 
 
 def _bring_up_to_date(connection: sqlite3.Connection, format: FileFormat, version: int) -> None:
+    # One transaction: a crash half-way leaves the old version, never a mixture.
     crash_point.reach("store.before_migration")
     connection.execute("BEGIN IMMEDIATE")
     _add(connection, format, version)
@@ -260,6 +262,7 @@ def _create(file: Path, format: FileFormat) -> None:
         _add(connection, format, version=1)
         connection.execute("COMMIT")
     draft.rename(file)
+    # Commits sync the file but not its name: without this a power cut could take both.
     sync_directory(file.parent)
 
 

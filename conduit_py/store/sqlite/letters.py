@@ -79,6 +79,7 @@ class _LettersFile:
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        # A cancelled caller leaves its call running: two threads on one connection would share a transaction.
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self._broken: BaseException | None = None
@@ -142,6 +143,7 @@ class _LettersFile:
             raise
 
     def _roll_back(self, connection: sqlite3.Connection, error: BaseException) -> None:
+        # After any other error of SQLite it is unknown which pages are on the disk.
         if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NOTHING_WRITTEN:
             self._broken = error
         try:

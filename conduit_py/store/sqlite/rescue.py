@@ -21,24 +21,25 @@ def copy_whole(connection: sqlite3.Connection, file: Path) -> None:
     if connection.in_transaction:
         raise sqlite3.OperationalError("a transaction could not be rolled back")
     draft = file.with_name(f"{file.name}.new")
+    # An earlier attempt may have left half a copy.
     draft.unlink(missing_ok=True)
     with closing(sqlite3.connect(draft, isolation_level=None)) as copy:
         copy.execute("PRAGMA journal_mode = MEMORY")
+        # Without an fsync the copy would prove no more than the file that it replaces.
         copy.execute("PRAGMA synchronous = FULL")
         copy.execute("PRAGMA fullfsync = ON")
         connection.backup(copy)
     crash_point.reach("store.within_renewal")
+    # Only now does it get the name by which it is adopted: a crash before leaves a draft that nobody reads.
     draft.rename(whole_of(file))
     sync_directory(file.parent)
 
 
 def adopt_whole(file: Path) -> None:
-    """Replace the file by its whole copy, if there is one. After a crash in between it can be called again.
-
-    The log of the old file is removed first: SQLite would apply it to the copy, which has newer pages.
-    """
+    """Replace the file by its whole copy, if there is one. After a crash in between it can be called again."""
     whole = whole_of(file)
     if whole.exists():
+        # The log of the old file first, durably: SQLite would apply it to the copy, which has newer pages.
         for suffix in _COMPANIONS:
             file.with_name(f"{file.name}{suffix}").unlink(missing_ok=True)
         sync_directory(file.parent)

@@ -17,7 +17,12 @@ def rows() -> list[tuple[int, str, str]]:
 
 
 def named_in_the_table() -> Cited:
-    return {number: {f"conduit_py/{file}" for file in re.findall(r"`([^`]+)`", files)} for number, files, _ in rows()}
+    return {number: set(map(_full_path, re.findall(r"`([^`]+)`", files))) for number, files, _ in rows()}
+
+
+def _full_path(file: str) -> str:
+    """A path in the table is below conduit_py, unless it begins with another package."""
+    return f"connectors/{file}" if file.startswith("conduit_connectors/") else f"conduit_py/{file}"
 
 
 def cited_in_the_code() -> Cited:

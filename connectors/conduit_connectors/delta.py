@@ -1,4 +1,4 @@
-"""The Delta connector: rows appended to a Delta Lake table, without Spark and without Java."""
+"""The Delta connector: appends rows to a Delta Lake table, without Spark and without Java."""
 
 import hashlib
 import os
@@ -54,7 +54,7 @@ class DestinationArguments(TypedDict, total=False):
 
 
 class StagedCommit(msgspec.Struct, frozen=True):
-    """What an exactly-once transaction makes visible: files, under a number that grows with each of an application."""
+    """The files that an exactly-once transaction makes visible. `version` grows with each one of a pipeline."""
 
     application: str
     version: int
@@ -64,8 +64,8 @@ class StagedCommit(msgspec.Struct, frozen=True):
 class Destination(sdk.StagedDestination[DestinationOptions]):
     """Appends the fields of `payload.after` as rows, in the types of the table.
 
-    Exactly-once in an exactly-once pipeline (staged): each transaction is one commit of the table, which
-    carries its number as Delta's transaction id of the pipeline, and is not made twice. At-least-once in any
+    Exactly-once in an exactly-once pipeline (staged): each transaction is one commit of the table. The commit
+    carries the number of the transaction as Delta's transaction id, and is not repeated. At-least-once in any
     other. A record that the table's types would change, or that has no structured payload, is refused.
     """
 
@@ -89,15 +89,15 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
         for intent in intents:
             self.apply(intent)
-        # A hash, because the name of a pipeline may have characters that file systems refuse.
+        # A hash: the id of a pipeline may have characters that file systems refuse.
         folder = f"_conduit/{hashlib.blake2b(owner.encode(), digest_size=16).hexdigest()}"
         with _errors(self.options.path):
             for file in self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
-                # Some object stores list the folder itself as well.
+                # Some object stores list the folder itself too.
                 if (stage := _STAGED.fullmatch(file.base_name)) and int(stage[1]) <= fence:
                     self._files.delete_file(file.path)
         self._application = f"conduit-py/{owner}"
-        # A zombie stages under a lower fence. Never committed, those files are never applied.
+        # A replaced run stages under a lower fence. It never commits, so its files are never applied.
         self._folder, self._fence, self._count = folder, fence, 0
 
     def write(self, batch: Batch) -> dict[int, str]:
@@ -160,7 +160,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         )
 
     def _stage_rows(self) -> None:
-        """Write what is buffered under a name with an underscore, where no reader of the table looks."""
+        """Write what is buffered under a name with an underscore, which readers of the table skip."""
         rows, self._rows = self._rows, []
         if not rows:
             return
@@ -204,7 +204,7 @@ class _Action(msgspec.Struct):
 
 
 def _added_files(commit: bytes) -> list[str]:
-    """The files that a commit of the table's log adds."""
+    """Return the files that a commit of the table's log adds."""
     actions = (msgspec.json.decode(line, type=_Action) for line in commit.splitlines())
     return [unquote(action.add.path) for action in actions if action.add is not None]
 

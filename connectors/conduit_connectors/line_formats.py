@@ -25,7 +25,7 @@ def parse_json(lines: Lines, positions: Sequence[bytes]) -> Reading:
     try:
         values = list(map(_decode_object, lines.texts))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        # A blank line or a bad one: rare, so finding out which may take a second look at all of them.
+        # A blank or bad line is rare, so a second pass over all lines finds it.
         return parse_each(lines, positions, _json_record)
     pairs = zip(positions, values, strict=True)
     return Reading([Record(position=position, payload=Payload(after=value)) for position, value in pairs], {})
@@ -39,7 +39,7 @@ def parse_opencdc(lines: Lines, positions: Sequence[bytes]) -> Reading:
 def parse_each(
     lines: Lines, positions: Sequence[bytes], one: Callable[[bytes, bytes], Record], *, skip_blank: bool = True
 ) -> Reading:
-    """Turn lines into records one by one. A line that cannot be one is refused, its bytes kept as they are."""
+    """Turn lines into records one by one. A line that is not one is refused, with its bytes."""
     records: list[Record] = []
     refused: dict[int, str] = {}
     for text, end, position in zip(lines.texts, lines.ends, positions, strict=True):
@@ -57,7 +57,7 @@ def parse_each(
 
 
 def too_long(size: int, kept: int) -> str:
-    """Why a line beyond the size limit is refused."""
+    """Return why a line beyond the size limit is refused."""
     return f"the line has {size} bytes, more than line_size_max; only its first {kept} bytes are kept here"
 
 
@@ -128,7 +128,7 @@ def encode_raw_lines(records: Sequence[Record]) -> Encoded:
 
 
 def encode_each(records: Sequence[Record], one: Callable[[Record], bytes]) -> Encoded:
-    """Encode records one by one, so that those that cannot be encoded do not keep the others back."""
+    """Encode records one by one, so that those that cannot be encoded do not stop the others."""
     lines: list[bytes] = []
     refused: dict[int, str] = {}
     for index, record in enumerate(records):
@@ -140,7 +140,7 @@ def encode_each(records: Sequence[Record], one: Callable[[Record], bytes]) -> En
 
 
 def structured_fields(data: Data, format: str) -> dict[str, object]:
-    """The fields of `payload.after`; what has none is refused with a hint."""
+    """Return the fields of `payload.after`. Raises RecordRefused, with a hint, if there are none."""
     if isinstance(data, dict):
         return data
     if data is None:
@@ -151,7 +151,8 @@ def structured_fields(data: Data, format: str) -> dict[str, object]:
 
 
 def _nulls_are_null(text: bytes, values: Sequence[Data]) -> bool:
-    """Whether no null in the lines was NaN or infinity: the encoder writes those as null."""
+    """True if no null in the lines was NaN or infinity, which the encoder writes as null."""
+    # Invariant 12: a NaN that becomes null is a changed value. Only a line with a null can hide one.
     try:
         for line, value in zip(text.split(b"\n"), values, strict=False):
             if b"null" in line:
@@ -175,6 +176,7 @@ def _raw_line(record: Record) -> bytes:
         what = "absent" if data is None else "structured"
         hint = 'encode it first, for example with the processor "json.encode", or use another format'
         raise RecordRefused(f'payload.after is {what}, but format "lines" writes raw bytes ({hint})')
+    # Invariant 12: readers would see several records.
     if b"\n" in data:
         raise RecordRefused('payload.after has a line feed in it, so format "lines" would write it as several lines')
     return data + b"\n"

@@ -1,4 +1,4 @@
-"""LineBuffer: blocks of bytes go in, whole lines come out, and no line can fill the memory."""
+"""LineBuffer: cuts blocks of bytes into whole lines, with bounded memory for any line."""
 
 import io
 from itertools import accumulate
@@ -6,7 +6,7 @@ from itertools import accumulate
 import msgspec
 
 KEPT_OF_LONG_LINE = 1024
-"""How many bytes are kept of a line that is longer than the buffer's `size_max`."""
+"""The bytes that are kept of a line longer than the buffer's `size_max`."""
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -23,16 +23,15 @@ class Lines(msgspec.Struct):
 
 
 class LineBuffer:
-    """Cuts what is fed to it into lines and says at which offset each of them ends.
+    """Cuts its input into lines, each with the offset at which it ends.
 
-    Holds what was fed and not yet taken. Of a line longer than `size_max` (its line end not counted)
-    at most `size_max` bytes and one block are ever held. With `skip_bom` a byte order mark at offset 0
-    is not part of the first line.
+    Holds what was fed and not yet taken. Of a line longer than `size_max` (without its line end) it holds at most
+    `size_max` bytes and one block. With `skip_bom` a byte order mark at offset 0 is not part of the first line.
     """
 
     def __init__(self, offset: int, size_max: int, *, skip_bom: bool = False) -> None:
         self.offset = offset
-        """How far it was fed, in the offsets of the input."""
+        """The offset of the input up to which it was fed."""
         self.ended = False
         self._size_max = size_max
         self._skip_bom = skip_bom and offset == 0
@@ -71,18 +70,18 @@ class LineBuffer:
             self._rest = [b"".join([*self._rest, block])[:KEPT_OF_LONG_LINE]]
 
     def finish(self, *, keep_rest: bool = True) -> None:
-        """No more will come: what has no line end is a line all the same, or is dropped."""
+        """End the input: a rest without line end becomes a line, or is dropped."""
         self.ended = True
         if self._rest_size and keep_rest:
             self._add(b"".join(self._rest), self.offset - self._rest_size, self.offset)
             self._rest, self._rest_size = [], 0
 
     def peek(self) -> Lines:
-        """The lines that are waiting, still waiting."""
+        """Return the lines that are waiting, without taking them."""
         return Lines(self._texts[self._next :], self._ends[self._next :], self._long)
 
     def take(self, n: int) -> Lines:
-        """The next lines, at most `n`."""
+        """Take the next lines, at most `n`."""
         start, self._next = self._next, min(self._next + n, len(self._texts))
         taken = Lines(self._texts[start : self._next], self._ends[start : self._next], {})
         if taken.ends:
@@ -92,7 +91,7 @@ class LineBuffer:
         return taken
 
     def _add(self, whole: bytes, start: int, end: int) -> None:
-        # readlines of a BytesIO cuts at "\n" alone and three times as fast as split.
+        # readlines of a BytesIO cuts at "\n" only, as we must, and is three times as fast as split.
         texts = io.BytesIO(whole).readlines()
         if len(whole) == end - start and len(whole) <= self._size_max:
             ends = list(accumulate(map(len, texts), initial=start))

@@ -1,4 +1,4 @@
-"""The log destination: every record as a line of the process's log, to see what flows."""
+"""The log destination: writes every record to the log of the process."""
 
 import logging
 from typing import Literal, TypedDict, Unpack
@@ -12,7 +12,7 @@ _logger = logging.getLogger("conduit_py.log")
 
 
 class DestinationOptions(Options):
-    """What a user may say to the log destination."""
+    """Options of the log destination."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="how important it is")
     message: str = Field(default="record", description="what stands before each record")
@@ -28,8 +28,8 @@ class DestinationArguments(TypedDict, total=False):
 class Destination(sdk.DestinationConnector[DestinationOptions]):
     """Logs each record in full, in OpenCDC's JSON form, to the logger `conduit_py.log`.
 
-    At-least-once up to the logging system: a record counts as handled once it was given to that, whatever
-    its level and handlers then do with it. A record that has no JSON form is refused.
+    At-least-once up to the logging system: a record counts as handled once it is logged, whatever the level and
+    the handlers of the logger do with it. A record that has no JSON form is refused.
     """
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:

@@ -1,4 +1,4 @@
-"""The memory connector: lists as ends of a pipeline, for tests and examples."""
+"""The memory connector: reads from and writes to lists, for tests and examples."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Required, TypedDict, Unpack
@@ -12,9 +12,9 @@ from conduit_py.sdk import Batch, Data, EndOfSource, Lag, NothingYet, Options, R
 
 
 class SourceOptions(Options):
-    """What a user may say to the memory source."""
+    """Options of the memory source."""
 
-    # InstanceOf hands on the very list that was given; checking it as list[...] would copy it.
+    # InstanceOf passes on the list itself. Declared as list[...], pydantic would copy it, and appends would be lost.
     records: Annotated[InstanceOf[list[Any]], Field(description="records, or just their payloads: dicts or bytes")]
     bounded: bool = Field(default=True, description="end after the last record; False waits for more to be added")
 
@@ -30,7 +30,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
     """The records of a list, in order; the position is the index.
 
     At-least-once on its own, exactly-once with a destination that can, for as long as the list lives.
-    Every read hands out copies, so the list is never changed. Records may be appended while it is read.
+    Every read returns copies, so the list is never changed. Records may be appended while it is read.
     """
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
@@ -54,7 +54,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
 
 class DestinationOptions(Options):
-    """What a user may say to the memory destination."""
+    """Options of the memory destination."""
 
     into: Annotated[InstanceOf[list[Any]], Field(description="the list that records are appended to")]
 
@@ -68,7 +68,7 @@ class DestinationArguments(TypedDict, total=False):
 class Destination(sdk.DestinationConnector[DestinationOptions]):
     """Appends records to a list, in order; each counts as handled at once.
 
-    At-least-once. What is in the list lives as long as the list, so it is durable only to a test.
+    At-least-once. Nothing is durable: the records live as long as the list.
     """
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:

@@ -1,4 +1,4 @@
-"""The NATS connector: work from a stream of JetStream, shared by those who pull from one consumer."""
+"""The NATS connector: reads work from a JetStream stream, shared by the workers of one consumer."""
 
 import asyncio
 import concurrent.futures
@@ -19,7 +19,7 @@ _CONSUMER = "conduit-py"
 _ANSWER_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
 _REST_SECONDS = 0.1
-"""After the first message, how long to wait for those that are there too."""
+"""How long to wait for more messages after the first one."""
 
 
 class SourceOptions(QueueOptions, ObjectOptions):
@@ -47,9 +47,9 @@ class SourceArguments(QueueArguments, ObjectArguments, total=False):
 class Source(QueueSource[SourceOptions]):
     """Messages of a JetStream stream, or the records of the objects that they announce.
 
-    At least once; exactly once in a pipeline that says so. In order within an announced object. The durable
-    pull consumer is made when it is missing. Those who share a group must have the same `commit_seconds`:
-    it decides how long the server leaves a message with a worker.
+    At-least-once; exactly-once in an exactly-once pipeline. In order within an announced object. The durable
+    pull consumer is created when missing. Workers of a group must have the same `commit_seconds`: it decides
+    how long the server leaves a message with a worker.
     """
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
@@ -63,10 +63,10 @@ class Source(QueueSource[SourceOptions]):
 
 
 class NatsQueue(LeasedQueue):
-    """Every lease is `lease_seconds` long, and at least as long as was asked for: the server knows one length.
+    """Every lease is `lease_seconds` long, and at least as long as requested: a consumer has one length for all.
 
-    The library needs an event loop of asyncio: it has one, in a thread of its own. By the protocol a message
-    can be acked by an old handle too; since nothing is acked before its commit that does no harm.
+    The library needs an asyncio event loop, which runs in a thread of this class. The protocol lets an old handle
+    ack a message too. That is harmless, because nothing is acked before its commit.
     """
 
     receive_max = 256
@@ -125,12 +125,12 @@ class NatsQueue(LeasedQueue):
     async def _leave(self) -> None:
         if self._client is not None:
             await self._client.close()
-        # Whoever still waits for messages, in a thread that nobody waits for, must not wait for ever.
+        # A `receive` whose caller was cancelled may still wait in its thread: end it, or the thread never ends.
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
 
     async def _fetch(self, count: int) -> list[QueueDelivery]:
-        # Asked for several, the library waits for all of them; so first one, then what else is there.
+        # A fetch of several waits until all are there, so fetch one first, then what else is there.
         messages = await self._pulled(1, self._options.wait_seconds)
         if messages and count > 1:
             messages += await self._pulled(count - 1, _REST_SECONDS)
@@ -155,7 +155,7 @@ class NatsQueue(LeasedQueue):
         await asyncio.gather(*(self._tell(delivery, b"+ACK") for delivery in deliveries))
 
     async def _tell(self, delivery: QueueDelivery, what: bytes) -> None:
-        """Say something about a message and wait until the server has heard it."""
+        """Send an ack or a progress mark for a message and wait for the server to confirm it."""
         if not self._client.is_connected:
             raise ConnectionError("the connection is lost")
         if what == b"+ACK":
@@ -169,12 +169,12 @@ class NatsQueue(LeasedQueue):
         assert loop is not None, "the queue is not open"
         answer = asyncio.run_coroutine_threadsafe(work, loop)
         while not concurrent.futures.wait([answer], _LOOK_SECONDS).done:
-            # What was asked of a loop just before it stopped is never answered.
+            # A call that reached the loop just before it stopped never completes.
             if self._loop is not loop:
                 raise self._failed(ConnectionError("the queue was closed"))
         try:
             return answer.result()
-        except Exception as error:  # a border: the library's errors have no common root
+        except Exception as error:  # the plugin boundary: the library's errors have no common base class
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> Exception:
@@ -198,7 +198,7 @@ class NatsQueue(LeasedQueue):
 
 
 async def _ignore(error: Exception) -> None:
-    """What goes wrong in the background is seen by the next call."""
+    """Ignore errors of the background connection: the next call raises them."""
 
 
 def _nats() -> Any:

@@ -6,12 +6,12 @@ from conduit_py.sdk import FatalError
 
 
 def positions_of(connector: str, numbers: Sequence[int]) -> list[bytes]:
-    """The positions for these numbers, in the format of version 1."""
+    """Return the positions for these numbers, in the format of version 1."""
     return list(map(f"{connector}:1:%d".encode().__mod__, numbers))
 
 
 def number_of(connector: str, position: bytes) -> int:
-    """The number in a position; one of another connector is a FatalError."""
+    """Return the number in a position. Raises FatalError for a position of another connector."""
     prefix = f"{connector}:1:".encode()
     digits = position.removeprefix(prefix)
     if digits == position or not digits.isdigit():
@@ -20,7 +20,7 @@ def number_of(connector: str, position: bytes) -> int:
 
 
 def foreign_position(connector: str, position: bytes) -> FatalError:
-    """The error for a position that this connector did not make."""
+    """Return the error for a position that this connector did not make."""
     return FatalError(
         f"{position[:100]!r} is not a position of the {connector} source",
         suggestion="this source id had another connector before: give the source a new id to start afresh",

@@ -1,4 +1,4 @@
-"""The Redis connector: work from a stream, shared by the consumers of a group."""
+"""The Redis connector: reads work from a stream, shared by the consumers of a group."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, Que
 _GROUP = "conduit-py"
 _FORGOTTEN_SECONDS = 3600
 
-# Each script is one step of the server's. An entry is ours while it has our name and was not delivered since.
+# Scripts, because the check and the change must be one step: another consumer may take the entry in between.
 _OURS = """
 local function ours(id, consumer, attempt)
     local pending = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)[1]
@@ -37,7 +37,7 @@ for index = 3, #ARGV, 3 do
     end
 end
 """
-# A consumer that is deleted takes what it holds out of reach, so only those go that hold nothing.
+# Deleting a consumer loses the entries that it holds, so only consumers that hold none are deleted.
 _FORGET = """
 for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
     local consumer = {}
@@ -73,9 +73,9 @@ class SourceArguments(QueueArguments, ObjectArguments, total=False):
 class Source(QueueSource[SourceOptions]):
     """Entries of a Redis stream, or the records of the objects that they announce.
 
-    At least once; exactly once in a pipeline that says so. In order within an announced object. An entry
-    without the field is a message of all its fields as JSON. Those who share a group must have the same
-    `commit_seconds`: it decides when an entry that somebody holds may be taken.
+    At-least-once; exactly-once in an exactly-once pipeline. In order within an announced object. An entry
+    without the field is a message of all its fields as JSON. Workers of a group must have the same
+    `commit_seconds`: it decides when an entry of another worker may be taken over.
     """
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
@@ -89,10 +89,10 @@ class Source(QueueSource[SourceOptions]):
 
 
 class RedisQueue(LeasedQueue):
-    """Delivered in the order of the stream; again to whoever asks when an entry was idle for `lease_seconds_max`.
+    """Delivers in the order of the stream, and again when an entry was idle for `lease_seconds_max`.
 
-    Redis knows only for how long an entry is idle. A lease that is shorter than the longest is therefore one
-    that has been idle for the difference.
+    Redis stores only how long an entry has been idle. So a lease that is shorter than the longest begins with
+    the difference as its idle time.
     """
 
     receive_max = 1000
@@ -113,7 +113,7 @@ class RedisQueue(LeasedQueue):
                 f"the url of Redis cannot be used: {error}", suggestion="write it as redis://host:port/0"
             ) from error
         try:
-            self._ask("xgroup_create", self._options.stream, self._group, id="0", mkstream=True)
+            self._request("xgroup_create", self._options.stream, self._group, id="0", mkstream=True)
         except FatalError as error:
             if "BUSYGROUP" not in error.message:
                 raise
@@ -127,36 +127,36 @@ class RedisQueue(LeasedQueue):
 
     def extend(self, delivery: QueueDelivery, lease_seconds: float) -> None:
         arguments = (*_parts(delivery), _ms(self._lease_max), self._idle(lease_seconds))
-        if not self._ask("eval", _EXTEND, 1, self._options.stream, self._group, *arguments):
+        if not self._request("eval", _EXTEND, 1, self._options.stream, self._group, *arguments):
             raise LookupError(f"entry {delivery.id} of {self._options.stream} is not held any more")
 
     def ack(self, deliveries: Sequence[QueueDelivery]) -> None:
         parts = [part for delivery in deliveries for part in _parts(delivery)]
-        self._ask("eval", _ACK, 1, self._options.stream, self._group, int(self._options.delete), *parts)
+        self._request("eval", _ACK, 1, self._options.stream, self._group, int(self._options.delete), *parts)
 
     def close(self) -> None:
         if self._client is not None:
-            # The next who opens the queue forgets us if we cannot.
+            # If this fails, the next consumer that opens the queue deletes this one.
             with suppress(TransientError, FatalError):
                 self._forget(self._consumer)
             self._client.close()
 
     def _claim(self, count: int, lease_seconds: float) -> list[QueueDelivery]:
-        """What others, or we, have held for too long, oldest first."""
+        """Take entries whose lease is over, of any consumer, oldest first."""
         stream, group, idle = self._options.stream, self._group, _ms(self._lease_max)
-        claimed = self._ask("xautoclaim", stream, group, self._consumer, idle, count=count)[1]
+        claimed = self._request("xautoclaim", stream, group, self._consumer, idle, count=count)[1]
         deliveries = []
         for id, fields in claimed:
-            [pending] = self._ask("xpending_range", stream, group, id, id, 1) or [{"times_delivered": 1}]
+            [pending] = self._request("xpending_range", stream, group, id, id, 1) or [{"times_delivered": 1}]
             deliveries.append(self._delivery(id, fields, pending["times_delivered"]))
         self._shorten(deliveries, lease_seconds)
         return deliveries
 
     def _read(self, count: int, lease_seconds: float, *, wait: bool) -> list[QueueDelivery]:
-        """What nobody has had yet."""
+        """Read entries that were never delivered."""
         block = _ms(self._options.wait_seconds) if wait else None
         stream = self._options.stream
-        answer = self._ask("xreadgroup", self._group, self._consumer, {stream: ">"}, count=count, block=block)
+        answer = self._request("xreadgroup", self._group, self._consumer, {stream: ">"}, count=count, block=block)
         entries = [entry for _, chunk in _pairs(answer) for entry in _flat(chunk)]
         deliveries = [self._delivery(id, fields, 1) for id, fields in entries]
         self._shorten(deliveries, lease_seconds)
@@ -166,7 +166,7 @@ class RedisQueue(LeasedQueue):
         if deliveries and lease_seconds < self._lease_max:
             ids = [delivery.id for delivery in deliveries]
             stream, idle = self._options.stream, self._idle(lease_seconds)
-            self._ask("xclaim", stream, self._group, self._consumer, 0, ids, idle=idle, justid=True)
+            self._request("xclaim", stream, self._group, self._consumer, 0, ids, idle=idle, justid=True)
 
     def _delivery(self, id: bytes, fields: Mapping[bytes, bytes], attempt: int) -> QueueDelivery:
         name = id.decode()
@@ -181,10 +181,10 @@ class RedisQueue(LeasedQueue):
         return max(0, _ms(self._lease_max) - _ms(lease_seconds))
 
     def _forget(self, consumer: str) -> None:
-        """Delete this consumer, and those that have long been gone, if they hold nothing."""
-        self._ask("eval", _FORGET, 1, self._options.stream, self._group, consumer, _ms(_FORGOTTEN_SECONDS))
+        """Delete this consumer, and those that have been idle for long, if they hold nothing."""
+        self._request("eval", _FORGET, 1, self._options.stream, self._group, consumer, _ms(_FORGOTTEN_SECONDS))
 
-    def _ask(self, command: str, *arguments: Any, **more: Any) -> Any:
+    def _request(self, command: str, *arguments: Any, **more: Any) -> Any:
         redis = _redis()
         try:
             return getattr(self._client, command)(*arguments, **more)
@@ -207,7 +207,7 @@ class RedisQueue(LeasedQueue):
 
 
 def _pairs(answer: Any) -> list[tuple[bytes, Any]]:
-    """Stream and entries: pairs in one version of the protocol, a mapping in the other."""
+    """Return streams and their entries: RESP2 has pairs, RESP3 a mapping."""
     return list(answer.items()) if isinstance(answer, Mapping) else [tuple(each) for each in answer or []]
 
 

@@ -1,4 +1,4 @@
-"""The SQLite connector: rows into tables of a database file, and rows that are added to a table."""
+"""The SQLite connector: writes rows into tables of a database file, and reads rows that are added to a table."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ BUSY_SECONDS = 10.0
 
 
 class DestinationOptions(TableOptions):
-    """What a user may say to the SQLite destination."""
+    """Options of the SQLite destination."""
 
     path: Path = Field(description="the database file; it is created when missing")
 
@@ -37,12 +37,12 @@ class Destination(SqlDestination[DestinationOptions]):
     `conduit_checkpoint`, are one transaction of this database. At-least-once in any other, effectively
     once with `mode="upsert"`. A write is on the disk when it counts as handled.
 
-    A transaction holds the database's only write lock until it is committed, so a file is written by one pipeline,
-    or by workers that share a queue. Several destinations of one pipeline may write tables of one file: they
-    stage then, and each shows its rows in a transaction of its own. To have rows of several tables in one, let
-    one destination write them, with `table=None`. A row that the table refuses, and values that SQLite cannot hold
-    (NaN, infinity, integers beyond 64 bits), are refused by themselves. Dates, decimals and UUIDs are stored
-    as text, objects and lists as JSON.
+    A transaction holds the database's only write lock until its commit, so a file is written by one pipeline, or by
+    workers that share a queue. Several destinations of one pipeline may write tables of one file: they stage, and
+    each writes its rows in a transaction of its own. For rows of several tables in one transaction, let one
+    destination write them, with `table=None`. A row that the table refuses, and values that SQLite cannot hold
+    (NaN, infinity, integers beyond 64 bits), are refused alone. Dates, decimals and UUIDs are stored as text,
+    objects and lists as JSON.
     """
 
     bytes_type: ClassVar[str] = "BLOB"
@@ -64,7 +64,7 @@ class SqliteDatabase(SqlDatabase):
     """A connection that commits to the disk and waits a while for others."""
 
     mark: ClassVar[str] = "?"
-    # Taken at the start: a transaction that reads first and writes later may find that it cannot any more.
+    # The lock is taken at the start: a transaction that reads first may fail to upgrade, and cannot wait for it.
     begin: ClassVar[str] = "BEGIN IMMEDIATE"
     types: ClassVar[Mapping[str, str]] = {
         "boolean": "BOOLEAN",
@@ -107,7 +107,7 @@ class SqliteDatabase(SqlDatabase):
         return [name for _, name, *_ in self.rows(f"PRAGMA table_info({self.quoted(table)})")]
 
     def unique_count(self, table: str) -> int:
-        # A key that is the rowid has no index.
+        # An INTEGER PRIMARY KEY is the rowid and has no index.
         keys = any(each[5] for each in self.rows(f"PRAGMA table_info({self.quoted(table)})"))
         indexes = self.rows(f"PRAGMA index_list({self.quoted(table)})")
         return sum(bool(unique) for _, _, unique, origin, _ in indexes if origin != "pk") + keys
@@ -145,7 +145,7 @@ def unusable(path: Path, error: sqlite3.Error) -> FatalError | TransientError:
 
 
 class SourceOptions(Options):
-    """What a user may say to the SQLite source."""
+    """Options of the SQLite source."""
 
     path: Path = Field(description="the database file")
     table: str = Field(min_length=1, description="the table to read")
@@ -163,9 +163,9 @@ class SourceArguments(TypedDict, total=False):
 class Source(sdk.SourceConnector[SourceOptions]):
     """The rows of a table in the order of their rowid, which is the position; resumes after any row.
 
-    For tables to which rows are added: what is changed or deleted after it was read is not seen, and a rowid
-    must not be used again (declare the key AUTOINCREMENT where rows are deleted). At-least-once on its
-    own, exactly-once with a destination that can.
+    For tables to which rows are added. Changes and deletions of rows that were read are not seen. A rowid must
+    not be reused: declare the key AUTOINCREMENT where rows are deleted. At-least-once on its own, exactly-once
+    with a destination that can.
     """
 
     _connection: sqlite3.Connection | None = None

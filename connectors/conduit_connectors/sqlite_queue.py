@@ -39,9 +39,9 @@ _ATTRIBUTES = msgspec.json.Decoder(dict[str, str])
 
 
 class SqliteQueue(LeasedQueue):
-    """What is sent is on the disk when `send` returns. Delivered in the order sent; again when a lease is over.
+    """`send` returns when its messages are on the disk. They are delivered in order, and again when a lease ends.
 
-    Leases are kept by the wall clock, so the processes that share a queue must share a machine.
+    Leases go by the wall clock, so the processes that share a queue must share a machine.
     """
 
     receive_max = 1000
@@ -50,7 +50,7 @@ class SqliteQueue(LeasedQueue):
         self._path = path
         self._wait_seconds = wait_seconds
         self._connection: sqlite3.Connection | None = None
-        # The methods are called from several threads, and a connection is used by one at a time.
+        # Several threads call the methods, and a connection can serve one at a time.
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -69,7 +69,7 @@ class SqliteQueue(LeasedQueue):
         self._connection = connection
 
     def send(self, bodies: Sequence[bytes], attributes: Mapping[str, str] | None = None) -> list[str]:
-        """Add messages, all of them or none; gives their ids."""
+        """Add messages, all of them or none; return their ids."""
         ids = [uuid.uuid4().hex for _ in bodies]
         rows = zip(ids, bodies, [msgspec.json.encode(attributes or {})] * len(ids), strict=True)
         self._write(
@@ -107,7 +107,7 @@ class SqliteQueue(LeasedQueue):
         )
 
     def __len__(self) -> int:
-        """How many messages there are, held or not."""
+        """The number of messages, leased or not."""
         with self._lock:
             (count,) = self._open.execute("SELECT count(*) FROM messages").fetchone()
         return int(count)
@@ -120,7 +120,7 @@ class SqliteQueue(LeasedQueue):
 
     def _take(self, count: int, lease_seconds: float) -> list[QueueDelivery]:
         now, holder = time.time(), uuid.uuid4().hex
-        # A look that finds nothing must not cost a write, nor keep others from writing.
+        # Polling an empty queue must not take the write lock: it would block the senders.
         with self._lock:
             if not self._open.execute("SELECT 1 FROM messages WHERE visible_at <= ? LIMIT 1", (now,)).fetchone():
                 return []
@@ -175,7 +175,7 @@ class SourceArguments(QueueArguments, ObjectArguments, total=False):
 class Source(QueueSource[SourceOptions]):
     """Messages of a queue in a SQLite file, or the records of the objects that they announce.
 
-    At least once; exactly once in a pipeline that says so. In order within an announced object.
+    At-least-once; exactly-once in an exactly-once pipeline. In order within an announced object.
     """
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
@@ -201,7 +201,7 @@ class DestinationArguments(TypedDict, total=False):
 
 
 class Destination(sdk.DestinationConnector[DestinationOptions]):
-    """Each record is a message: its bytes as they are, structured data as JSON. At least once."""
+    """Sends each record as a message: raw bytes unchanged, structured data as JSON. At-least-once."""
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)

@@ -1,4 +1,4 @@
-"""The SQS connector: work from a queue of Amazon's, or of any service that speaks its protocol."""
+"""The SQS connector: reads work from a queue of Amazon SQS, or of a service with the same protocol."""
 
 import logging
 import math
@@ -44,8 +44,8 @@ class SourceArguments(QueueArguments, ObjectArguments, total=False):
 class Source(QueueSource[SourceOptions]):
     """Messages of an SQS queue, or the records of the objects that they announce.
 
-    At least once; exactly once in a pipeline that says so. In order within an announced object. Give the queue
-    a dead-letter queue of its own: what cannot be understood is left to it.
+    At-least-once; exactly-once in an exactly-once pipeline. In order within an announced object. Give the queue
+    a dead-letter queue: messages that cannot be parsed are left to it.
     """
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
@@ -61,8 +61,8 @@ class Source(QueueSource[SourceOptions]):
 class SqsQueue(LeasedQueue):
     """Leases are in whole seconds, at most 12 hours. Ten messages at most are received or deleted in one request.
 
-    By its protocol a message can be deleted by an old handle too; since nothing is acked before its commit
-    that does no harm.
+    The protocol lets an old handle delete a message too. That is harmless, because nothing is acked before its
+    commit.
     """
 
     receive_max = _CHUNK_SIZE
@@ -82,14 +82,14 @@ class SqsQueue(LeasedQueue):
         }
         try:
             self._client = boto3.session.Session().client("sqs", **settings)
-        except Exception as error:  # a border: what boto3 misses it says in words of its own
+        except Exception as error:  # the plugin boundary: boto3 raises errors of many kinds for a missing setting
             raise FatalError(
                 f"SQS cannot be used: {error}", suggestion="set region, or AWS_DEFAULT_REGION in the environment"
             ) from error
-        self._ask("get_queue_attributes", AttributeNames=["QueueArn"])
+        self._request("get_queue_attributes", AttributeNames=["QueueArn"])
 
     def receive(self, count: int, lease_seconds: float) -> list[QueueDelivery]:
-        answer = self._ask(
+        answer = self._request(
             "receive_message",
             MaxNumberOfMessages=min(count, _CHUNK_SIZE),
             VisibilityTimeout=_whole(lease_seconds),
@@ -113,23 +113,23 @@ class SqsQueue(LeasedQueue):
         for start in range(0, len(deliveries), _CHUNK_SIZE):
             chunk = deliveries[start : start + _CHUNK_SIZE]
             entries = [{"Id": str(index), "ReceiptHandle": each.handle} for index, each in enumerate(chunk)]
-            answer = self._ask("delete_message_batch", Entries=entries)
+            answer = self._request("delete_message_batch", Entries=entries)
             for failed in answer.get("Failed", []):
-                # It will be delivered again, be known as done, and be deleted then.
+                # Harmless: it is delivered again, recognised as done, and deleted then.
                 log.info("message %s was not deleted: %s", chunk[int(failed["Id"])].id, failed.get("Message"))
 
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
 
-    def _ask(self, action: str, **arguments: Any) -> Any:
+    def _request(self, action: str, **arguments: Any) -> Any:
         try:
             return getattr(self._client, action)(QueueUrl=self._options.url, **arguments)
         except Exception as error:
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> Exception:
-        """The error of boto3 as one that says which queue it is about, and whether trying again can help."""
+        """Translate an error of boto3: name the queue, and raise FatalError unless trying again can help."""
         where = f"the SQS queue {self._options.url}"
         status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
         if "NonExistentQueue" in _code(error) or "QueueDoesNotExist" in _code(error):

@@ -1,4 +1,4 @@
-"""The stdio connector: lines from standard input, lines to standard output."""
+"""The stdio connector: reads lines from standard input, writes lines to standard output."""
 
 import os
 import select
@@ -25,7 +25,7 @@ _WAIT_SECONDS = 0.5
 
 
 class SourceOptions(Options):
-    """What a user may say to the stdio source."""
+    """Options of the stdio source."""
 
     format: Literal["lines", "json"] = Field(default="lines", description="what a line is: raw bytes or a JSON object")
     line_size_max: int = Field(default=16 * 1024 * 1024, ge=1, description="the most bytes of a line")
@@ -41,10 +41,9 @@ class SourceArguments(TypedDict, total=False):
 class Source(sdk.SourceConnector[SourceOptions]):
     """One record per line of standard input, until it ends; the position is the number of the line.
 
-    At-most-once across restarts: what was read from a pipe cannot be read again, so lines that were not
-    yet acked when the process died are lost. Within a run nothing is. Line numbers go on after a restart,
-    so that no two lines ever have the same position. A line that cannot be read becomes a dead letter,
-    as with the file source.
+    At-most-once across restarts: a pipe cannot be read again, so lines that were not acked when the process died
+    are lost. Within a run no line is lost. Line numbers continue after a restart, so that no two lines ever have
+    the same position. A line that cannot be read becomes a dead letter, as with the file source.
     """
 
     resumable: ClassVar[bool] = False
@@ -57,7 +56,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def open(self, position: bytes | None) -> None:
         self._line = 0 if position is None else number_of("stdio", position)
         self._buffer = LineBuffer(0, self.options.line_size_max, skip_bom=self.options.format != "lines")
-        # A read that waits cannot be interrupted, but it can be woken by a byte in this pipe.
+        # A blocking read cannot be interrupted; a byte in this pipe wakes it for a stop.
         self._wake = os.pipe()
 
     def read(self, n: int) -> list[Record] | Reading:
@@ -82,7 +81,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
                 os.close(fd)
 
     def _fill(self) -> None:
-        """Feed the buffer what is there; EndOfSource at the end or when stopped, NothingYet after a while."""
+        """Fill the buffer. Raises EndOfSource at the end or when stopped, NothingYet after a while."""
         assert self._wake is not None
         if self._buffer.ended:
             raise EndOfSource
@@ -104,7 +103,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
 
 class DestinationOptions(Options):
-    """What a user may say to the stdio destination."""
+    """Options of the stdio destination."""
 
     format: Literal["lines", "json", "opencdc"] = Field(
         default="opencdc",
@@ -121,8 +120,8 @@ class DestinationArguments(TypedDict, total=False):
 class Destination(sdk.DestinationConnector[DestinationOptions]):
     """A line per record on standard output; a record counts as handled once the system has taken its line.
 
-    At-least-once up to the pipe: what the program at its other end does is beyond us. A record that the
-    format cannot carry is refused by itself.
+    At-least-once up to the pipe: the program at its other end is not covered. A record that the format cannot
+    carry is refused alone.
     """
 
     _fd: ClassVar[int] = 1
@@ -141,7 +140,7 @@ class Destination(sdk.DestinationConnector[DestinationOptions]):
         try:
             return os.write(self._fd, view)
         except BlockingIOError:
-            # Whoever started us shares a non-blocking terminal or pipe with us.
+            # The parent process may have made the shared terminal or pipe non-blocking.
             _wait([self._fd], select.POLLOUT)
             return 0
         except BrokenPipeError as error:
@@ -152,7 +151,7 @@ class Destination(sdk.DestinationConnector[DestinationOptions]):
 
 
 def _wait(fds: list[int], event: int) -> set[int]:
-    """The descriptors that are ready, or have an error or an end to tell, within a moment."""
+    """Return the descriptors that are ready, have an error or are closed, after a short wait."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, event)

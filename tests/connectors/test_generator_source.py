@@ -291,7 +291,7 @@ def test_a_shape_is_of_a_collection_and_is_checked_like_the_rest() -> None:
     [unknown] = generator.Source(collections=["a"], shapes={"b": {}}).problems
     [wrong] = generator.Source(collections=["a"], shapes={"a": {"format": "file"}}).problems
 
-    assert unknown.message.startswith("Value error, shapes has 'b', which collections has not")
+    assert unknown.message.startswith("Value error, shapes has 'b', which collections does not have")
     assert (wrong.path, wrong.message[:52]) == ("shapes.a", 'Value error, format="file" and path go together')
 
 

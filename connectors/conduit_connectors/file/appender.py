@@ -1,4 +1,4 @@
-"""Appender: a file to which whole batches of lines are added durably, or not at all. Device: one without durability."""
+"""Appender: appends whole batches of lines to a file durably, or not at all. Device: the same without durability."""
 
 import fcntl
 import logging
@@ -18,9 +18,9 @@ _logger = logging.getLogger(__name__)
 class Appender:
     """Owns a file for appending: one process at a time, one batch at a time, never half a line.
 
-    A batch that cannot be written in full is taken back before the error is raised. One that a crash cut
-    short is taken back by the next Appender. After a failed `sync` nothing is promised any more: every
-    later call fails, until a new Appender starts from what is really in the file.
+    A batch that cannot be written in full is removed before the error is raised. The next Appender removes a
+    batch that a crash cut short. After a failed `sync` every later call fails: only a new Appender, which
+    starts from what the file really holds, can continue.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,8 +35,8 @@ class Appender:
             _lock(self._fd, path)
             self._inode = os.fstat(self._fd).st_ino
             self.ended_well = not marker_path(path).exists()
-            """Whether the last run closed the file in an orderly way, or there was none."""
-            # A run that opens the file and gets no further must not look like one that put things right.
+            """True if the last run closed the file cleanly, or there was none."""
+            # A run that dies right after opening the file must not look like one that repaired it.
             self._promised = not self.ended_well
             self._marker = _open_marker(path)
             self._repair(self._marker.load())
@@ -54,7 +54,7 @@ class Appender:
         return os.fstat(self._fd).st_size
 
     def promise(self) -> None:
-        """Until `fulfil`, closing the file is no orderly end: there is more that belongs into it."""
+        """Until `fulfil`, closing the file does not count as a clean end: committed lines are still missing from it."""
         self._promised = True
 
     def fulfil(self) -> None:
@@ -82,14 +82,14 @@ class Appender:
         self._end = end
 
     def sync(self) -> None:
-        """Return when everything appended is durable."""
+        """Make everything appended durable. After an error every later call fails."""
         self._refuse_after_failure()
         if not self._dirty:
             return
         try:
             sync_data(self._fd)
         except OSError as error:
-            # The kernel may have dropped what it could not write, and the next sync would not say so.
+            # The kernel may drop pages that it failed to write, and the next fsync would then succeed without them.
             self._failed = f"what was appended to {self.path} could not be made durable: {error.strerror}"
             self._cut(self._doubtful_from, expected=self._end)
             raise TransientError(self._failed, suggestion=advice(error, self.path)) from error
@@ -100,11 +100,11 @@ class Appender:
         self._doubtful_from = self._end
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """At most so many bytes of the file, from `offset` on."""
+        """Read at most `size` bytes of the file from `offset` on."""
         return os.pread(self._fd, size, offset)
 
     def close(self) -> None:
-        """Unlock the file. A run whose batches are all durable leaves nothing beside it."""
+        """Unlock the file. The marker is removed if all batches are durable."""
         try:
             if self._marker is not None:
                 self._marker.close(clean=not self._dirty and self._failed is None and not self._promised)
@@ -121,16 +121,16 @@ class Appender:
             _logger.warning("%s: removing %d bytes that an interrupted run left half written", self.path, size - stop)
             os.ftruncate(self._fd, stop)
         elif size and os.pread(self._fd, 1, size - 1) != b"\n":
-            # Not ours, so it may be a whole line: it is kept, and what we append begins on a line of its own.
+            # Not ours, so it may be a whole line. Keep it, and begin our own on a new line.
             os.write(self._fd, b"\n")
 
     def _end_of_whole(self, begun: Begun, size: int) -> int:
-        """How much of the file was there before the batch, if the batch is not there in full."""
+        """Return the size of the file before the last batch if that batch is incomplete, else None."""
         if begun.start < size < begun.start + begun.size:
             return begun.start
         if begun.same_boot or size <= begun.start:
             return size
-        # After a power failure the note may be an old one: what follows it is ours, but its end may be torn.
+        # After a power failure the marker may name an earlier batch. What follows is ours, but its end may be torn.
         return self._last_line_end(begun.start, size)
 
     def _last_line_end(self, start: int, stop: int) -> int:
@@ -144,7 +144,7 @@ class Appender:
         return start
 
     def _begin(self, marker: Marker) -> int:
-        """From here on a crash is told apart from what others left: the marker is durable before any batch."""
+        """Make the marker durable before any batch, so that the next run can tell our torn batch from others' data."""
         size = self.size()
         os.fsync(self._fd)
         marker.note(self._inode, self._before(size), size, 0)
@@ -153,7 +153,7 @@ class Appender:
         return size
 
     def _before(self, offset: int) -> int:
-        """A checksum of what is before an offset, to recognise the file by."""
+        """Return a checksum of what is before an offset, to recognise the file."""
         start = max(0, offset - 64)
         return zlib.crc32(os.pread(self._fd, offset - start, start))
 
@@ -165,7 +165,7 @@ class Appender:
                 self._failed = f"{self.path} has half a batch at its end that could not be removed"
 
     def _offset(self) -> int:
-        """Where our last write ended: with O_APPEND that need not be where the file ended before it."""
+        """Return where our last write ended. With O_APPEND another program's data may stand before it."""
         return os.lseek(self._fd, 0, os.SEEK_CUR)
 
     def _cut(self, size: int, *, expected: int) -> bool:
@@ -220,7 +220,7 @@ def _lock(fd: int, path: Path) -> None:
 
 
 class Device:
-    """Takes lines and keeps nothing: what was written cannot be taken back, read, locked or made durable."""
+    """Writes lines to a character device. What was written cannot be removed, read, locked or made durable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -234,7 +234,7 @@ class Device:
             ) from error
 
     def size(self) -> int:
-        """How much this run has written."""
+        """How many bytes this run has written."""
         return self._size
 
     def append(self, text: bytes) -> None:
@@ -252,7 +252,7 @@ class Device:
 
 
 def is_device(path: Path) -> bool:
-    """Whether there is a character device at the path."""
+    """True if there is a character device at the path."""
     try:
         return stat.S_ISCHR(os.stat(path).st_mode)
     except OSError:

@@ -1,4 +1,4 @@
-"""CSV: rows read from a file, whose quoted fields may span lines, and rows written under a fixed header."""
+"""CSV: reads rows whose quoted fields may span lines, and writes rows under a fixed header."""
 
 import csv
 import math
@@ -17,7 +17,7 @@ from conduit_py.sdk import FatalError, Payload, Reading, Record, RecordRefused
 
 
 def repeated(names: list[str]) -> list[str]:
-    """The names that occur more than once, in order."""
+    """Return the names that occur more than once, in order."""
     return [name for index, name in enumerate(names) if name in names[:index]]
 
 
@@ -40,9 +40,9 @@ Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
 class CsvRows:
     """Turns lines into records with the fields of a row under the names of the header.
 
-    A row that cannot be read is refused as a whole and kept as it is. One without end, because a quote is
-    never closed or the row exceeds `size_max`, is given up: its first line is refused and the next line
-    begins a row. What is a row depends on the file alone, not on how it came in.
+    A row that cannot be read is refused as a whole, with its bytes. If a quote is never closed, or the row
+    exceeds `size_max`, its first line is refused and the next line begins a row. Where rows begin depends on
+    the file alone, not on the blocks in which it was read.
     """
 
     def __init__(self, path: Path, delimiter: str, names: Sequence[str] | None, size_max: int) -> None:
@@ -50,11 +50,11 @@ class CsvRows:
         self._path = path
         self._delimiter = delimiter
         self._size_max = size_max
-        # The limit of the csv module is for the whole process, so it is only ever raised.
+        # The limit of the csv module is global to the process: lowering it would break another reader's rows.
         csv.field_size_limit(max(csv.field_size_limit(), size_max))
 
     def read(self, buffer: LineBuffer, n: int, positions: Callable[[Sequence[int]], list[bytes]]) -> Reading:
-        """Take at most `n` rows from the buffer, none when the next one is not complete; the header first."""
+        """Take at most `n` rows from the buffer, and none while the next one is incomplete. Reads the header first."""
         names = self.names or self._read_header(buffer)
         if not names:
             return Reading([], {})
@@ -87,7 +87,7 @@ class CsvRows:
         return self.names
 
     def _take(self, buffer: LineBuffer, lines: Lines, n: int) -> list["_Row"]:
-        """The next complete rows, at most `n`, taken from the buffer together with blank lines."""
+        """Take the next complete rows from the buffer, at most `n`, together with blank lines."""
         rows: list[_Row] = []
         stop = 0
         for row in _cut(lines, self._delimiter, self._size_max, buffer.ended) if n else ():
@@ -110,11 +110,11 @@ class _Row(NamedTuple):
 
 
 class _OutOfLines(Exception):
-    """The row goes on beyond the lines there are."""
+    """The row continues beyond the lines in the buffer."""
 
 
 class _LineTooLong(Exception):
-    """The row goes on into a line of which only the beginning was kept."""
+    """The row continues into a line that was too long, of which only the beginning was kept."""
 
 
 class _RowTooLong(Exception):
@@ -169,15 +169,15 @@ _ENDLESS = (
 
 
 def _lenient_stop(lines: Lines, start: int, delimiter: str) -> int:
-    """Where a malformed row ends: where a reader that forgives stray quotes ends it."""
+    """Return where a malformed row ends, as a reader that accepts stray quotes sees it."""
     reader = csv.reader(_decoded(lines, start, set()), delimiter=delimiter, strict=False)
-    with suppress(csv.Error):  # What even this reader does not forgive is on the line it has come to.
+    with suppress(csv.Error):  # An error of even this reader is on the line that it has reached.
         next(reader)
     return start + reader.line_num
 
 
 def _decoded(lines: Lines, start: int, invalid: set[int]) -> Iterator[str]:
-    """The lines as text. Those that are not UTF-8 are told apart, so that the row they are in keeps its extent."""
+    """Return the lines as text, and which are not UTF-8. Those still take part, so that their row keeps its extent."""
     for index in range(start, len(lines.texts)):
         if lines.long and lines.ends[index] in lines.long:
             raise _LineTooLong
@@ -191,7 +191,7 @@ def _decoded(lines: Lines, start: int, invalid: set[int]) -> Iterator[str]:
 
 
 def _size(lines: Lines, start: int, stop: int) -> int:
-    """How many bytes the lines have, the last line end not counted."""
+    """Return the size of the lines in bytes, without the last line end."""
     if stop - start == 1:
         return 0  # The limit for a single line was applied when it was cut.
     return sum(map(len, lines.texts[start:stop])) - 1
@@ -204,7 +204,7 @@ def _misfit(fields: list[str], names: Sequence[str]) -> str | None:
 
 
 class CsvTable:
-    """Encodes records as rows. Its columns are given, found in the file, or those of the first record.
+    """Encodes records as rows. The columns are given, or those of the file, or those of the first record.
 
     A record must have exactly these columns. None is an empty field and an empty text a quoted one, as
     PostgreSQL writes them. Text, numbers, booleans, dates and times have one obvious form; anything else
@@ -245,7 +245,7 @@ class CsvTable:
         if fields.keys() != set(columns):
             raise RecordRefused(_difference(fields, columns))
         line = self._line([_text(name, fields[name]) for name in columns])
-        # Only now: a first record that cannot be written must not decide what the columns are.
+        # Only now: a first record that is refused must not decide the columns of the file.
         self._columns = columns
         return line
 
@@ -274,6 +274,7 @@ def _text(name: str, value: object) -> str | None:
         return str(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
+    # Invariant 12: str() of anything else could not be told from text, or read back.
     shown = value if isinstance(value, float) else type(value).__name__
     raise RecordRefused(f"{name} is {shown}, which has no form in CSV (convert it to text first)")
 

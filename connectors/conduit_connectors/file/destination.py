@@ -1,4 +1,4 @@
-"""The file destination: records appended to one file, a line each."""
+"""The file destination: appends each record as a line to one file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ _HEADER_SIZE_MAX = 1024 * 1024
 
 
 class DestinationOptions(Options):
-    """What a user may say to the file destination."""
+    """Options of the file destination."""
 
     path: Path = Field(description="the file to append to; it and its folders are created when missing")
     format: Literal["lines", "json", "csv", "opencdc"] = Field(
@@ -51,21 +51,20 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
 
     Exactly-once in an exactly-once pipeline: the lines of a transaction are appended after its commit, so readers
     see committed lines only, in order, each once. Until then those of a small transaction are held in memory and
-    committed with it; those of a larger one are in a file beside this one, `.<name>.conduit-staged`, which is as
-    large as a transaction, is needed after a crash, and goes away when the pipeline stops in an orderly way.
+    committed with it; those of a larger one are in a file beside this one, `.<name>.conduit-staged`. That file is as
+    large as a transaction and is needed after a crash. A clean stop removes it.
     At-least-once in any other: after a crash the records that were not yet acked are appended again.
 
     Readers may rely on this: every line that ends in a line feed is whole. A batch goes into the file in
-    full or not at all: when the disk is full or fails halfway, what was written of it is taken back, and
-    when the process is killed halfway, the next run takes it back before it appends. What it removes can
-    only be its own unfinished batch, which is delivered again: a marker beside the file, `.<name>.conduit`,
-    is there while the file is being written and says where the batch in progress began. Without that mark
-    nothing is ever removed; an open last line that somebody else left is given a line end, so that ours
-    begin on a line of their own. The marker goes away when the pipeline stops in an orderly way.
+    full or not at all. When the disk is full or fails halfway, the part that was written is removed. When the
+    process is killed halfway, the next run removes it before it appends. Only our own unfinished batch is ever
+    removed, and it is delivered again: a marker beside the file, `.<name>.conduit`, exists while the file is
+    being written and holds where the batch in progress began. Without that marker nothing is removed. An open
+    last line of another program gets a line end, so that ours begin on a new line. A clean stop removes the marker.
 
     The file is locked: a second destination on it is an error. Other programs may read it, and move it
-    away while the pipeline is stopped in an orderly way. A record that the format cannot carry is refused
-    by itself: raw or absent payloads (all but `opencdc`; `lines` wants raw ones), NaN and infinity, a line
+    away after a clean stop. A record that the format cannot carry is refused alone:
+    raw or absent payloads (all but `opencdc`; `lines` takes only raw ones), NaN and infinity, a line
     feed inside a raw line, columns that do not fit.
 
     The path may also be a character device such as /dev/null. It is not locked, has no marker, and a record
@@ -73,7 +72,7 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
     """
 
     acks: ClassVar[AckMode] = AckMode.FLUSH
-    # An append to the page cache is quick; what may take long, making it durable, is `flush`.
+    # Not always in a thread: an append to the page cache is quick, and only `flush` waits for the disk.
     blocking = None
     _appender: Appender | None = None
     _device: Device | None = None
@@ -97,7 +96,7 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
         if self._device is not None:
             path = self.options.path
             raise FatalError(f"{path} keeps nothing, so no line can be in it exactly once", suggestion="name a file")
-        # Nobody under another fence can be at work: the file is locked.
+        # The fence needs no check: the lock on the file keeps every other run out.
         assert self._appender is not None
         self._staging = Staging(self._appender)
         self._staging.recover(intents)
@@ -111,7 +110,7 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
         return refused
 
     def prepares(self, *, exactly_once: bool) -> bool:
-        # The columns of CSV are those of the file's first line, which only its own process knows.
+        # The columns of CSV are those of the file's first line, which only the process that writes it has read.
         return self.options.format != "csv"
 
     def prepare(self, batch: Batch) -> dict[int, str]:

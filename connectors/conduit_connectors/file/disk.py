@@ -1,4 +1,4 @@
-"""Disk: what every file that is written durably needs, and advice for the user when the disk fails."""
+"""Durable writes of files and folders, and what to do about an error of the disk."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write_all(fd: int, pieces: Iterable[bytes | memoryview]) -> Iterator[int]:
-    """Write every piece in full, without joining them; yields what each call wrote, so that it can be taken back."""
+    """Write every piece in full, without joining them. Yields what each call wrote, so that the caller can undo it."""
     for piece in pieces:
         view = memoryview(piece)
         while view:
@@ -20,7 +20,7 @@ def write_all(fd: int, pieces: Iterable[bytes | memoryview]) -> Iterator[int]:
 
 
 def make_folders(folder: Path) -> None:
-    """Create missing folders so that they outlive a power failure."""
+    """Create missing folders durably: they survive a power failure."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
@@ -28,7 +28,7 @@ def make_folders(folder: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Return when a file, or the names in a folder, are durable."""
+    """Make a file, or the names in a folder, durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -37,7 +37,7 @@ def sync_path(path: Path) -> None:
 
 
 def advice(error: OSError, path: Path) -> str:
-    """What to do about an error of the system on the way to `path`."""
+    """Return advice for an error of the operating system about `path`."""
     if error.errno == errno.ENOSPC:
         usage = os.statvfs(path.parent)
         return f"free some space on the disk of {path.parent}: {usage.f_bavail * usage.f_frsize} bytes are left"

@@ -14,7 +14,7 @@ from conduit_connectors.numbering import foreign_position
 from conduit_py.sdk import FatalError, TransientError
 
 HEAD_SIZE = 1024
-"""How much of the beginning of a file is used to recognise it."""
+"""A file is recognised by at most so many bytes of its beginning."""
 
 _PATTERN = re.compile(rb"file:1:(\d+):([0-9a-f]{16}):(\d+)")
 
@@ -22,9 +22,9 @@ _PATTERN = re.compile(rb"file:1:(\d+):([0-9a-f]{16}):(\d+)")
 class FilePosition(NamedTuple):
     """The offset just past a record, in the file with this inode and this beginning.
 
-    `head` is a hash of the first bytes of the file, at most HEAD_SIZE and none beyond `offset`. So it is
-    the same whenever the record is read, however long the file was then, and so is the delivery key
-    made of it. The device is left out: its number may change with every boot.
+    `head` is a hash of the first bytes of the file, at most HEAD_SIZE and none beyond `offset`. So a record has
+    the same position, and the same delivery key, however long the file was when it was read. The device is
+    left out: its number may change with every boot.
     """
 
     inode: int
@@ -43,7 +43,7 @@ class FilePosition(NamedTuple):
 
 
 def prefix(inode: int, head: str) -> bytes:
-    """What all positions with the same head in one file begin with; the offset in decimal follows."""
+    """Return what all positions with this head in one file begin with. The offset in decimal follows."""
     return b"file:1:%d:%s:" % (inode, head.encode())
 
 
@@ -54,8 +54,8 @@ def hash_head(head: bytes) -> str:
 class Handle:
     """Reads a regular file by offset and makes the positions of what was read.
 
-    Blocks are read in order from wherever it starts. `head` is the beginning of the file as far as it was
-    read, at most HEAD_SIZE bytes, by which a truncated and rewritten file is noticed.
+    Blocks are read in order from any start. `head` is the beginning of the file as far as it was read, at most
+    HEAD_SIZE bytes: a truncated and rewritten file is recognised by it.
     """
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -67,7 +67,7 @@ class Handle:
 
     @classmethod
     def open(cls, path: Path) -> "Handle | None":
-        """Open a file for reading; None when there is none, FatalError when it cannot be read."""
+        """Open a file for reading; None when there is none. Raises FatalError when it cannot be read."""
         try:
             # Without O_NONBLOCK opening a named pipe would wait for a writer.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -89,26 +89,26 @@ class Handle:
         return os.fstat(self._fd)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """At most `size` bytes at `offset`; none at the end of the file."""
+        """Read at most `size` bytes at `offset`; none at the end of the file."""
         try:
             return os.pread(self._fd, size, offset)
         except OSError as error:
             raise TransientError(f"cannot read {self.path} at offset {offset}: {error.strerror}") from error
 
     def holds(self, position: FilePosition) -> bool:
-        """Whether this file begins like the one the position is of, and reaches as far."""
+        """True if this file begins like the file of the position and is at least as long."""
         head = self.read_at(0, min(HEAD_SIZE, position.offset))
         return self.stat().st_size >= position.offset and hash_head(head) == position.head
 
     def has_line_end(self, offset: int) -> bool:
-        """Whether a line ends at `offset`, or did so when the file ended there."""
+        """True if a line ends at `offset`, or did when the file ended there."""
         around = self.read_at(offset - 1, 2)
         return around.startswith(b"\n") or around[1:] in (b"", b"\n", b"\r")
 
     def unchanged(self, offset: int) -> bool:
-        """Whether the file still begins as it did and reaches to `offset`, up to which it was read.
+        """True if the file still begins as it did and reaches to `offset`, up to which it was read.
 
-        Asked after each read: if the answer is yes, what was read follows what was read before.
+        Checked after each read: if true, what was read follows what was read before.
         """
         head = self.read_at(0, min(HEAD_SIZE, offset))
         if self.stat().st_size < offset or not head.startswith(self.head):
@@ -138,7 +138,7 @@ class FilePart(msgspec.Struct, frozen=True, array_like=True):
     """The bytes from `start` to `end` of the file at `path` that has this inode and, up to `start`, this head."""
 
     path: str
-    """Absolute: whoever reads it may be in another folder."""
+    """Absolute: the process that reads it may be in another folder."""
     inode: int
     head: str
     start: int
@@ -146,7 +146,7 @@ class FilePart(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def after(cls, handle: Handle, start: int, size: int) -> "FilePart | None":
-        """What follows `start`: about `size` bytes, to the end of a line or of the file; None at its end."""
+        """Return the part after `start`: about `size` bytes, to the end of a line or of the file; None at its end."""
         file_size = handle.stat().st_size
         if start >= file_size:
             return None
@@ -166,7 +166,7 @@ class FilePart(msgspec.Struct, frozen=True, array_like=True):
 
 
 def _line_end(handle: Handle, offset: int, file_size: int) -> int:
-    """The end of the line that byte `offset - 1` is in."""
+    """Return the end of the line that holds byte `offset - 1`."""
     offset -= 1
     while block := handle.read_at(offset, _BLOCK_SIZE):
         found = block.find(b"\n")

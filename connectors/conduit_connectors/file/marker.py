@@ -1,4 +1,4 @@
-"""Marker: a small file beside the one being written, which says what a crash may have left half written."""
+"""Marker: a small file beside the one being written. It holds which batch a crash may have left half written."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ _WIDTH = 160
 class Begun(NamedTuple):
     """A batch of `size` bytes was about to be appended at `start` to the file with this inode.
 
-    `before` is a checksum of the bytes before it: inodes are used again when files are deleted.
+    `before` is a checksum of the bytes before it: a deleted file's inode is reused.
     """
 
     inode: int
@@ -22,14 +22,14 @@ class Begun(NamedTuple):
     start: int
     size: int
     same_boot: bool
-    """Whether the machine has run ever since. If so this is the last batch; else it may be an earlier one."""
+    """True if the machine was not restarted since. Then this is the last batch; else it may be an earlier one."""
 
 
 class Marker:
     """Exists while a file is open for appending; left behind only by a run that did not end cleanly.
 
-    It is made durable when created and written before every batch, but not made durable then: a killed
-    process leaves it exact, a power failure may leave the note of an earlier batch.
+    It is durable once created. It is written before every batch, but not synced then: after `kill -9` it is
+    exact, after a power failure it may name an earlier batch.
     """
 
     def __init__(self, target: Path) -> None:
@@ -39,7 +39,7 @@ class Marker:
         self._boot = _boot_id()
 
     def load(self) -> Begun | None:
-        """What the last run noted; None when there was none, or it ended cleanly, or the note itself is torn."""
+        """Return what the last run wrote; None when there was none, it ended cleanly, or the marker itself is torn."""
         match = _PATTERN.fullmatch(os.pread(self._fd, 2 * _WIDTH, 0))
         if match is None or zlib.crc32(match[1]) != int(match[7], 16):
             return None
@@ -48,7 +48,7 @@ class Marker:
         return Begun(inode, before, start, size, same_boot=bool(boot) and boot == self._boot)
 
     def note(self, inode: int, before: int, start: int, size: int) -> None:
-        """Say that a batch is about to be appended. A fixed width makes it one write over the note before."""
+        """Record that a batch is about to be appended. Its fixed width makes it one write over the last one."""
         text = b"conduit-file 1 %d %d %d %d %s" % (inode, before, start, size, self._boot.encode())
         text = text.ljust(_WIDTH)
         note = b"%s%08x\n" % (text, zlib.crc32(text))
@@ -59,7 +59,7 @@ class Marker:
         os.fsync(self._fd)
 
     def close(self, *, clean: bool) -> None:
-        """Let go of the marker, and leave nothing beside the file when nothing can be half written or left to do."""
+        """Close the marker. Remove it when nothing can be half written or left to do."""
         os.close(self._fd)
         if clean:
             self._side_path.unlink(missing_ok=True)
@@ -67,12 +67,12 @@ class Marker:
 
 
 def marker_path(target: Path) -> Path:
-    """The marker's name begins with a dot, so that whoever reads the whole folder passes over it."""
+    """Return the path of the marker. It begins with a dot, so that programs that read the whole folder skip it."""
     return target.with_name(f".{target.name}.conduit")
 
 
 def side_path(target: Path) -> Path:
-    """Where the lines of a transaction wait until it is committed."""
+    """Return the path of the side file, where the lines of a transaction wait for its commit."""
     return target.with_name(f".{target.name}.conduit-staged")
 
 
@@ -80,4 +80,4 @@ def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return ""  # Not Linux: never taken for the same boot, which only cuts with more care.
+        return ""  # Not Linux: never the same boot. The repair then assumes the worst, a power failure.

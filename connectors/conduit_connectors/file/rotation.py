@@ -1,4 +1,4 @@
-"""Rotation: where a log went when it was moved or copied away, and which file comes after it."""
+"""Rotation: finds a log that was moved or copied away, and the file that comes after it."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ _COMPRESSED = re.compile(_ROTATED.pattern + r"\.(gz|bz2|xz|zst|lz4)")
 
 
 def find_rotated(path: Path, position: FilePosition) -> Handle | None:
-    """The file beside `path` that a position is of: moved away, or copied away before `path` was truncated.
+    """Find the file of a position beside `path`: moved away, or copied away before `path` was truncated.
 
     A moved file has the same inode and may have any name; a copy has only its beginning in common, so it
     must have the name of a rotated `path`, and the latest such copy is taken.
@@ -35,10 +35,10 @@ def find_rotated(path: Path, position: FilePosition) -> Handle | None:
 
 
 def find_next(path: Path, current: Handle) -> Handle | None:
-    """The file to read after `current`, once it is no longer at `path`: the first rotated since then, else `path`.
+    """Find the file to read after `current`, once it is no longer at `path`: the first rotated since then, else `path`.
 
-    None while the file at `path` is the current one, or missing, or still empty: its writer may not have
-    let go of the current one yet.
+    None while the file at `path` is the current one, missing or still empty: its writer may still write to the
+    current one.
     """
     try:
         at_path = os.stat(path)
@@ -60,7 +60,7 @@ def find_next(path: Path, current: Handle) -> Handle | None:
 class _File(NamedTuple):
     path: Path
     suffix: str
-    """What its name has behind the name of the log; empty for a name of another kind."""
+    """Return what follows the name of the log in a file's name; empty for a name of another kind."""
     inode: int
     modified: int
 

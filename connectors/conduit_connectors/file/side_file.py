@@ -1,4 +1,4 @@
-"""SideFile: a file beside the target that has the lines of a transaction until they are committed and copied."""
+"""SideFile: a file beside the target that holds the lines of a transaction until they are committed and copied."""
 
 import errno
 import os
@@ -14,11 +14,11 @@ from conduit_connectors.file.marker import marker_path, side_path
 from conduit_py.sdk import FatalError, TransientError
 
 BLOCK_SIZE = 1024 * 1024
-"""How much is copied at once: with less, calls are felt, and more does not fit the caches of a processor."""
+"""How many bytes are copied at once. Smaller blocks cost more calls; larger ones do not fit the processor's cache."""
 
 
 class StagedRange(msgspec.Struct, frozen=True, array_like=True):
-    """What a side file holds, by which it is known again."""
+    """Size and checksum of what a side file holds, to recognise it."""
 
     size: int
     checksum: int
@@ -27,15 +27,15 @@ class StagedRange(msgspec.Struct, frozen=True, array_like=True):
 class SideFile:
     """Holds one transaction at a time: `write` as lines come, `sync` once, `read` until it is released.
 
-    It is created when first needed. The next transaction is written over the last one, for blocks that a file
-    has already are made durable more cheaply than new ones. Whether what it holds is what was staged is known
-    by size and checksum, so nothing else in it, be it an older transaction or half of a newer one, is believed.
+    It is created when first needed. The next transaction overwrites the last one: syncing existing blocks is
+    cheaper than syncing new ones. What was staged is recognised by size and checksum. An older transaction, or
+    half of a newer one, is never taken for it.
     """
 
     def __init__(self, target: Path) -> None:
         self.path = side_path(target)
         self.size = 0
-        """How much was written of the transaction that waits."""
+        """How many bytes were written of the transaction that waits."""
         self._target = target
         self._fd: int | None = None
         self._checksum = 0
@@ -43,7 +43,7 @@ class SideFile:
         self._failed: str | None = None
 
     def write(self, pieces: Sequence[bytes]) -> None:
-        """Add lines to the transaction, all of them or, with TransientError, none."""
+        """Add lines to the transaction. On TransientError none of them were added."""
         assert self._sealed is None, "what is staged is applied before more is written"
         self._refuse_after_failure()
         fd = self._fd if self._fd is not None else self._create()
@@ -76,7 +76,7 @@ class SideFile:
         return self._sealed
 
     def check(self, staged: StagedRange) -> None:
-        """Raise FatalError unless it holds this: then the lines are nowhere else."""
+        """Raise FatalError unless it holds this: the lines are nowhere else."""
         if staged == self._sealed:
             return
         if self._fd is None:
@@ -97,7 +97,7 @@ class SideFile:
         return found
 
     def release(self, staged: StagedRange) -> None:
-        """What was staged is in its place: the next transaction may be written."""
+        """Release what was staged: it is in the target, and the next transaction may overwrite it."""
         if staged == self._sealed:
             self.size = self._checksum = 0
             self._sealed = None
@@ -118,14 +118,14 @@ class SideFile:
 
     def _create(self) -> int:
         try:
-            # Nobody may read here what he may not read there, and who may go on with the file may read it here.
+            # The mode of the target: only users who may read the lines there may read them here.
             mode = stat.S_IMODE(os.stat(self._target).st_mode)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 os.fchmod(fd, mode)
                 sync_path(self.path.parent)
             except OSError:
-                # One whose name is not durable must not be used by the next attempt.
+                # A file whose name is not durable must not be used by the next attempt: a power failure would lose it.
                 os.close(fd)
                 self.path.unlink()
                 raise
@@ -145,7 +145,7 @@ class SideFile:
             raise FatalError(what, suggestion=advice(error, self.path)) from error
 
     def _give_back(self, fd: int) -> None:
-        """Free the space of what could not be written in full; if not even that works, it is written over."""
+        """Free the space of what could not be written in full. If that fails too, the next write overwrites it."""
         try:
             os.ftruncate(fd, self.size)
         except OSError:
@@ -165,6 +165,6 @@ class SideFile:
 
 
 def blocks(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The offsets and sizes of the blocks in which to read a stretch of a file."""
+    """Return the offsets and sizes of the blocks in which to read a range of a file."""
     for at in range(start, stop, BLOCK_SIZE):
         yield at, min(BLOCK_SIZE, stop - at)

@@ -1,4 +1,4 @@
-"""The file source: the records of one file, to its end or for as long as it grows."""
+"""The file source: reads one file, to its end or for as long as it grows."""
 
 import logging
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _START_AFRESH = "put the old file back to go on after it, or give the source a n
 
 
 class SourceOptions(Options):
-    """What a user may say to the file source."""
+    """Options of the file source."""
 
     path: Path = Field(description="the file to read")
     format: Literal["lines", "json", "csv", "opencdc"] = Field(
@@ -66,23 +66,23 @@ class Source(sdk.SplittableSource[SourceOptions]):
     `line_size_max` it keeps the beginning, so memory stays bounded.
 
     Without `tail` the source ends at the end of the file, whose last line needs no line end. A file that
-    has been truncated or replaced since the last run is an error: it has no place to go on from.
+    has been truncated or replaced since the last run is an error: there is no offset to continue at.
 
     With `tail` it waits for more lines, and for the file itself when it is missing. A line counts once its
     line end is there. Rotation is followed, also when it happened while the pipeline was stopped:
 
-    - Moved away and created anew: the old file is read to its end, found by its inode in the same
+    - Moved away and created again: the old file is read to its end, found by its inode in the same
       folder; then those rotated after it (`app.log.1`, `app.log-20261116`, in order of their last
       change); then the new one, as soon as it has content.
     - Copied away and truncated: the rest is read from the copy, then the file from its start.
-    - When the old file is nowhere to be found, or compressed, the new file is read from its start, and a
-      warning tells from which offset on lines may have been missed.
+    - When the old file is not found, or is compressed, the new file is read from its start. A warning names the
+      offset after which lines may have been missed.
 
     A file is recognised by its inode and its first 1024 bytes. So a file that is truncated and at once
     written again with the same beginning, beyond the offset that was reached, is not noticed.
     """
 
-    # A block is small and mostly in the page cache; on a slow disk the runtime takes it to a thread.
+    # A block is small and mostly in the page cache. On a slow disk the runtime moves `read` to a thread.
     blocking = None
 
     # Larger blocks are slower: glibc gives their memory back to the system after each.
@@ -92,7 +92,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
     _rows: CsvRows | None = None
     _truncated: FatalError | None = None
     _end: int | None = None
-    """Where to stop reading, in a part of a file."""
+    """The offset at which a part of a file ends."""
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
@@ -116,14 +116,14 @@ class Source(sdk.SplittableSource[SourceOptions]):
                 return reading if reading.refused else reading.records
             if len(self._buffer) < waiting:
                 continue  # Only blank lines, or a header: there may be more lines behind them.
-            # Lines that wait are a CSV row without its end. Doubling them keeps the work linear, for the
-            # row is looked at from its start each time.
+            # Lines that wait are a CSV row without its end. Doubling the buffer keeps the work linear, because the
+            # row is parsed from its start each time.
             target = 2 * self._buffer.size if len(self._buffer) else 0
             if not self._fill_to(target) and not filled:
                 self._reach_end()
 
     def splits(self) -> bool:
-        """CSV rows may span lines, so where one begins is known only by reading on from the start."""
+        """False for CSV, whose rows may span lines: where one begins depends on all before it. False with `tail`."""
         return self.options.format != "csv" and not self.options.tail
 
     def split(self, size: int) -> bytes:
@@ -146,7 +146,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         self._end = stretch.end
 
     def lag(self) -> Lag:
-        """The bytes not read yet: of the file that is read, and of the one at the path once that was moved away."""
+        """Return the bytes not read yet, of the open file and of the one at the path if that is another."""
         handle, buffer = self._handle, self._buffer
         sizes = [] if handle is None else [handle.stat().st_size - buffer.offset + buffer.size]
         try:
@@ -164,7 +164,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         self._handle = self._next = None
 
     def _start(self, handle: Handle | None, offset: int) -> None:
-        """Read `handle` from `offset` on; None waits for a file to be there."""
+        """Read `handle` from `offset` on; None waits for a file to appear."""
         if self._handle is not None:
             self._handle.close()
         self._handle = handle
@@ -179,7 +179,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
             self._read_header_again(handle)
 
     def _read_header_again(self, handle: Handle) -> None:
-        """Going on in the middle of a CSV file, learn its columns from its start."""
+        """Read the columns from the start of a CSV file that is continued in the middle."""
         buffer = LineBuffer(0, self.options.line_size_max, skip_bom=True)
         while self._rows is not None and self._rows.names is None:
             block = handle.read_at(buffer.offset, self._block_size)
@@ -205,7 +205,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
             self._start(handle, 0)
 
     def _fill_to(self, size: int) -> bool:
-        """Read a block, and more until the buffer holds `size` bytes; whether anything was read."""
+        """Read a block, and more until the buffer holds `size` bytes. True if anything was read."""
         filled = self._fill()
         while filled and self._buffer.size < size and self._fill():
             pass
@@ -235,7 +235,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         return _PARSERS[self.options.format](lines, self._handle.positions(lines.ends))
 
     def _reach_end(self) -> None:
-        """Everything there is has been read: end, wait, or go on to where there is more."""
+        """Called at the end of the file: end, wait, or continue with the next file."""
         if not self.options.tail:
             if self._buffer.ended:
                 raise self._truncated or EndOfSource
@@ -256,23 +256,23 @@ class Source(sdk.SplittableSource[SourceOptions]):
             self._next = following
             self._buffer.finish()
             return
-        # A writer may still be busy with the old file for a moment, so it must be found at its end twice.
+        # A writer may still append to the old file for a moment after the rotation: only its end seen twice counts.
         self._quiet = following is not None
         if following is not None:
             following.close()
         raise NothingYet
 
     def _go_on_after_truncation(self, handle: Handle) -> None:
-        """The file lost what was read of it: go on in its copy, else at its start; a bounded source fails."""
+        """Handle a truncated file: continue in its copy, else at its start. A source without `tail` fails."""
         position = handle.position(self._buffer.offset)
         if not self.options.tail:
-            # Not before the lines that were already read: they are in no file any more.
+            # First the lines that are in the buffer: they are in no file any more.
             self._truncated = self._replaced(handle, position)
             self._buffer.finish(keep_rest=False)
             return
         copy = find_rotated(self.options.path, position)
         if copy is not None:
-            # The copy has the same bytes at the same offsets, so the buffer goes on as well.
+            # The copy has the same bytes at the same offsets, so the buffer stays valid.
             copy.unchanged(self._buffer.offset)
             self._handle = copy
             handle.close()
@@ -297,7 +297,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
 
 def _is_same(handle: Handle, position: FilePosition) -> bool:
-    """Whether a file at the path is still the one that was read up to the position."""
+    """True if a file at the path is still the one that was read up to the position."""
     return handle.inode == position.inode and handle.holds(position) and handle.has_line_end(position.offset)
 
 

@@ -1,4 +1,4 @@
-"""Staging: lines that wait for their transaction, and how they get into the file exactly once."""
+"""Staging: holds the lines of a transaction until its commit, then appends them exactly once."""
 
 import os
 import zlib
@@ -12,13 +12,13 @@ from conduit_connectors.file.side_file import SideFile, StagedRange, blocks
 from conduit_py.sdk import FatalError
 
 INLINE_MAX = 128 * 1024
-"""The size up to which a transaction is carried by its intent: to sync a file of its own would take longer."""
+"""Transactions up to this size are carried by their intent: syncing a side file would take longer."""
 
 
 class FileIntent(msgspec.Struct, frozen=True, array_like=True):
-    """To have lines in the file at `offset`: these, or those that the side file holds.
+    """An intent: the file has these lines at `offset`, or those that the side file holds.
 
-    Versions without side files know the first form only, and do not mistake the second one for it.
+    Versions without side files read the first form only, and refuse the second.
     """
 
     offset: int
@@ -30,11 +30,11 @@ class FileIntent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Staging:
-    """Gathers lines and appends them when told, each transaction once, however often it is told.
+    """Buffers the lines of a transaction; `apply` appends them once, however often it is called.
 
-    A small transaction waits in memory and is carried by its intent; of a larger one memory holds no more than
-    `inline_max` bytes, the rest is in a side file. What is already in its place is recognised by its content, so a
-    crash at any moment, also in the middle of a write, is made good by telling it again.
+    A small transaction waits in memory and is carried by its intent. Of a larger one memory holds at most
+    `inline_max` bytes; the rest is in a side file. `apply` recognises what is already in the file by its content,
+    so calling it again repairs a crash at any moment, also in the middle of a write.
     """
 
     def __init__(self, appender: Appender, inline_max: int = INLINE_MAX) -> None:
@@ -45,9 +45,9 @@ class Staging:
         self._lines_size = 0
 
     def recover(self, intents: Sequence[bytes]) -> None:
-        """Append what the last transaction left to do, and forget what was not committed.
+        """Append what the last transaction has not appended yet, and discard what was not committed.
 
-        After an orderly end there is nothing to do, wherever the file is.
+        After a clean end there is nothing to do, wherever the file is.
         """
         if not self._appender.ended_well:
             for intent in intents:
@@ -56,11 +56,11 @@ class Staging:
         self._appender.fulfil()
 
     def size(self) -> int:
-        """How long the file will be with everything that waits."""
+        """The size that the file will have with everything that waits."""
         return self._appender.size() + self._side.size + self._lines_size
 
     def add(self, pieces: Sequence[bytes]) -> None:
-        """Let whole lines wait. On an error none of these do: TransientError."""
+        """Buffer whole lines. On TransientError none of them are buffered."""
         size = self._lines_size + sum(map(len, pieces))
         if size <= self._inline_max:
             self._lines += pieces
@@ -79,12 +79,12 @@ class Staging:
         else:
             return None
         self._lines, self._lines_size = [], 0
-        # From now on only an orderly end after `apply` counts as one.
+        # From now on the file counts as cleanly closed only after `apply`.
         self._appender.promise()
         return msgspec.msgpack.encode(FileIntent(self._appender.size(), content))
 
     def apply(self, encoded: bytes) -> None:
-        """Append the lines, or what is missing of them; durable on return."""
+        """Append the lines, or the part that is missing. They are durable on return."""
         intent = msgspec.msgpack.decode(encoded, type=FileIntent)
         content, size = intent.content, intent.size
         there = min(self._appender.size() - intent.offset, size)
@@ -102,16 +102,16 @@ class Staging:
             self._side.release(content)
 
     def close(self) -> None:
-        """Let go of the side file. It goes away when the appender is closed, unless there is more to do."""
+        """Close the side file. It is removed when the appender is closed, unless an intent is still to be applied."""
         self._side.close()
 
     def _begins(self, intent: FileIntent, there: int) -> bool:
-        """Whether what is in the file at the offset, so many bytes, is how the transaction begins."""
+        """True if the `size` bytes in the file at the offset are how the transaction begins."""
         content = intent.content
         if isinstance(content, bytes):
             return self._appender.read_at(intent.offset, there) == content[:there]
         if there == content.size:
-            # Then the side file is not needed: it may hold the next transaction by now, or be gone.
+            # Then the side file is not needed: it may hold the next transaction already, or be removed.
             checksum = 0
             for at, size in blocks(intent.offset, intent.offset + there):
                 checksum = zlib.crc32(self._appender.read_at(at, size), checksum)

@@ -1,4 +1,4 @@
-"""The generator connector: `generator.Source` makes records up, the same ones every time."""
+"""The generator connector: `generator.Source` makes artificial records, the same ones in every run."""
 
 from conduit_connectors.generator.source import Source
 

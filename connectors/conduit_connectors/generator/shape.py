@@ -1,4 +1,4 @@
-"""Shape: what generated records look like. Their rows depend on nothing but the seed and the number of the record."""
+"""Shape: the fields and operations of generated records. They depend only on the seed and the number of the record."""
 
 import random
 import struct
@@ -14,11 +14,11 @@ from conduit_py.sdk import Data, Operation, Options, Payload, Structured, encode
 FieldType: TypeAlias = Literal["index", "int", "float", "string", "bool", "time", "duration"]
 
 BLOCK = 256
-"""How many records share one random generator: making one for each would cost more than the record."""
+"""How many records share one random generator: seeding one per record would cost more than the record."""
 
 
 class RandomRows:
-    """The rows of every record, a block at a time: the same for the same seed, whatever was asked before."""
+    """Makes the rows of records, a block at a time: the same for the same seed, in whatever order blocks are made."""
 
     def __init__(self, fields: Mapping[str, FieldType], seed: int, start: datetime, step: timedelta) -> None:
         self._fields = fields
@@ -27,18 +27,18 @@ class RandomRows:
         self._step = step
 
     def block(self, number: int, variant: int = 0) -> list[Structured]:
-        """The rows of the records from `number * BLOCK` on. Variants are other rows for the same records."""
+        """Make the rows of the records from `number * BLOCK` on. Variants are other rows for the same records."""
         source = self._random(number, f"rows {variant}")
         columns = [self._column(kind, number, _draw(source)) for kind in self._fields.values()]
         names = list(self._fields)
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def choices(self, number: int, purpose: str) -> Sequence[int]:
-        """A random number for each record of a block, to choose something by."""
+        """Return a random number for each record of a block."""
         return _draw(self._random(number, purpose))
 
     def _random(self, number: int, purpose: str) -> random.Random:
-        # Seeded by a text, it is the same on every machine and in every process.
+        # A text as seed gives the same numbers on every machine and in every process.
         return random.Random(f"{self._seed}:{number}:{purpose}")
 
     def _column(self, kind: FieldType, number: int, drawn: Sequence[int]) -> list[Any]:
@@ -74,7 +74,7 @@ _BEFORE = 1
 
 
 class Shape(Options):
-    """What a user may say about the payloads and operations of records."""
+    """Options for the payloads and operations of records."""
 
     format: Literal["structured", "raw", "file"] = Field(
         default="structured", description="the payload: structured data, the same as JSON bytes, or a file's bytes"
@@ -114,7 +114,7 @@ class Maker:
         self._rows = RandomRows(shape.fields, seed, start, step)
 
     def block(self, number: int) -> tuple[list[Operation], list[Payload]]:
-        """What the records from `number * BLOCK` on do, and what they hold."""
+        """Return the operations and payloads of the records from `number * BLOCK` on."""
         operations = self._operations(number)
         return operations, self._payloads(number, operations)
 

@@ -1,4 +1,4 @@
-"""The generator source: records made up at a chosen pace."""
+"""The generator source: makes artificial records at a chosen rate."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -14,9 +14,9 @@ from conduit_connectors.numbering import number_of, positions_of
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, Operation, Options, Payload, Record
 
-# Below this a pause costs more than it gives: at high rates several records become due together.
+# A shorter pause costs more than it gives: at high rates several records become due together.
 _TICK_SECONDS = 0.001
-# Time lost to back-pressure is made up for this much of it, so that the rate does not become a flood.
+# At most this much time lost to back-pressure is made up for, or the records would come in a flood.
 _CATCH_UP_SECONDS = 1.0
 
 
@@ -28,7 +28,7 @@ class Burst(Options):
 
 
 class RecordPace:
-    """Lets records through at `rate` per second, 0 being without limit, and only during bursts if there are any."""
+    """Limits records to `rate` per second (0 is no limit), and to the bursts if there are any."""
 
     def __init__(self, rate: float, burst: Burst | None) -> None:
         self._rate = rate
@@ -37,7 +37,7 @@ class RecordPace:
         self._burst_ends = self._due + (burst.generate_seconds if burst else 0)
 
     async def wait(self, n: int) -> int:
-        """Wait until a record is due; how many are by then, at most `n`."""
+        """Wait until a record is due; return how many are due by then, at most `n`."""
         while True:
             await self._wait_for_burst()
             if not self._rate:
@@ -63,11 +63,11 @@ class RecordPace:
 _COLLECTION = "opencdc.collection"
 _UNLIMITED_STEP = timedelta(milliseconds=1)
 _RECORD_SIZE = 128
-"""About as many bytes as a record would take in a file."""
+"""About the size of a record in a file."""
 
 
 class SourceOptions(Shape):
-    """What a user may say to the generator source."""
+    """Options of the generator source."""
 
     rate: float = Field(default=0, ge=0, description="records per second; 0 is as fast as they are taken")
     count: int | None = Field(default=None, ge=0, description="how many records there are; None is without end")
@@ -87,7 +87,7 @@ class SourceOptions(Shape):
     def _shapes_are_of_collections(self) -> "SourceOptions":
         unknown = [name for name in self.shapes if name not in self.collections]
         if unknown:
-            raise ValueError(f"shapes has {', '.join(map(repr, unknown))}, which collections has not")
+            raise ValueError(f"shapes has {', '.join(map(repr, unknown))}, which collections does not have")
         return self
 
 
@@ -106,16 +106,15 @@ class SourceArguments(ShapeArguments, total=False):
 class Source(sdk.SplittableSource[SourceOptions]):
     """Records that are a function of the seed and their number, counted from 0; the position is the number.
 
-    At-least-once on its own, exactly-once with a destination that can: a run that goes on after a position
-    makes the very records that an uninterrupted one would have made, at another time of day too. So `time`
-    fields do not tell the time: they begin at `start` and advance by `1 / rate` seconds a record, by a
-    millisecond without a rate. The key is the number in decimal. Two generators with the same options make
-    the same records, so that their results can be compared: give each a `seed` of its own where they should
-    differ.
+    At-least-once on its own, exactly-once with a destination that can: a run that continues after a position
+    makes the same records as an uninterrupted one, at any time of day. So `time` fields do not show the clock:
+    they begin at `start` and advance by `1 / rate` seconds a record, by a millisecond without a rate. The key is
+    the number in decimal. Two generators with the same options make the same records, so that their results can
+    be compared: give each its own `seed` where they should differ.
 
     Field types: `index` (the number), `int` (31 bits), `float` (from 0 to 1), `string`, `bool`, `time`,
     `duration` (below an hour). A delete has the payload before, an update both, others the one after.
-    A rate is kept over time, but of what back-pressure held up at most a second is made up for.
+    The rate is kept over time, but of a delay by back-pressure at most a second is made up for.
     """
 
     _end: int | None = None
@@ -142,13 +141,13 @@ class Source(sdk.SplittableSource[SourceOptions]):
         if not self._block:
             self._make_block(self._next // BLOCK)
         n = await self._pace.wait(min(n, len(self._block)))
-        # Each record is handed out once, so that it is free to be changed and to be forgotten.
+        # Each record is returned once, so the pipeline may change it, and it can be freed.
         records, self._block = self._block[:n], self._block[n:]
         self._next += len(records)
         return records
 
     def splits(self) -> bool:
-        """A pace is kept by one; what several machines make is made as fast as they can, and must have an end."""
+        """False with a rate or bursts, which only one process can keep; also without an end, or with a file."""
         options = self.options
         paced = options.rate or options.burst is not None
         shapes = [options, *options.shapes.values()]
@@ -190,7 +189,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         ]
 
     def _turns(self, number: int) -> tuple[list[Operation], list[Payload]]:
-        """What the records of a block do and hold, each made by the maker whose turn it is."""
+        """Return the operations and payloads of a block; collections take turns."""
         blocks = [maker.block(number) for maker in self._makers]
         if len(blocks) == 1:
             return blocks[0]

@@ -1,4 +1,4 @@
-"""The journal destination: records as messages of a journal, in transactions where the pipeline is exactly-once."""
+"""The journal destination: appends records to a journal, in transactions if the pipeline is exactly-once."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +17,7 @@ class DestinationOptions(sdk.Options):
 
     path: Path = Field(description="the directory of the journal; it and its folders are created when missing")
     sync: Literal["batch", "never"] = Field(
-        "batch", description='"never" leaves it to the system when records reach the disk: a power cut may cost some'
+        "batch", description='"never" does not sync, so a power failure may lose records'
     )
     segment_size: int = Field(SEGMENT_SIZE, gt=0, description="bytes after which another file is begun")
 
@@ -33,17 +33,17 @@ class DestinationArguments(TypedDict, total=False):
 class Destination(sdk.StagedDestination[DestinationOptions]):
     """Appends records to a journal, from which the journal source reads them. Staged.
 
-    In an exactly-once pipeline records are messages of a transaction: durable before the pipeline commits,
-    seen by readers of what is committed after that, once, and never if it did not. A run that was replaced
-    by a newer one of the same pipeline, and does not know it, is refused by the journal itself. In any
-    other pipeline readers see records at once, and after a crash some of them twice: at-least-once.
+    In an exactly-once pipeline records are messages of a transaction: durable before the pipeline commits, visible
+    to readers of committed messages after that, once. If the pipeline did not commit, they never see them. The
+    journal refuses a run that a newer run of the same pipeline has replaced. In any other pipeline readers see
+    records at once, and after a crash some of them twice: at-least-once.
 
     Several pipelines may write to one journal; within a pipeline each destination needs one of its own. Every
     Python value of a record arrives as it was.
     """
 
     acks = AckMode.FLUSH
-    # A write goes to the page cache; where that is slow, the runtime takes it to a thread. Syncs are in one anyway.
+    # A write goes to the page cache. Where that is slow, the runtime moves it to a thread; syncs always run in one.
     blocking = None
 
     _log: FileLog | None = None
@@ -80,20 +80,20 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         self._opened.barrier()
 
     def stage(self) -> bytes | None:
-        # Also without records: it makes the last ACK durable before the commit that forgets its intent.
+        # Also without records: the last ACK must be durable before the commit that drops its intent.
         self._opened.barrier()
         intents = self._publisher.ack_intents()
         return intents[0].id.to_bytes() if intents else None
 
     def apply(self, intent: bytes) -> None:
         assert self._claim is not None, "an intent is applied under a claim"
-        # Not synced here: until the next commit the intent itself is what makes it durable, and readers sync
-        # what they hand out. That saves an fsync for each transaction.
+        # Not synced here: until the next commit the intent makes it durable, and readers sync
+        # what they return. That saves an fsync for each transaction.
         self._opened.append([b""], id=MessageUuid.from_bytes(intent), check=self._claim.check)
 
     def teardown(self) -> None:
         if self._log is not None:
-            # The last ACK, for a pipeline that is never started again. If it fails, the next start repeats it.
+            # The last ACK, in case the pipeline is never started again. If it fails, the next start repeats it.
             with suppress(ConduitError):
                 self._log.barrier()
             self._log.close()

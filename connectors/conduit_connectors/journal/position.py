@@ -1,4 +1,4 @@
-"""JournalPosition: where a reader of a journal goes on, exactly, also inside a transaction that is committed."""
+"""JournalPosition: where a reader of a journal continues, exactly, also inside a committed transaction."""
 
 import struct
 
@@ -11,7 +11,7 @@ _PRODUCER = struct.Struct(">6sqQ")
 
 
 class JournalPosition:
-    """A checkpoint of the sequencer in the journal `id`, and how many messages to pass over in the next frame."""
+    """A checkpoint of the sequencer in the journal `id`, and how many messages to skip in the next frame."""
 
     __slots__ = ("checkpoint", "id", "skip")
 
@@ -41,9 +41,9 @@ class JournalPosition:
 
 
 def positions_inside(id: str, sequencer: Sequencer, found: Slice) -> list[bytes]:
-    """A position for each of these messages of a run that is being drained.
+    """Return a position for each of these messages of a run that is being drained.
 
-    They differ only in the clock up to which the producer counts as acknowledged, and that comes last.
+    They differ only in the clock up to which the producer counts as acknowledged, which is encoded last.
     """
     frame = found.frame
     producer, first, flags = frame.id
@@ -56,7 +56,7 @@ def positions_inside(id: str, sequencer: Sequencer, found: Slice) -> list[bytes]
 
 
 def positions_by_number(id: str, checkpoint: Checkpoint, found: Slice) -> list[bytes]:
-    """A position for each of these messages, which have no ids to go by, or whose ids do not matter."""
+    """Return a position for each of these messages, which have no ids, or whose ids are not used."""
     inside = Checkpoint(found.frame.begin, checkpoint.producers)
     return [JournalPosition(id, inside, number + 1).encode() for number in range(found.first, found.stop)]
 

@@ -1,4 +1,4 @@
-"""The journal source: what is committed in a journal, each record once, in the order of the commits."""
+"""The journal source: reads what is committed in a journal, each record once, in the order of the commits."""
 
 from pathlib import Path
 from typing import Literal, Required, TypedDict, Unpack
@@ -43,15 +43,15 @@ class Source(sdk.SourceConnector[SourceOptions]):
     """The records of a journal; the position is an offset and, per producer, what was read of it.
 
     With `isolation="committed"` each record is read once, whatever its writer repeated, and only when its
-    transaction is committed; what a crashed writer left is never read. Reading goes on exactly after any record,
+    transaction is committed; what a crashed writer left is never read. Reading continues exactly after any record,
     also inside a transaction. So it is exactly-once with a destination that can be, and pipelines joined by
     journals are exactly-once from the first to the last. Any number of sources may read a journal.
 
-    A record that the journal connector did not write is a dead letter with its bytes as they are. Damage, and a
-    position that was pruned, stop the pipeline with the offsets: see `conduit-py journal verify`.
+    A record that the journal connector did not write becomes a dead letter with its bytes. A damaged journal, and a
+    position that was pruned, stop the pipeline with an error that names the offsets: see `conduit-py journal verify`.
     """
 
-    # Mostly from the page cache; on a slow disk the runtime takes it to a thread.
+    # Mostly from the page cache. On a slow disk the runtime moves `read` to a thread.
     blocking = None
 
     _committed: CommittedReader | None = None
@@ -109,7 +109,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
                 records.append(Record.of(body, position=position))
 
     def _identify(self, start: JournalPosition) -> str:
-        """The id of the journal. Raises if it is not the one of the position, or must be there and is not."""
+        """Return the id of the journal. Raises FatalError if it is missing, or is not the journal of the position."""
         id = self._files.id
         if id is None and (start.id or self.options.until):
             raise FatalError(f"there is no journal in {self.options.path}", suggestion="correct the path, or create it")
@@ -121,7 +121,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         return id or ""
 
     def _more(self, *, after_some: bool) -> bool:
-        """As `_fill`, but what stands before damage is given first: the damage is reported by the next read."""
+        """As `_fill`, but messages before damage are returned first: the next read raises the error."""
         if self._fault is None:
             try:
                 return self._fill()
@@ -133,7 +133,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         raise kept
 
     def _fill(self) -> bool:
-        """Take up the next messages; False when there are none now."""
+        """Buffer the next messages; False when there are none now."""
         if self._at_end():
             return False
         found = self._next_committed() if self._committed is not None else self._next_plain()
@@ -161,7 +161,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         return None
 
     def _without_skipped(self, found: Slice) -> Slice:
-        """Pass over what was read of the frame before the restart."""
+        """Skip the messages of the frame that were read before the restart."""
         skip, self._skip = self._skip, 0
         return found._replace(first=skip)
 

@@ -1,4 +1,4 @@
-"""Objects: files and S3 objects that somebody announces, read as records from any point on."""
+"""Objects: reads files and S3 objects that queue messages announce as records, from any point on."""
 
 from conduit_connectors.objects.reader import Format, ObjectOptions, ObjectReader
 

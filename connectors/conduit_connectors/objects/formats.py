@@ -13,18 +13,18 @@ BLOCK_SIZE = 2**18
 
 
 def read_lines(stream: Any, offset: int, size_max: int, *, json: bool) -> Iterator[ObjectRecord]:
-    """The lines after `offset`. One that is not what it should be is refused, with its bytes."""
+    """Read the lines after `offset`. A line that the format cannot parse is refused, with its bytes."""
     parse = parse_json if json else parse_raw
     with stream:
         for lines in _lines(stream, offset, size_max):
-            # The offset of a line is its position, so that blank lines may be left out.
+            # The position of a line is its offset, not its number, so that blank lines can be skipped.
             reading = parse(lines, [b"%d" % end for end in lines.ends])
             for index, record in enumerate(reading.records):
                 yield ObjectRecord(record, int(record.position), reading.refused.get(index))
 
 
 def read_csv(stream: Any, offset: int, size_max: int) -> Iterator[ObjectRecord]:
-    """The rows after `offset`, named by the first row of the object."""
+    """Read the rows after `offset`. The first row of the object names the columns."""
     with stream:
         rows = _Rows(stream, size_max)
         names = next(rows, None)
@@ -77,7 +77,7 @@ def _lines(stream: Any, offset: int, size_max: int) -> Iterator[Lines]:
 
 
 def _skip(stream: Any, offset: int) -> None:
-    """Go to an offset: by a jump where that is possible, through compressed content by reading it."""
+    """Skip to an offset: by seeking where that is possible, in compressed content by reading it."""
     if stream.seekable():
         stream.seek(offset)
         return
@@ -92,7 +92,7 @@ BATCH_ROWS = 4096
 
 
 def read_parquet(stream: Any, offset: int) -> Iterator[ObjectRecord]:
-    """The rows after the first `offset`, in the order in which they are stored."""
+    """Read the rows after the first `offset`, in stored order."""
     from pyarrow import parquet
 
     from conduit_py.sdk.arrow import rows_of
@@ -108,7 +108,7 @@ def read_parquet(stream: Any, offset: int) -> Iterator[ObjectRecord]:
 
 
 def _first_group(table: Any, offset: int) -> int:
-    """The row group that holds the row after `offset`: those before it need not be read."""
+    """Return the row group that holds the row after `offset`: those before it are not read."""
     number = 0
     for group in range(table.num_row_groups):
         number += table.metadata.row_group(group).num_rows

@@ -1,4 +1,4 @@
-"""ObjectReader: opens an object by its address and reads its records, going on after any of them."""
+"""ObjectReader: opens an object by its address and reads its records, after any of them."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -16,10 +16,10 @@ _COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 
 
 class Format(Enum):
-    """What an object holds."""
+    """The format of an object."""
 
     AUTO = "auto"
-    """By its name: .jsonl, .ndjson and .json are JSON lines, .csv and .parquet what they say, others plain lines."""
+    """By its name: .jsonl, .ndjson and .json are JSON lines, .csv is CSV, .parquet Parquet, others plain lines."""
     LINES = "lines"
     JSON = "json"
     CSV = "csv"
@@ -49,10 +49,10 @@ class ObjectArguments(TypedDict, total=False):
 
 
 class ObjectReader:
-    """Reads paths and `file:` and `s3:` addresses; what is compressed by its name (.gz, .zst) is decompressed.
+    """Reads paths and `file:` and `s3:` addresses; names that end in .gz or .zst are decompressed.
 
-    The offset of a record counts the bytes of the decompressed content up to its end, or in Parquet the
-    rows, so it is the same however the object is read. An object must not change while it is announced.
+    The offset of a record counts the bytes of the decompressed content up to its end, or in Parquet the rows. So
+    it does not depend on how the object is read. An object must not change once it is announced.
     """
 
     blocking = True
@@ -84,7 +84,7 @@ class ObjectReader:
         return {".csv": Format.CSV, ".parquet": Format.PARQUET}.get(last, Format.LINES)
 
     def _located(self, address: str) -> tuple[Any, str]:
-        """The file system of an address, and the path in it."""
+        """Return the file system of an address, and the path in it."""
         fs = _arrow_files()
         parts = urlsplit(address)
         if parts.scheme == "s3":

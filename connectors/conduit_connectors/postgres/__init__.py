@@ -1,4 +1,4 @@
-"""The PostgreSQL connector: rows into tables."""
+"""The PostgreSQL connector: writes records as rows of tables."""
 
 from conduit_connectors.postgres.destination import Destination
 

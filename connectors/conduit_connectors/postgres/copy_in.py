@@ -1,4 +1,4 @@
-"""CopyEncoder: rows as the text that PostgreSQL's COPY reads, which is many times faster than statements."""
+"""CopyEncoder: encodes rows as the text that PostgreSQL's COPY reads, which is many times faster than statements."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ _PIECE = "conduit_piece"
 
 
 class CopyText(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of one shape that follow each other. `kinds` has what types there are among the values of each column."""
+    """Consecutive rows of one shape. `kinds` has the types among the values of each column."""
 
     shape: TableRow
     kinds: list[list[str]]
@@ -24,14 +24,14 @@ class CopyText(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CopyEncoder:
-    """Turns records into such groups, in order."""
+    """Turns records into groups of rows, in order."""
 
     def __init__(self, rows: RowEncoder) -> None:
         self._rows = rows
         self._groups: list[_Group] = []
 
     def add(self, batch: Batch) -> dict[int, str]:
-        """Add records; index → reason for those that make no row."""
+        """Add records; return index → reason for those that are refused."""
         rows, refused = self._rows.of(batch)
         for index, row in rows.items():
             try:
@@ -49,7 +49,7 @@ class CopyEncoder:
 
 
 def copy_in(database: PostgresDatabase, writing: TableWriter, group: CopyText) -> None:
-    """Do to the table what the rows say, within a transaction. Raises NotThisRow if one of them is to blame."""
+    """Write or delete the rows within the open transaction. Raises NotThisRow if one of them is refused."""
     shape = group.shape
     if unknown := writing.unknown(shape):
         raise NotThisRow(f"there is no column {', '.join(map(repr, unknown))}")
@@ -65,7 +65,7 @@ def copy_in(database: PostgresDatabase, writing: TableWriter, group: CopyText) -
         same = " AND ".join(f"{table}.{key} = {_PIECE}.{key}" for key in map(database.column, shape.columns))
         database.run(f"DELETE FROM {table} USING {_PIECE} WHERE {same}")
     else:
-        # One statement must not change a row twice: of several rows with one key the last one counts.
+        # PostgreSQL refuses to change a row twice in one statement: of several rows with one key the last one counts.
         newest = f"SELECT DISTINCT ON ({keys}) {columns} FROM {_PIECE} ORDER BY {keys}, ctid DESC"
         database.run(f"INSERT INTO {table} ({columns}) {newest} {database.replacing(shape)}")
     database.run(f"DROP TABLE {_PIECE}")
@@ -97,7 +97,7 @@ _SAME_AS_TEXT = {"bool": {"boolean"}, "int": _NUMBERS, "float": {"double precisi
 
 
 def _check_types(database: PostgresDatabase, group: CopyText) -> None:
-    """COPY reads every value as text. A value that a statement would convert, or refuse, must not go that way."""
+    """Raise NotThisRow for values that a statement would convert or refuse: COPY reads every value as text."""
     types = database.column_types(group.shape.table)
     for name, kinds in zip(group.shape.columns, group.kinds, strict=True):
         for kind in kinds:

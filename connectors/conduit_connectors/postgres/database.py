@@ -1,4 +1,4 @@
-"""PostgresDatabase: a connection to PostgreSQL as the SQL destinations need it, and its fast way in."""
+"""PostgresDatabase: a connection to PostgreSQL for the SQL destinations, with COPY."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from conduit_py.sdk import FatalError, TransientError
 
 
 class PostgresDatabase(SqlDatabase):
-    """A connection on which nothing is begun or committed behind our back."""
+    """A connection on which the library begins and commits nothing by itself."""
 
     mark: ClassVar[str] = "%s"
     types: ClassVar[Mapping[str, str]] = {
@@ -65,7 +65,7 @@ class PostgresDatabase(SqlDatabase):
         return list(self.column_types(table))
 
     def column_types(self, table: str) -> dict[str, str]:
-        """The columns of a table and the names of their types; none when there is no such table."""
+        """Return the columns of a table and the names of their types; none when there is no such table."""
         sql = (
             "SELECT attname, atttypid::regtype::text FROM pg_attribute "
             "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
@@ -81,7 +81,7 @@ class PostgresDatabase(SqlDatabase):
         return super().quoted(name).replace("%", "%%")
 
     def column(self, name: str) -> str:
-        # In a statement with parameters a percent sign begins one.
+        # In a statement with parameters a percent sign begins a parameter.
         return super().column(name).replace("%", "%%")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The PostgreSQL destination: rows, one by one or in pieces that were made ready elsewhere."""
+"""The PostgreSQL destination: writes rows, one by one or in pieces that were prepared elsewhere."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Required, Unpack
@@ -17,7 +17,7 @@ from conduit_py.sdk import Batch, PieceRefused
 
 
 class DestinationOptions(TableOptions):
-    """What a user may say to the PostgreSQL destination."""
+    """Options of the PostgreSQL destination."""
 
     url: SecretStr = Field(description="the database, as postgresql://user:password@host:port/name")
 
@@ -35,8 +35,8 @@ class Destination(SqlDestination[DestinationOptions], sdk.PreparingDestination[D
     `conduit_checkpoint`, are one transaction of this database. At-least-once in any other, effectively
     once with `mode="upsert"`. The table may be named with its schema: `sales.orders`.
 
-    A row that the table refuses is refused by itself. Integers beyond 64 bits, decimals, dates, times and UUIDs
-    are handed over as text, which PostgreSQL reads as the type of the column; objects and lists as JSON.
+    A row that the table refuses is refused alone. Integers beyond 64 bits, decimals, dates, times and UUIDs
+    are sent as text, which PostgreSQL reads as the type of the column; objects and lists as JSON.
     """
 
     bytes_type: ClassVar[str] = "BYTEA"

@@ -1,4 +1,4 @@
-"""CheckpointTable: how far each pipeline has come, in the database that holds its data."""
+"""CheckpointTable: the progress of each pipeline, in the database that holds its data."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ from conduit_py.sdk import FatalError, Fenced
 class CheckpointTable:
     """One row for each pipeline and place that it writes to: the fence, and the last commit or stage.
 
-    `claim` and `begin` make what they note durable; all else is part of the transaction that is under way.
+    `claim` and `begin` commit at once. Everything else is part of the open transaction.
     """
 
     name: ClassVar[str] = "conduit_checkpoint"
@@ -29,7 +29,7 @@ class CheckpointTable:
             )
 
     def claim(self, owner: str, fence: int) -> bytes | None:
-        """Note the fence, unless a higher one is known, and return what was committed last."""
+        """Store the fence and return what was committed last. Raises Fenced if a higher fence is stored."""
         self._owner, self._fence = owner, fence
         mark = self._database.mark
         with self._database.transaction():
@@ -44,13 +44,13 @@ class CheckpointTable:
             [(changes,)] = self._database.rows(f"SELECT changes FROM {self.name} WHERE {self._mine}", self._key)
         return None if changes is None else bytes(changes)
 
-    def knows(self, owner: str) -> bool:
-        """Be about another owner from now on, without a claim; False if it never wrote to this place."""
+    def switch_to(self, owner: str) -> bool:
+        """Switch to another owner without claiming it; False if it never wrote to this place."""
         self._owner = owner
         return bool(self._database.rows(f"SELECT 1 FROM {self.name} WHERE {self._mine}", self._key))
 
     def begin(self) -> None:
-        """Note that the claimed place is used for stages, by one destination."""
+        """Record that one destination stages to the claimed place. Raises FatalError if another one does."""
         mark = self._database.mark
         with self._database.transaction():
             sql = f"UPDATE {self.name} SET begun = {mark} WHERE {self._mine} AND fence = {mark} AND begun < {mark}"
@@ -61,14 +61,14 @@ class CheckpointTable:
                 )
 
     def commit(self, changes: bytes) -> None:
-        """Note what is committed; raises Fenced if a newer claim exists."""
+        """Store what is committed. Raises Fenced if a newer claim exists."""
         mark = self._database.mark
         sql = f"UPDATE {self.name} SET changes = {mark} WHERE {self._mine} AND fence = {mark}"
         if not self._database.run(sql, (changes, *self._key, self._fence)):
             raise self._fenced()
 
     def applies(self, fence: int, number: int) -> bool:
-        """Note that a stage is applied; False if it, or a later one, was before."""
+        """Record that a stage is applied; False if it, or a later one, was applied before."""
         mark = self._database.mark
         sql = (
             f"UPDATE {self.name} SET applied_fence = {mark}, applied = {mark} WHERE {self._mine} AND "
@@ -82,7 +82,7 @@ class CheckpointTable:
 
     def _fenced(self) -> Fenced:
         return Fenced(
-            f"{self.name} knows a newer run of pipeline {self._owner!r} than this one, which has fence {self._fence}: "
+            f"{self.name} has a newer run of pipeline {self._owner!r} than this one, which has fence {self._fence}: "
             "another process runs it, or the state directory is not the one that was used before",
             suggestion="run a pipeline in one place at a time, always with the same state directory",
         )

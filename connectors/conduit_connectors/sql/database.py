@@ -1,4 +1,4 @@
-"""SqlDatabase: what the SQL destinations need of a connection, and the statements they make."""
+"""SqlDatabase: what the SQL destinations need from a connection, and the statements they run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +10,11 @@ from conduit_py.sdk import FatalError
 
 
 class NotThisRow(Exception):
-    """The database refuses the values of a row; its transaction can go on without it."""
+    """The database refuses the values of a row. The transaction can continue without it."""
 
 
 class SqlDatabase(ABC):
-    """One connection, used by one call at a time. Nothing is committed but by `commit`."""
+    """One connection, used by one call at a time. Only `commit` commits."""
 
     mark: ClassVar[str]
     """What stands for a parameter."""
@@ -23,7 +23,7 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> int:
-        """Run a statement; how many rows it changed. Raises NotThisRow if the values are to blame."""
+        """Run a statement and return how many rows it changed. Raises NotThisRow if the values are the cause."""
 
     @abstractmethod
     def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None: ...
@@ -40,7 +40,7 @@ class SqlDatabase(ABC):
         """How many keys and other unique indexes a table has."""
 
     def refuses_repeats(self, row: TableRow) -> bool:
-        """Whether a row may be refused because of another row: not by the key that it replaces rows by."""
+        """True if a row may be refused because of another row: by a unique index other than its upsert key."""
         return self.unique_count(row.table) > (1 if row.keys else 0)
 
     @abstractmethod
@@ -50,7 +50,7 @@ class SqlDatabase(ABC):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit what the block does, or, if it raises, nothing of it."""
+        """Commit what the block does. If it raises, roll everything back."""
         self.run(self.begin)
         try:
             yield
@@ -60,7 +60,7 @@ class SqlDatabase(ABC):
         self.run("COMMIT")
 
     def quoted(self, name: str) -> str:
-        """A name as SQL writes it; a dot parts schema and table."""
+        """Quote a name for SQL; a dot separates schema and table."""
         return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
 
     def create_table(self, row: TableRow) -> None:
@@ -70,7 +70,7 @@ class SqlDatabase(ABC):
         self.run(f"CREATE TABLE IF NOT EXISTS {self.quoted(row.table)} ({', '.join(columns)})")
 
     def statement(self, row: TableRow) -> str:
-        """What does to the table what rows of this shape say."""
+        """Return the statement that writes or deletes rows of this shape."""
         table = self.quoted(row.table)
         if row.gone:
             return (
@@ -83,7 +83,7 @@ class SqlDatabase(ABC):
         return f"{insert} {self.replacing(row)}"
 
     def replacing(self, row: TableRow) -> str:
-        """What makes an insert of rows of this shape replace those that have the same key."""
+        """Return the clause that makes an insert of rows of this shape replace those with the same key."""
         others = [name for name in row.columns if name not in row.keys]
         changes = ", ".join(f"{self.column(name)} = excluded.{self.column(name)}" for name in others)
         found = f"ON CONFLICT ({', '.join(map(self.column, row.keys))})"

@@ -1,4 +1,4 @@
-"""SqlDestination: records into tables, with the checkpoint in the same transaction."""
+"""SqlDestination: writes records into tables, with the checkpoint in the same transaction."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ OptionsT = TypeVar("OptionsT", bound=TableOptions)
 
 
 class StagedRows(msgspec.Struct, frozen=True, array_like=True):
-    """An intent: rows or pieces to write, known again by the fence and number under which they were staged."""
+    """An intent: rows or pieces to write, identified by the fence and number under which they were staged."""
 
     fence: int
     number: int
@@ -26,12 +26,12 @@ class StagedRows(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SqlDestination(sdk.TransactionalDestination[OptionsT]):
-    """What SQLite and PostgreSQL share. At-least-once, every `write` is a transaction of its own.
+    """The base of the SQLite and PostgreSQL destinations. At-least-once, every `write` is a transaction of its own.
 
-    As the home of an exactly-once pipeline the transaction stays open until `commit`. As a further destination,
-    or where the work of a source is shared, its rows are tried out in a transaction that is undone at once,
-    so that what the database would refuse is refused while that can still be said; the intent carries
-    them, and `apply` writes them. Others may then write to the same tables: no lock outlives a call.
+    As the home of an exactly-once pipeline the transaction stays open until `commit`. A further destination, and
+    one of a source whose work is shared, stages instead: `write` tries the rows in a transaction that is rolled
+    back at once, so that rows are refused before the commit. The intent carries them, and `apply` writes them.
+    No lock outlives a call, so others may write to the same tables.
     """
 
     bytes_type: ClassVar[str]
@@ -41,7 +41,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
 
     @abstractmethod
     def connect(self) -> SqlDatabase:
-        """A connection of our own."""
+        """Open a connection that nothing else uses."""
 
     def open(self) -> None:
         self._database = self.connect()
@@ -79,7 +79,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         return refused | self._writing.write(list(rows.items()))
 
     def write_pieces(self, pieces: Sequence[bytes]) -> None:
-        """As `write`, for what a destination that prepares had made ready."""
+        """As `write`, for a piece that `prepare` made."""
         if self._checkpoint is None:
             with self._db.transaction():
                 self._show_pieces(pieces)
@@ -96,7 +96,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         self._staged_pieces += pieces
 
     def show_piece(self, database: SqlDatabase, writing: TableWriter, piece: bytes) -> None:
-        """Write the rows of a piece within the transaction that is under way. Raises PieceRefused."""
+        """Write the rows of a piece within the open transaction. Raises PieceRefused."""
         raise NotImplementedError(f"{type(self).__qualname__} does not prepare")
 
     def _show_pieces(self, pieces: Sequence[bytes]) -> None:
@@ -111,7 +111,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         self._under_way = False
 
     def _tried(self, before: Sequence[TableRow], rows: Mapping[int, TableRow]) -> dict[int, str]:
-        """What the tables would refuse of these rows after those before them."""
+        """Return what the tables would refuse of these rows, given the rows staged before them."""
         self._start()
         try:
             if (before or self._staged_pieces) and any(self._db.refuses_repeats(row) for row in rows.values()):
@@ -134,11 +134,11 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         self._show(self._db, self._checkpoint, self._writing, intent)
 
     def apply_for(self, owner: str, intent: bytes) -> bool:
-        # With a connection of its own: it comes whenever another worker has died, also in the middle of a write.
+        # With a connection of its own: it is called when another worker has died, perhaps in the middle of our write.
         database = self.connect()
         try:
             checkpoint = CheckpointTable(database, self.options.table or "", self.bytes_type)
-            if not checkpoint.knows(owner):
+            if not checkpoint.switch_to(owner):
                 return False
             self._show(database, checkpoint, TableWriter(database, create=self.options.create), intent)
         finally:
@@ -151,7 +151,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
             self._database = None
 
     def _show(self, database: SqlDatabase, checkpoint: CheckpointTable, writing: TableWriter, intent: bytes) -> None:
-        """Write what a stage has, unless it was shown before."""
+        """Write the rows of a stage, unless they were written before."""
         stage = msgspec.msgpack.decode(intent, type=StagedRows)
         with database.transaction():
             if not checkpoint.applies(stage.fence, stage.number):

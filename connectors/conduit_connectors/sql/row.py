@@ -1,4 +1,4 @@
-"""TableRow: a record as a row of a table, in values that every SQL database takes."""
+"""TableRow: a record as a row of a table, in values that every SQL database accepts."""
 
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time, timedelta
@@ -43,7 +43,7 @@ class TableArguments(TypedDict, total=False):
 
 
 class TableRow(msgspec.Struct, frozen=True, array_like=True):
-    """What is to happen to one row: it gets these values, or, with `gone`, the row with these values is deleted."""
+    """A change of one row: it gets these values, or, with `gone`, the row with these values is deleted."""
 
     table: str
     columns: tuple[str, ...]
@@ -52,14 +52,14 @@ class TableRow(msgspec.Struct, frozen=True, array_like=True):
     """The columns by which an existing row is found; none: always a new row."""
     gone: bool = False
     kinds: tuple[str, ...] = ()
-    """What the values were, to create the columns by."""
+    """The kinds of the values, to create the columns with."""
 
 
 _JSON_COLUMNS = ("key", "operation", "metadata", "payload")
 
 
 class RowEncoder:
-    """Makes rows of records. `int_max` bounds integers; `finite` refuses NaN and infinity, which become NULL there."""
+    """Turns records into rows. `int_max` bounds integers; `finite` refuses NaN and infinity."""
 
     def __init__(self, options: TableOptions, *, int_max: int | None, finite: bool) -> None:
         self._options = options
@@ -67,7 +67,7 @@ class RowEncoder:
         self._finite = finite
 
     def of(self, batch: Batch) -> tuple[dict[int, TableRow], dict[int, str]]:
-        """Index → row, and index → reason for the records that make none."""
+        """Return index → row, and index → reason for the records that are refused."""
         rows: dict[int, TableRow] = {}
         refused: dict[int, str] = {}
         for index, record in enumerate(batch):
@@ -80,7 +80,7 @@ class RowEncoder:
     def _row(self, record: Record) -> TableRow:
         table = self._options.table or record.metadata.get(metadata.COLLECTION)
         if not table:
-            raise RecordRefused(f"has no {metadata.COLLECTION}, which says the table where none is set")
+            raise RecordRefused(f"has no {metadata.COLLECTION}, which names the table if `table` is not set")
         fields = _json_fields(record) if self._options.layout == "json" else _fields(record)
         keys = self._keys(record) if self._options.mode == "upsert" else ()
         gone = record.operation is Operation.DELETE and bool(keys)
@@ -105,17 +105,18 @@ class RowEncoder:
         raise RecordRefused('has no structured key; name its columns with the option "key"')
 
     def _plain(self, name: str, value: Any) -> Any:
+        # Invariant 12: a database may cut text at a NUL, round a large integer or store NaN as NULL without an error.
         if value is None or isinstance(value, bool | str | bytes):
             if isinstance(value, str) and "\0" in value:
                 raise RecordRefused(f"{name!r} has a NUL character in it, which no SQL text can carry")
             return value
         if isinstance(value, int):
             if self._int_max is not None and not -self._int_max - 1 <= value <= self._int_max:
-                raise RecordRefused(f"{name!r} is {value}, which is too large for an integer here")
+                raise RecordRefused(f"{name!r} is {value}, which is too large for an integer of this database")
             return value if -(2**63) <= value < 2**63 else str(value)
         if isinstance(value, float):
             if self._finite and not _is_finite(value):
-                raise RecordRefused(f"{name!r} is {value}, which cannot be stored here")
+                raise RecordRefused(f"{name!r} is {value}, which this database cannot store")
             return value
         if isinstance(value, datetime | date | time):
             return value.isoformat()
@@ -129,7 +130,7 @@ class RowEncoder:
 
 
 def group_rows(rows: Iterable[tuple[int, TableRow]]) -> list[list[tuple[int, TableRow]]]:
-    """Rows that follow each other and go into one statement, each group in order."""
+    """Group consecutive rows that go into one statement, in order."""
     groups: list[list[tuple[int, TableRow]]] = []
     last: tuple[Any, ...] | None = None
     for index, row in rows:
@@ -142,7 +143,7 @@ def group_rows(rows: Iterable[tuple[int, TableRow]]) -> list[list[tuple[int, Tab
 
 
 def _fields(record: Record) -> dict[str, Any]:
-    """The fields of the payload, and those of the key that the payload does not have."""
+    """Return the fields of the payload, and those of the key that the payload lacks."""
     key = record.key if isinstance(record.key, dict) else {}
     after = record.payload.after
     if after is None and record.operation is Operation.DELETE:

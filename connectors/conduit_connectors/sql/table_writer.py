@@ -1,4 +1,4 @@
-"""TableWriter: rows into tables, so that one that the database refuses does not keep the others back."""
+"""TableWriter: writes rows into tables, so that a row the database refuses does not stop the others."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from conduit_connectors.sql.row import TableRow, group_rows
 
 
 class TableWriter:
-    """Carries rows out within a transaction that somebody else began."""
+    """Writes rows within a transaction that its caller began."""
 
     def __init__(self, database: SqlDatabase, *, create: bool) -> None:
         self._database = database
@@ -15,11 +15,11 @@ class TableWriter:
         self._columns: dict[str, set[str]] = {}
 
     def forget(self) -> None:
-        """The transaction was undone, and tables that it created are gone."""
+        """Forget the known columns: the transaction was rolled back, and tables that it created are gone."""
         self._columns = {}
 
     def write(self, rows: Sequence[tuple[int, TableRow]]) -> dict[int, str]:
-        """Carry the rows out in order; index → reason for those that were refused."""
+        """Write the rows in order; return index → reason for those that were refused."""
         refused: dict[int, str] = {}
         for group in group_rows(rows):
             unknown = self.unknown(group[0][1])
@@ -55,7 +55,7 @@ class TableWriter:
         return refused
 
     def unknown(self, row: TableRow) -> list[str]:
-        """The columns of a row that its table does not have; a table that is missing is created."""
+        """Return the columns of a row that its table lacks. Creates a missing table."""
         known = self._columns.get(row.table)
         if known is None or not known.issuperset(row.columns):
             known = set(self._database.columns(row.table))

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from importlib.machinery import PathFinder, SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -65,7 +65,8 @@ def _run(file: Path) -> ModuleType:
     path = file.absolute()
     _check_readable(file)
     name = _module_name(path)
-    spec = spec_from_loader(name, _UncachedLoader(name, str(path)), origin=str(path))
+    # From a file location, so that the module has a `__file__`: pipelines find their data by `Path(__file__).parent`.
+    spec = spec_from_file_location(name, path, loader=_UncachedLoader(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)

@@ -18,9 +18,6 @@ from conduit_py.store.stored_letter import LetterFilter, LetterState, LetterSumm
 
 log = logging.getLogger("conduit_py.dead_letters")
 
-LISTED_MAX = 1000
-"""How many letters a report lists one by one."""
-
 
 class LetterPipeline(Protocol):
     """What the service needs to know about the pipeline of a letter."""
@@ -78,7 +75,7 @@ class DeadLetterService:
         report.not_found = sorted(set(filter.ids or ()) - {summary.id for summary in found})
         replays = list(self._replays(found, destinations, report))
         report.notes = self._notes(replays, found)
-        report.letters = replays[:LISTED_MAX]
+        report.letters = replays[:LETTERS_PAGE_MAX]
         report.queued = len(replays) if dry_run else await self._queue(replays, report)
         return report
 
@@ -137,7 +134,7 @@ class DeadLetterService:
                 yield LetterReplay(summary.id, summary.pipeline, nodes)
                 continue
             report.impossible += 1
-            if len(report.obstacles) < LISTED_MAX:
+            if len(report.obstacles) < LETTERS_PAGE_MAX:
                 report.obstacles.append(ReplayObstacle(summary.id, reason))
 
     async def _queue(self, replays: Sequence[LetterReplay], report: ReplayReport) -> int:

@@ -51,6 +51,21 @@ def test_an_edit_is_seen_at_once_even_within_the_same_second(tmp_path: Path) -> 
     assert [pipeline.id for pipeline in load_pipelines(file)] == ["two"]
 
 
+def test_a_file_finds_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "flows", "beside", "name.txt")
+    text = (
+        "from pathlib import Path\nfrom conduit_py import Pipeline\n"
+        "p = Pipeline(Path(__file__).with_name('name.txt').read_text(), sources=[], destinations=[])\n"
+        "p.description = __file__\n"
+    )
+    written(tmp_path / "flows", text)
+    monkeypatch.chdir(tmp_path)
+    (pipeline,) = load_pipelines(Path("flows/orders.py"))
+
+    assert pipeline.id == "beside"
+    assert pipeline.description == str(tmp_path / "flows" / "orders.py")  # type: ignore[attr-defined]
+
+
 def test_a_module_beside_the_file_can_be_imported_and_also_later(tmp_path: Path) -> None:
     written(tmp_path, "ID = 'from-sibling'\n", "beside_orders.py")
     written(tmp_path, "LATE = 'late'\n", "beside_late.py")

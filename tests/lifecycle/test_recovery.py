@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import trio
+from builders import scripted_pipeline
 from trio.testing import MockClock
 
-from conduit_py import DeadLetters, Destination, Pipeline, Recovery, Source
+from conduit_py import Recovery
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
@@ -18,21 +19,7 @@ from conduit_py.testing import (
     Delay,
     EventLog,
     Fail,
-    ScriptedDestination,
-    ScriptedSource,
 )
-
-
-def made(
-    log: EventLog, *, records: int = 6, source: dict[str, Any] | None = None, stop_seconds: float = 30, **lake: Any
-) -> Pipeline:
-    return Pipeline(
-        "p",
-        sources=[Source("source", ScriptedSource(records=records, log=log, **(source or {})), batch_size=2, window=4)],
-        destinations=[Destination("lake", ScriptedDestination(name="lake", log=log, **lake))],
-        dead_letters=DeadLetters("drop"),
-        stop_seconds=stop_seconds,
-    )
 
 
 class TestRecovery:
@@ -43,7 +30,10 @@ class TestRecovery:
         recovery = Recovery(delay_seconds=10, delay_max_seconds=35, factor=2, window_seconds=1000)
         delays = [recovery.delay(attempt, rng) for attempt in (1, 2, 3, 4)]
         supervisor = Supervisor(
-            made(log, script={3: Fail("down", times=4)}), MemoryStore(), recovery=recovery, rng=random.Random(9)
+            scripted_pipeline(log, script={3: Fail("down", times=4)}),
+            MemoryStore(),
+            recovery=recovery,
+            rng=random.Random(9),
         )
         state = await supervisor.run()
 
@@ -64,7 +54,10 @@ class TestRecovery:
     ) -> None:
         log = EventLog()
         supervisor = Supervisor(
-            made(log, script={3: Fail("down", times=None)}), MemoryStore(), recovery=Recovery(), rng=random.Random(1)
+            scripted_pipeline(log, script={3: Fail("down", times=None)}),
+            MemoryStore(),
+            recovery=Recovery(),
+            rng=random.Random(1),
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
@@ -81,7 +74,7 @@ class TestRecovery:
         log = EventLog()
         recovery = Recovery(delay_seconds=10, factor=4, window_seconds=100)
         script: Any = {1: Fail("down", times=2), 5: (Delay(200), Fail("down again"))}
-        supervisor = Supervisor(made(log, script=script), MemoryStore(), recovery=recovery)
+        supervisor = Supervisor(scripted_pipeline(log, script=script), MemoryStore(), recovery=recovery)
         state = await supervisor.run()
 
         assert state.status is Status.COMPLETED
@@ -96,7 +89,7 @@ class TestRecovery:
     ) -> None:
         log, store = EventLog(), MemoryStore()
         recovery = Recovery(delay_seconds=1, retries=retries, window_seconds=1000)
-        supervisor = Supervisor(made(log, script={3: Fail("down", times=None)}), store, recovery=recovery)
+        supervisor = Supervisor(scripted_pipeline(log, script={3: Fail("down", times=None)}), store, recovery=recovery)
         state = await supervisor.run()
 
         assert state.status is Status.DEGRADED
@@ -110,7 +103,7 @@ class TestRecovery:
         recovery = Recovery(delay_seconds=1, delay_max_seconds=1, retries=2, window_seconds=50)
         # Every run lasts 30 s, so that there are never more than two failures in any 50 s.
         script: Any = {3: (Delay(30), Fail("down", times=6))}
-        state = await Supervisor(made(log, script=script), MemoryStore(), recovery=recovery).run()
+        state = await Supervisor(scripted_pipeline(log, script=script), MemoryStore(), recovery=recovery).run()
 
         assert state.status is Status.COMPLETED
         assert len(log.did("open", "source")) == 7
@@ -122,7 +115,7 @@ class TestRecovery:
         log = EventLog()
         recovery = Recovery(delay_seconds=1, retries=3)
         script: Any = {3: Fail("down", error=error, times=None)}
-        state = await Supervisor(made(log, script=script), MemoryStore(), recovery=recovery).run()
+        state = await Supervisor(scripted_pipeline(log, script=script), MemoryStore(), recovery=recovery).run()
 
         assert state.status is Status.DEGRADED
         assert len(log.did("open", "source")) == opens
@@ -130,7 +123,7 @@ class TestRecovery:
     async def test_an_open_that_fails_is_worth_another_try_too(self, autojump_clock: MockClock) -> None:
         log = EventLog()
         recovery = Recovery(delay_seconds=1, retries=3)
-        pipeline = made(log, source={"at_open": Fail("not up yet", times=2)})
+        pipeline = scripted_pipeline(log, source={"at_open": Fail("not up yet", times=2)})
         state = await Supervisor(pipeline, MemoryStore(), recovery=recovery).run()
 
         assert state.status is Status.COMPLETED
@@ -142,7 +135,7 @@ class TestRecovery:
     ) -> None:
         log, store = EventLog(), MemoryStore()
         script: Any = {3: Fail("down"), 5: Delay(40)}
-        supervisor = Supervisor(made(log, script=script), store, recovery=Recovery(delay_seconds=60))
+        supervisor = Supervisor(scripted_pipeline(log, script=script), store, recovery=Recovery(delay_seconds=60))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(20)
@@ -159,12 +152,12 @@ class TestRecovery:
         assert supervisor.state.error is None
 
     def test_the_pipeline_says_how_it_recovers_unless_the_caller_does(self) -> None:
-        pipeline = made(EventLog(), script={3: Fail("down", times=None)})
+        pipeline = scripted_pipeline(EventLog(), script={3: Fail("down", times=None)})
         pipeline.settings = pipeline.settings.model_copy(update={"recovery": Recovery(retries=7)})
 
         assert Supervisor(pipeline, MemoryStore())._recovery.retries == 7
         assert Supervisor(pipeline, MemoryStore(), recovery=Recovery(retries=2))._recovery.retries == 2
-        assert Supervisor(made(EventLog()), MemoryStore())._recovery.retries == 0
+        assert Supervisor(scripted_pipeline(EventLog()), MemoryStore())._recovery.retries == 0
 
 
 class BrokenStore(MemoryStore):
@@ -191,7 +184,7 @@ class TestAStoreThatFails:
 
     async def test_at_the_start_nothing_is_opened(self, autojump_clock: MockClock) -> None:
         log = EventLog()
-        state = await Supervisor(made(log), BrokenStore(Status.RUNNING)).run()
+        state = await Supervisor(scripted_pipeline(log), BrokenStore(Status.RUNNING)).run()
 
         assert state.status is Status.DEGRADED
         assert state.error is not None
@@ -201,7 +194,7 @@ class TestAStoreThatFails:
     async def test_at_the_start_it_is_tried_again(self, autojump_clock: MockClock) -> None:
         log = EventLog()
         state = await Supervisor(
-            made(log), BrokenStore(Status.RUNNING, times=2), recovery=Recovery(delay_seconds=1)
+            scripted_pipeline(log), BrokenStore(Status.RUNNING, times=2), recovery=Recovery(delay_seconds=1)
         ).run()
 
         assert state.status is Status.COMPLETED
@@ -209,7 +202,7 @@ class TestAStoreThatFails:
 
     async def test_at_the_end_the_state_is_true_and_says_that_it_was_not_saved(self, autojump_clock: MockClock) -> None:
         log, store = EventLog(), BrokenStore(Status.COMPLETED)
-        state = await Supervisor(made(log), store).run()
+        state = await Supervisor(scripted_pipeline(log), store).run()
 
         assert state.status is Status.COMPLETED
         assert state.error is not None
@@ -221,7 +214,7 @@ class TestAStoreThatFails:
         recovery = Recovery(delay_seconds=1, retries=1)
         script: Any = {3: Fail("down", times=None)}
         state = await Supervisor(
-            made(log, script=script), BrokenStore(Status.RECOVERING, Status.DEGRADED), recovery=recovery
+            scripted_pipeline(log, script=script), BrokenStore(Status.RECOVERING, Status.DEGRADED), recovery=recovery
         ).run()
 
         assert state.status is Status.DEGRADED

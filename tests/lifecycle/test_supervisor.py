@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import trio
+from builders import scripted_pipeline
 from trio.testing import MockClock
 
-from conduit_py import DeadLetters, Destination, Pipeline, Recovery, Source
+from conduit_py import Recovery
 from conduit_py.errors import FatalError
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode
@@ -19,23 +20,9 @@ from conduit_py.testing import (
     Fail,
     OnAnswer,
     Refuse,
-    ScriptedDestination,
-    ScriptedSource,
     position_of,
     simulated,
 )
-
-
-def made(
-    log: EventLog, *, records: int = 6, source: dict[str, Any] | None = None, stop_seconds: float = 30, **lake: Any
-) -> Pipeline:
-    return Pipeline(
-        "p",
-        sources=[Source("source", ScriptedSource(records=records, log=log, **(source or {})), batch_size=2, window=4)],
-        destinations=[Destination("lake", ScriptedDestination(name="lake", log=log, **lake))],
-        dead_letters=DeadLetters("drop"),
-        stop_seconds=stop_seconds,
-    )
 
 
 class SlowStore(MemoryStore):
@@ -56,7 +43,7 @@ class TestStateAndProgress:
 
     async def test_before_it_runs(self, autojump_clock: MockClock) -> None:
         await trio.sleep(50)
-        supervisor = Supervisor(made(EventLog()), MemoryStore())
+        supervisor = Supervisor(scripted_pipeline(EventLog()), MemoryStore())
         progress = supervisor.progress()
 
         assert supervisor.state.status is Status.CREATED
@@ -66,7 +53,7 @@ class TestStateAndProgress:
 
     async def test_while_a_connector_opens(self, autojump_clock: MockClock) -> None:
         store = MemoryStore()
-        supervisor = Supervisor(made(EventLog(), at_open=Delay(10)), store)
+        supervisor = Supervisor(scripted_pipeline(EventLog(), at_open=Delay(10)), store)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(5)
@@ -83,7 +70,7 @@ class TestStateAndProgress:
 
     async def test_while_it_runs_and_something_blocks(self, autojump_clock: MockClock) -> None:
         log = EventLog()
-        supervisor = Supervisor(made(log, records=20, script={5: Block()}), MemoryStore())
+        supervisor = Supervisor(scripted_pipeline(log, records=20, script={5: Block()}), MemoryStore())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(5)
@@ -98,7 +85,7 @@ class TestStateAndProgress:
         assert lake.waiting_on == "write"
 
     async def test_while_nothing_blocks_but_the_source_itself(self, autojump_clock: MockClock) -> None:
-        supervisor = Supervisor(made(EventLog(), source={"bounded": False}), MemoryStore())
+        supervisor = Supervisor(scripted_pipeline(EventLog(), source={"bounded": False}), MemoryStore())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(5)
@@ -111,7 +98,8 @@ class TestStateAndProgress:
     async def test_while_it_stops_and_after(self, autojump_clock: MockClock) -> None:
         log, store = EventLog(), MemoryStore()
         supervisor = Supervisor(
-            made(log, source={"bounded": False}, acks=AckMode.LATER, script={5: OnAnswer(Delay(20))}), store
+            scripted_pipeline(log, source={"bounded": False}, acks=AckMode.LATER, script={5: OnAnswer(Delay(20))}),
+            store,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
@@ -133,7 +121,9 @@ class TestStateAndProgress:
 
     async def test_when_it_is_completed(self, autojump_clock: MockClock) -> None:
         log, store = EventLog(), MemoryStore()
-        supervisor = Supervisor(made(log, script={n: Delay(1) for n in range(6)} | {3: Refuse("no")}), store)
+        supervisor = Supervisor(
+            scripted_pipeline(log, script={n: Delay(1) for n in range(6)} | {3: Refuse("no")}), store
+        )
         state = await supervisor.run()
         progress = supervisor.progress()
 
@@ -144,7 +134,7 @@ class TestStateAndProgress:
         assert progress.elapsed_seconds == pytest.approx(5, abs=0.2)
 
     async def test_after_a_force_nothing_is_in_flight_any_more(self, autojump_clock: MockClock) -> None:
-        supervisor = Supervisor(made(EventLog(), script={2: Block()}), MemoryStore())
+        supervisor = Supervisor(scripted_pipeline(EventLog(), script={2: Block()}), MemoryStore())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(5)
@@ -162,7 +152,7 @@ class TestStopsAtAnyMoment:
     @pytest.mark.parametrize("forced", [False, True])
     async def test_before_the_run(self, forced: bool, autojump_clock: MockClock) -> None:
         log, store = EventLog(), MemoryStore()
-        supervisor = Supervisor(made(log), store)
+        supervisor = Supervisor(scripted_pipeline(log), store)
         supervisor.force() if forced else supervisor.stop()
         state = await supervisor.run()
 
@@ -173,7 +163,7 @@ class TestStopsAtAnyMoment:
     @pytest.mark.parametrize("forced", [False, True])
     async def test_while_the_first_state_is_saved(self, forced: bool, autojump_clock: MockClock) -> None:
         log, store = EventLog(), SlowStore()
-        supervisor = Supervisor(made(log, source={"bounded": False}), store)
+        supervisor = Supervisor(scripted_pipeline(log, source={"bounded": False}), store)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(0.5)
@@ -186,7 +176,7 @@ class TestStopsAtAnyMoment:
 
     async def test_while_the_last_state_is_saved(self, autojump_clock: MockClock) -> None:
         log, store = EventLog(), SlowStore()
-        supervisor = Supervisor(made(log), store)
+        supervisor = Supervisor(scripted_pipeline(log), store)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(1.5)
@@ -198,7 +188,7 @@ class TestStopsAtAnyMoment:
 
     @pytest.mark.parametrize("script", [{}, {3: Fail("gone", error=FatalError)}])
     async def test_after_the_end(self, script: dict[int, Any], autojump_clock: MockClock) -> None:
-        supervisor = Supervisor(made(EventLog(), script=script), MemoryStore())
+        supervisor = Supervisor(scripted_pipeline(EventLog(), script=script), MemoryStore())
         state = await supervisor.run()
         supervisor.stop()
         supervisor.force()
@@ -209,7 +199,9 @@ class TestStopsAtAnyMoment:
     @pytest.mark.parametrize("forced", [False, True])
     async def test_while_a_recovering_state_is_saved(self, forced: bool, autojump_clock: MockClock) -> None:
         log, store = EventLog(), SlowStore()
-        supervisor = Supervisor(made(log, script={3: Fail("down")}), store, recovery=Recovery(delay_seconds=60))
+        supervisor = Supervisor(
+            scripted_pipeline(log, script={3: Fail("down")}), store, recovery=Recovery(delay_seconds=60)
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
             await trio.sleep(1.5)
@@ -226,7 +218,7 @@ class TestStopsAtAnyMoment:
         log = EventLog()
         slow_failure: Any = {5: (Delay(10), Fail("too late", times=None))}
         supervisor = Supervisor(
-            made(log, source={"bounded": False}, script=slow_failure), MemoryStore(), recovery=Recovery()
+            scripted_pipeline(log, source={"bounded": False}, script=slow_failure), MemoryStore(), recovery=Recovery()
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)

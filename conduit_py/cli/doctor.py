@@ -192,7 +192,7 @@ def _check_file(file: Path) -> CheckResult:
     if application != APPLICATION_ID:
         return fail(file.name, f"{file} was not written by conduit-py", f"move it away, or {ELSEWHERE}")
     if file.name == "state.db" and written > STATE.version:
-        message = f"{file} has format version {written}; this conduit-py knows versions up to {STATE.version}"
+        message = f"{file} has format version {written}; this conduit-py can read versions up to {STATE.version}"
         return fail(file.name, message, f"pip install --upgrade conduit-dataflow, or {ELSEWHERE}")
     if ahead > 60:
         return warn(file.name, f"{file} was written in the future: the clock has been set back", "check the clock")

@@ -2,7 +2,7 @@
 
 Read in this order:
 
-- `message_id.py`: MessageUuid, Flag and Clock: the id of a message says who published it, when, in which transaction.
+- `message_id.py`: MessageUuid, Flag and Clock: the id of a message: its producer, its time, its transaction.
 - `frame.py`, `segment.py`: the bytes of frames and of segment files, and what is found when they are read.
 - `log.py`: Log and LogReader, the interface, and a log in memory; `registers.py`: the registers that fence writers.
 - `file_log.py` appends to files under the lock of `disk.py`; `file_reader.py` reads them; `recovery.py` is what opening

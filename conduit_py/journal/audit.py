@@ -1,6 +1,6 @@
-"""Audit and repair: find what is wrong with the files of a journal, and set it right.
+"""Audit and repair: find what is wrong with the files of a journal, and repair it.
 
-A repair throws away nothing that could be read or was part of a message.
+A repair deletes nothing that could be read or was part of a message.
 """
 
 import os
@@ -31,7 +31,7 @@ Kind: TypeAlias = Literal["unfinished", "damaged", "unreadable", "missing", "uns
 process died as it began a new segment: the next writer seals the old one. `gap`: set aside by an earlier repair."""
 
 HARMLESS: frozenset[Kind] = frozenset({"unfinished", "unsealed", "gap"})
-"""What does not keep anybody from reading and writing, and costs nothing that was not reported before."""
+"""Findings that stop no reader or writer, and that lose nothing that was not reported before."""
 
 
 class AuditFinding(NamedTuple):
@@ -58,7 +58,7 @@ class SegmentReport(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """Everything there is to say about a journal."""
+    """The result of an audit."""
 
     id: str
     segments: list[SegmentReport]
@@ -71,7 +71,7 @@ class Audit(NamedTuple):
 
 
 def audit(directory: Path) -> Audit:
-    """Read a journal from end to end. It may be in use: what is being appended is `unfinished` at worst."""
+    """Read a journal from end to end. It may be in use: a running append is at worst `unfinished`."""
     starts = bases(directory)
     if not starts:
         raise JournalUnfit(f"there is no journal in {directory}", suggestion="name the directory of a journal")
@@ -130,7 +130,7 @@ def _findings(
 
 
 def repair(directory: Path, disk: Disk | None = None) -> list[AuditFinding]:
-    """Set right what an audit finds, and return it: damage is kept in `quarantine/`, what is missing is given up."""
+    """Repair what an audit finds, and return it. Damage is kept in `quarantine/`, missing offsets become a gap."""
     disk = disk or Disk()
     # Before the lock, which would make a file: a directory that is no journal is left alone.
     audit(directory)

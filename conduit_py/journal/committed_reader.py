@@ -68,9 +68,9 @@ class CommittedReader:
         return found
 
     def at_end_of_run(self) -> bool:
-        """Whether what `read` returned last was all of its run: then the sequencer's checkpoint is past that.
+        """Whether `read` returned the last messages of their run: then the sequencer's checkpoint is past the run.
 
-        Looks ahead, so what was returned counts as processed from here on.
+        This looks ahead, so what was returned counts as processed from here on.
         """
         if self._ahead is None:
             self._ahead = self._step()

@@ -1,7 +1,7 @@
 """Disk and AppendLock: how a journal changes its files, and the lock that admits one writer at a time.
 
-Each call of Disk stands between two crash points. Tests of disk errors give a journal a Disk that
-fails at a chosen call.
+Each call of Disk has a crash point before and after it. Tests of disk errors give a journal a Disk that fails at a
+chosen call.
 """
 
 import errno
@@ -17,7 +17,7 @@ from conduit_py.journal.errors import JournalBusy, JournalUnfit
 
 
 class Disk:
-    """What the system offers, as it is."""
+    """The calls of the operating system that change files."""
 
     def write(self, descriptor: int, data: bytes, at: int) -> None:
         """Write all of `data`; an error may leave a part of it."""
@@ -42,7 +42,7 @@ class Disk:
         crash_point.reach("journal.after_truncate")
 
     def create(self, path: Path, content: bytes) -> None:
-        """Put a whole file in place, or none: it and its name are on the disk on return."""
+        """Create a whole file, or none. Its content and its name are durable on return."""
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
         # O_TRUNC: a process with the same pid may have died and left a longer draft.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -116,7 +116,7 @@ class AppendLock:
             if time.monotonic() > deadline:
                 raise JournalBusy(
                     f"journal {self._directory} has been held by {self._holder()} for {self._wait_seconds:g} seconds",
-                    suggestion="that process is stuck, or was suspended in an append: let it go on, or kill it",
+                    suggestion="that process is stuck or was suspended in an append: resume it or kill it",
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.01)

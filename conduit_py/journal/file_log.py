@@ -1,8 +1,8 @@
 """FileLog: a journal in a directory of segment files.
 
-Every append takes the journal's lock, looks at what other processes appended since, checks the registers,
-writes, and syncs as its policy says. So registers are checked and changed by one writer at a time, and a
-process that was frozen learns of everything that happened in between before it writes a byte.
+Every append takes the journal's lock, reads what other processes appended since, checks the registers,
+writes, and syncs by its policy. So one writer at a time checks and changes the registers, and a process that
+was suspended reads everything that happened in between before it writes a byte.
 """
 
 import errno
@@ -36,7 +36,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FileLog(Log):
-    """The journal in `directory`, which is made if it is missing.
+    """The journal in `directory`, which is created if it is missing.
 
     Opening verifies the last segment as it is on the disk: an append that never ended is cut off, damage
     between frames is set aside; both are logged, with their offsets, and kept in `quarantine/`. After a failed fsync
@@ -64,7 +64,10 @@ class FileLog(Log):
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise JournalUnfit(f"journal {directory} cannot be made: {error.strerror}") from error
+            raise JournalUnfit(
+                f"journal {directory} cannot be created: {error.strerror}",
+                suggestion="choose a directory that this user may write to",
+            ) from error
         self._lock = AppendLock(self.directory, wait_seconds=wait_seconds)
         try:
             with self._lock.hold():
@@ -83,7 +86,7 @@ class FileLog(Log):
 
     @property
     def id(self) -> str:
-        """The same for as long as the journal exists; another one for another journal in the same place."""
+        """Identifies the journal: a new journal in the same directory has another id."""
         return self._segment.info.journal
 
     def append_all(self, appends: Sequence[Append]) -> list[Commit | ConduitError]:
@@ -129,15 +132,13 @@ class FileLog(Log):
     # Everything below is called with the lock held.
 
     def _catch_up(self) -> None:
-        """Learn what other processes appended since. What one of them left unfinished when it died is cut off."""
+        """Read what other processes appended since. An append that one of them left unfinished is cut off."""
         while True:
             status = os.fstat(self._segment.descriptor)
             end = self._segment.base + status.st_size
             # A file without a name still takes appends, and they would be lost when it is closed.
             if end < self._end or not status.st_nlink:
-                raise JournalFailed(
-                    f"journal {self.name}: {self._segment.path.name} was cut or removed by somebody else"
-                )
+                raise JournalFailed(f"journal {self.name}: another program cut or removed {self._segment.path.name}")
             if end > self._end and self._read_on():
                 continue
             following = self._end + HEADER_SIZE
@@ -148,7 +149,7 @@ class FileLog(Log):
             self._move_to(following)
 
     def _read_on(self) -> bool:
-        """Take in the frames of others; whether they sealed the segment, and the next one is taken up."""
+        """Read the frames of other processes. Returns True if they sealed the segment, and moves to the next."""
         for found in self._segment.walk(self._end):
             if isinstance(found, Damage):
                 if found.tail:
@@ -193,7 +194,7 @@ class FileLog(Log):
         return answers
 
     def _head(self, head: int, at: int | None) -> int:
-        """The head, as an offset that was given to us would name it: the end of a segment is the start of the next."""
+        """The head as the caller's offset names it: the end of a segment is also the start of the next."""
         segment = self._segment
         if at is not None and head == segment.first and segment.base - HEADER_SIZE <= at < head:
             return at
@@ -239,7 +240,7 @@ class FileLog(Log):
         self._synced = head
 
     def _roll(self) -> None:
-        """Go on in a new segment. It is there before the old one is sealed: a seal without it means that it is lost."""
+        """Continue in a new segment, created before the old one is sealed: a seal without it means that it is lost."""
         if self._sync_policy != "never":
             # First: once the next segment exists, a torn end of this one counts as damage.
             self._sync(self._end)

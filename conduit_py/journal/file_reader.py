@@ -28,10 +28,10 @@ _BLOCK = 256 * 1024
 
 
 class FileReader(LogReader):
-    """Needs no lock. With `durable` it hands out only what a power cut cannot take back.
+    """Needs no lock. With `durable` it returns only frames that survive a power cut.
 
-    Otherwise a reader could act on messages that the journal, after the power cut, never had. Their writer syncs
-    them soon; a reader that is faster does it itself, which costs nothing if they are synced.
+    Otherwise a reader could act on messages that the journal no longer has after a power cut. Their writer syncs
+    them soon; a reader that is faster syncs them itself, which costs nothing if they are synced.
     """
 
     def __init__(self, directory: Path | str, offset: int = 0, *, durable: bool = True) -> None:
@@ -200,7 +200,7 @@ class FileReader(LogReader):
             raise JournalGap(self.name, begin, oldest, "are not there any more: they were pruned")
 
     def _go_past_gap(self, starts: list[int]) -> None:
-        """A seal says that the journal goes on, and it does not: what follows it is lost."""
+        """Raise for a segment that is missing: a seal is written only when the next segment exists."""
         begin, end = self.offset, next((each for each in starts if each > self.offset), None)
         if end is None:
             raise JournalUnfit(
@@ -244,7 +244,7 @@ class FileReader(LogReader):
 
 
 class JournalFiles:
-    """The files of a journal, to be read without ever being changed: they need not be there yet."""
+    """The files of a journal, read-only. They need not exist yet."""
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory)
@@ -255,7 +255,7 @@ class JournalFiles:
 
     @property
     def id(self) -> str | None:
-        """The same for as long as the journal exists; None while there is none."""
+        """The id of the journal; None while there is none."""
         for base in bases(self.directory):
             with suppress(NotASegment):
                 segment = Segment.open(self.directory, base)
@@ -277,7 +277,7 @@ class JournalFiles:
 
 
 def read_backward(directory: Path | str) -> Iterator[Frame]:
-    """The frames of a journal as they are now, the newest first. Where there is damage, it is passed over."""
+    """The frames that are there now, the newest first. Damage is skipped."""
     for base in reversed(bases(Path(directory))):
         segment = Segment.open(Path(directory), base)
         try:

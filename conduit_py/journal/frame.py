@@ -1,7 +1,7 @@
 """Frame: what one append put into a journal; and the bytes of frames and segment headers on the disk.
 
-Every frame has a header of 64 bytes with a checksum of its own, so that its extent can be believed even when
-its content cannot, and its own offset, so that bytes of another place or time are not taken for it. The
+Every frame has a header of 64 bytes with a checksum of its own, so that its size is known even when its content is
+damaged. The header has the frame's offset, so that bytes of another place or time are not mistaken for it. The
 checksum is CRC-32 from zlib: it finds every burst of up to 32 bits and all but one in four billion of other
 damages, costs less than copying the bytes, and needs no further package.
 """
@@ -39,7 +39,7 @@ class Frame:
 
     @property
     def bodies(self) -> list[bytes]:
-        # Taken apart when asked for: frames of other producers, or not yet committed, may never be.
+        # Unpacked on first use: frames that are never committed, or of other producers, need no unpacking.
         if self._bodies is None:
             self._bodies = unpack_bodies(self._packed, self.count)
         return self._bodies
@@ -81,7 +81,7 @@ class Header(NamedTuple):
     begin: int
     """Its offset in the journal."""
     synced: int
-    """Up to where its writer knew the journal to be on the disk when it wrote this."""
+    """Up to where the journal was on the disk when this was written."""
     size: int
     """Of the whole frame."""
     messages: int
@@ -138,12 +138,12 @@ def decode_header(data: bytes, at: int, begin: int) -> Header | None:
 
 
 def content_holds(header: Header, content: bytes) -> bool:
-    """Whether the content of a frame is what was written. That of a gap is not even looked at."""
+    """Whether the content of a frame is what was written. A gap always passes: it has no content."""
     return header.kind != MESSAGES or zlib.crc32(content) == header.checksum
 
 
 def encode_segment(info: SegmentInfo, size: int | None = None) -> bytes:
-    """The header of a segment; with `size` just so long, which must be enough for it."""
+    """The header of a segment, padded to `size` if given. Raises ValueError when it does not fit."""
     body = msgspec.json.encode(info)
     padding = 0 if size is None else size - _SEGMENT.size - len(body) - 1
     if padding < 0:
@@ -161,13 +161,13 @@ class OtherVersion(NotASegment):
 
 
 def decode_segment(data: bytes) -> tuple[SegmentInfo, int]:
-    """The header of a segment, and its size; NotASegment says what is wrong."""
+    """The header of a segment, and its size. Raises NotASegment, with the reason."""
     if len(data) < _SEGMENT.size or not data.startswith(_SEGMENT_MAGIC):
-        raise NotASegment("it does not begin as a segment of a journal does")
+        raise NotASegment("it does not begin like a segment of a journal")
     _, version, _, size, checksum = _SEGMENT.unpack_from(data)
     # Before the checksum, which another version may keep elsewhere.
     if version != VERSION:
-        raise OtherVersion(f"it has version {version} of the format, and this conduit-py knows version {VERSION}")
+        raise OtherVersion(f"it has version {version} of the format, and this conduit-py can read version {VERSION}")
     body = data[_SEGMENT.size : _SEGMENT.size + size]
     if len(body) < size or zlib.crc32(body) != checksum:
         raise NotASegment("its header is damaged")

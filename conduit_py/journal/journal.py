@@ -32,8 +32,8 @@ POLL_SECONDS = (0.001, 0.05)
 class Journal:
     """Any number of tasks of one trio run may use it at the same time.
 
-    Appends are carried out in the order in which `append` was called (invariant I1), in one thread that
-    belongs to the journal. A caller that is cancelled leaves at once; its append is carried out all the same.
+    Appends are made in the order in which `append` was called (invariant I1), in one thread that belongs to the
+    journal. A caller that is cancelled leaves at once; its append is made nevertheless.
     """
 
     def __init__(self, log: Log) -> None:
@@ -82,7 +82,7 @@ class Journal:
         return answer
 
     async def barrier(self) -> Commit:
-        """The head and the registers, once every earlier append is as durable as the policy makes it."""
+        """Wait until every earlier append is as durable as the policy makes it; return the head and the registers."""
         return await self.append(())
 
     async def read(
@@ -120,7 +120,7 @@ class Journal:
         return await self.call(lambda: list(islice(self.log.backward(), count)))
 
     async def prune(self, before: int) -> int:
-        """Give up what lies before an offset, in whole segments; the offset of the oldest frame that is left."""
+        """Delete whole segments before an offset. Returns the offset of the oldest frame that is left."""
         return await self.call(self.log.prune, before)
 
     async def close(self) -> None:

@@ -105,14 +105,14 @@ class Log(ABC):
         return answer
 
     def barrier(self) -> Commit:
-        """The head and the registers, once every earlier append is as durable as the policy makes it."""
+        """Wait until every earlier append is as durable as the policy makes it; return the head and the registers."""
         return self.append(())
 
     @abstractmethod
     def append_all(self, appends: Sequence[Append]) -> list[Commit | ConduitError]:
-        """Carry out appends one after another, as one write and at most one fsync.
+        """Make appends one after another, with one write and at most one fsync.
 
-        Those that are refused have the reason in their place. An error that is raised concerns all of them.
+        The result of an append that is refused is its error. An error that is raised concerns all of them.
         """
 
     @abstractmethod
@@ -125,7 +125,7 @@ class Log(ABC):
 
     @abstractmethod
     def prune(self, before: int) -> int:
-        """Give up what lies before an offset, in whole segments; the offset of the oldest frame that is left."""
+        """Delete whole segments before an offset. Returns the offset of the oldest frame that is left."""
 
     @abstractmethod
     def close(self) -> None:
@@ -155,9 +155,9 @@ BATCH_SIZE_MAX = 64
 
 
 class FrameBatchReader:
-    """Reads with a reader, whose it becomes, up to an offset if there is one.
+    """Reads batches of frames, up to an offset if there is one. It owns the reader and closes it.
 
-    What stands before damage is given first: the damage is reported by the next call, once, as the reader does.
+    The frames before damage are returned first: the next call raises the error, once, as the reader does.
     """
 
     def __init__(self, reader: LogReader, end: int | None = None) -> None:
@@ -167,7 +167,7 @@ class FrameBatchReader:
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing more before the end."""
+        """Whether everything before the end was read."""
         return self._error is None and self._end is not None and self._reader.offset >= self._end
 
     def read(self) -> list[Frame]:
@@ -198,7 +198,7 @@ class FrameBatchReader:
 
 
 class MemoryLog(Log):
-    """Keeps every promise of a log but to survive. Prunes frame by frame."""
+    """Keeps every promise of a log except durability. Prunes frame by frame."""
 
     instant = True
 

@@ -24,7 +24,7 @@ _MULTICAST = 1
 
 
 class ProducerId(bytes):
-    """Six bytes, 47 of their bits random. One for each claim of the work, never used again."""
+    """Six bytes, 47 of their bits random. Every claim has a new one."""
 
     __slots__ = ()
 

@@ -10,7 +10,7 @@ from conduit_py.journal.registers import Labels, Registers, Selector
 
 
 class AckIntent(NamedTuple):
-    """The ACK that commits a transaction in one journal: durable before it is written, written again after a crash."""
+    """The ACK that commits a transaction in one journal. It is durable elsewhere first, and repeated after a crash."""
 
     journal: str
     id: MessageUuid
@@ -56,10 +56,10 @@ class Publisher:
 
 
 class WriterClaim:
-    """From the moment it is made, appends that check for an earlier claim of the same owner are refused.
+    """Once it is constructed, appends that check for an earlier claim of the same owner are refused.
 
-    Two registers belong to an owner: who writes for it, as `<fence>:<producer>`, and which earlier producers
-    may have left transactions open.
+    An owner has two registers: its writer, as `<fence>:<producer>`, and the earlier producers that may have left
+    transactions open.
     """
 
     def __init__(self, log: Log, owner: str, fence: int, publisher: Publisher) -> None:
@@ -107,7 +107,7 @@ class WriterClaim:
 
 
 def release_writer(log: Log, owner: str) -> bool:
-    """Set the fence of an owner back to the lowest, and fence its writer, alive or not; returns whether it had one."""
+    """Reset the fence of an owner to the lowest, and fence its writer. Returns False if it had none."""
     registers = log.barrier().registers
     writer = registers.get(f"writer/{owner}")
     if writer is None:

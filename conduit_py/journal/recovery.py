@@ -1,6 +1,6 @@
 """Recovery: verify the last segment of a journal, and repair it, before anything is appended.
 
-Nothing that could be a message is thrown away: what is cut off or set aside is kept in `quarantine/`, and logged with
+Nothing that could be a message is deleted: what is cut off or set aside is kept in `quarantine/`, and logged with
 its offsets.
 """
 
@@ -31,7 +31,7 @@ UNFINISHED = "an unfinished frame"
 
 
 def open_last(directory: Path, disk: Disk) -> tuple[Segment, SegmentSummary]:
-    """Open the segment to append to, verified and repaired; make the first one of a new journal."""
+    """Open the segment to append to, verified and repaired; create the first one of a new journal."""
     # Drafts of a process that died before the rename: nothing refers to them.
     for leftover in directory.glob("*.tmp"):
         disk.remove(leftover)
@@ -69,7 +69,7 @@ def open_segment(directory: Path, base: int, *, write: bool = False) -> Segment:
 def create_segment(
     directory: Path, base: int, journal: str, registers: Registers, disk: Disk, missing_until: int | None = None
 ) -> None:
-    """Make a segment, on the disk on return, or none at all."""
+    """Create a segment, durable on return, or none at all."""
     info = SegmentInfo(journal, base, registers, datetime.now(UTC).isoformat(timespec="seconds"), missing_until)
     disk.create(directory / segment_name(base), encode_segment(info))
 
@@ -117,17 +117,17 @@ def _verify(segment: Segment, disk: Disk) -> SegmentSummary:
         (cut_tail if damage.tail else set_aside)(segment, damage, disk)
     following = segment.info.missing_until or (summary.end if summary.sealed else None)
     if following is not None:
-        # To append here would hide that messages are lost. A person decides whether to give them up.
+        # To append here would hide that messages are lost. An operator decides whether to accept that.
         raise JournalUnfit(
             f"journal {segment.path.parent} goes on at offset {following}, but that segment is missing",
-            suggestion=f"put {segment_name(following)} back, or give up what it held "
+            suggestion=f"put {segment_name(following)} back, or accept the loss "
             f"with `conduit-py journal repair {segment.path.parent}`",
         )
     return summarise(segment) if summary.damages else summary
 
 
 def _seal_before(directory: Path, base: int, following: int, disk: Disk) -> None:
-    """Seal a segment whose successor was made by a process that died before it came to the seal."""
+    """Seal a segment if a process created the next one and died before it sealed this one."""
     path = directory / segment_name(base)
     # Any other length means that it is sealed already, or damaged, which `conduit-py journal verify` reports.
     if base + path.stat().st_size != following - HEADER_SIZE:

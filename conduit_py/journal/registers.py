@@ -1,7 +1,7 @@
-"""Registers: a few labels with values that a journal keeps, to say who may append to it.
+"""Registers: a few labels with values that a journal keeps, and that decide who may append to it.
 
-An append may be made to depend on them and may change them, in one step with its messages. So a writer that
-took a register over has fenced all who still check for the old value, in whatever process they are.
+An append can require values and can change them, in one step with its messages. So a writer that changes a
+register fences every writer that still checks for the old value, in any process.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ class Selector(NamedTuple):
 
 
 def holds(registers: Registers, check: Selector) -> bool:
-    """Whether a check passes. A journal without any registers is open to everybody."""
+    """Whether a check passes. In a journal without registers every check passes."""
     if not registers:
         return True
     included = all(_has(registers, label, values) for label, values in _normal(check.include).items())
@@ -41,7 +41,7 @@ def holds(registers: Registers, check: Selector) -> bool:
 
 
 def apply_changes(registers: Registers, union: Labels, subtract: Labels) -> Registers:
-    """The registers after a change: what is subtracted goes only if its values are just those given."""
+    """The registers after a change. A label is removed only if its values are exactly those in `subtract`."""
     gone = _normal(subtract)
     kept = {label: values for label, values in registers.items() if gone.get(label) != values}
     return dict(sorted({**kept, **_normal(union)}.items()))

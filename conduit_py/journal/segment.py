@@ -1,4 +1,4 @@
-"""Segment: one file of a journal, and what is found when it is read from end to end."""
+"""Segment: one file of a journal, and what reading it from end to end finds."""
 
 import os
 from collections.abc import Iterator
@@ -98,7 +98,7 @@ def walk(data: bytes, begin: int) -> Iterator[tuple[Header, bytes] | Damage]:
 
 
 def frame_at(data: bytes, at: int, begin: int) -> tuple[Header, bytes] | None:
-    """A frame that is whole and undamaged, or nothing."""
+    """The frame at `data[at:]`; None if it is incomplete or damaged."""
     header = decode_header(data, at, begin)
     if header is None or at + header.size > len(data):
         return None

@@ -1,12 +1,12 @@
 """Sequencer: turns the messages of a journal, as they lie there, into those that are committed, each once.
 
 Producers publish CONTINUE messages and an ACK that commits them; they crash, repeat themselves and leave
-transactions open. The sequencer remembers per producer how far it was acknowledged, and where its open
-span of CONTINUE messages begins. It keeps recent frames in a bounded window, and asks for a replay of
-the journal when an ACK commits a span that has left it.
+transactions open. For each producer the sequencer keeps how far it was acknowledged, and where its open
+span of CONTINUE messages begins. It keeps recent frames in a bounded window. When an ACK commits a span
+that has left the window, the caller must replay that part of the journal.
 
-It takes frames, and a decision about a frame is the decision about its messages one after another: they
-are of one producer, with the same flags and growing clocks.
+It decides about whole frames, which is the same as deciding about their messages one after another: the
+messages of a frame have one producer, the same flags and growing clocks.
 """
 
 from collections import deque
@@ -53,7 +53,7 @@ class Slice(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """What has to survive of a producer: up to where it was acknowledged, and where its open span begins."""
+    """The durable state of a producer: up to where it was acknowledged, and where its open span begins."""
 
     producer: ProducerId
     last_ack: int
@@ -61,14 +61,14 @@ class ProducerState(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """From where a sequencer goes on, with the same outcome."""
+    """Where a sequencer resumes. It then gives the same messages as one that never stopped."""
 
     offset: int = 0
     producers: tuple[ProducerState, ...] = ()
 
 
 class ReplayInvalid(FatalError):
-    """What was given as a replay is not the range of the journal that was asked for."""
+    """The frames given to `replay` are not those of `replay_range`."""
 
     code = "journal.replay_invalid"
 
@@ -251,7 +251,7 @@ class Sequencer:
         self._bytes_in_ring += frame.size
 
     def _make_room(self, frame: Frame) -> None:
-        """Room is made before the decision, so a repetition that is not kept has its price too."""
+        """Make room for a frame, even for a repetition that is not kept: the decision comes later."""
         ring, count_max, bytes_max = self._ring, self._window - frame.count, self._window_bytes - frame.size
         while ring and (self._in_ring > count_max or self._bytes_in_ring > bytes_max):
             producer, oldest = ring.popleft()

@@ -18,10 +18,10 @@ class Intent(msgspec.Struct, frozen=True):
 
 
 class ShardChange(msgspec.Struct, frozen=True):
-    """Progress in one piece of leased work, refused unless the piece still carries `token`.
+    """Progress in one shard of leased work, refused unless the shard still has `token`.
 
-    Positions are compared byte by byte, so numbers need a fixed width; b"" is the beginning. `start` may
-    not lie before what is already recorded. `done` closes the piece: it takes no further change.
+    Positions are compared byte by byte, so numbers need a fixed width; b"" is the beginning. `start` must
+    not lie before the recorded position. `done` closes the shard: it accepts no further change.
     """
 
     scope: str
@@ -73,7 +73,7 @@ class ClaimState(msgspec.Struct, frozen=True):
 
 
 class Claim:
-    """Held until somebody claims the same owner again: from then on every commit here raises Fenced.
+    """Valid until the same owner is claimed again: from then on every commit here raises Fenced.
 
     `fence` grows with every claim of the owner, across restarts. `committed` is the number of the last
     transaction, 0 before the first, and `checkpoint` what it recorded.
@@ -99,12 +99,12 @@ class Claim:
         return await self._access.look(lambda tables: tables.known(scope, keys))
 
     async def commit(self, changes: Changes) -> None:
-        """Make the changes durable; they are when this returns, and nothing of them is when it is refused.
+        """Make the changes durable, all of them or, when it raises, none.
 
-        Raises Fenced when a newer claim exists, Repeated when a key of `once` is there already, StaleToken
-        when leased work went to somebody else, and OutOfStep when the number is not the next one. The
-        transaction that was committed last may be committed again, which changes nothing: so a commit
-        that another database carried is adopted, whether or not it was before.
+        Raises Fenced when a newer claim exists, Repeated when a key of `once` is recorded already, StaleToken
+        when a shard went to another owner, and OutOfStep when the number is not the next one. Committing the
+        last transaction again changes nothing. So a commit that another database carried can be adopted, even
+        if it was adopted before.
         """
         await self._access.transact(lambda tables: tables.commit(self.owner, self.fence, changes))
         self.committed = changes.number

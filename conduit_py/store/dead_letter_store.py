@@ -119,10 +119,10 @@ class DeadLetterStore(ABC):
 
 
 class SqlLetters:
-    """The table of letters in one transaction. A message has one row at most, whatever happens to it.
+    """The table of letters in one transaction. A message has at most one row.
 
-    `next_turn` gives the place of a letter in the queue. Turns must grow while anybody waits for the next one, also
-    when the last letter that had one is gone.
+    `next_turn` returns the next place in the replay queue. Turns must grow, even when the letter with the last one was
+    deleted: a running replay waits for turns after the last one that it has seen.
     """
 
     def __init__(self, sql: SqlSession, next_turn: Callable[[], int]) -> None:
@@ -150,7 +150,7 @@ class SqlLetters:
         return LetterPage([_summary(row[1:]) for row in rows[:limit]], following, total)
 
     def causes(self, filter: LetterFilter, limit: int) -> list[CauseCount]:
-        """The most frequent causes, those first."""
+        """Letters by cause, the most frequent cause first."""
         where, values = self._conditions(filter)
         sql = (
             "SELECT pipeline, node, cause, count(*), min(first_at), max(last_at) FROM letters "
@@ -163,7 +163,7 @@ class SqlLetters:
         return [LetterCount(row[0], LetterState(row[1]), row[2], row[3]) for row in self.sql.rows(sql)]
 
     def queue(self, wanted: Mapping[str, Collection[str]]) -> list[str]:
-        """Mark letters, by id, as to be sent to these of their nodes. Gives those that were not queued already."""
+        """Queue letters, by id, for these of their nodes. Returns the ids of those that were not queued before."""
         queued = []
         for id, nodes in wanted.items():
             letter = self._find(id)
@@ -181,9 +181,9 @@ class SqlLetters:
         return [QueuedLetter(row[0], letter_of_row(row[1:])) for row in self.sql.rows(sql, pipeline, after, limit)]
 
     def settle(self, settled: Iterable[SettledLetter]) -> None:
-        """Put what is left of letters in their place. What was discarded or queued anew meanwhile stays as it is.
+        """Replace letters by what is left of them. A letter that was discarded or queued again meanwhile is skipped.
 
-        So to settle the same again changes nothing.
+        So settling the same letters twice changes nothing.
         """
         for id, turn, attempts, left in settled:
             # `turn` and `attempts`: a letter that was queued again belongs to another replay.
@@ -248,7 +248,7 @@ class SqlLetters:
         return None
 
     def _put(self, letter: StoredLetter, turn: int = 0) -> None:
-        """Write a letter over the one with the same id, whose place in the order it takes."""
+        """Insert a letter, or replace the one with the same id and keep its place in the order."""
         queued = letter.state is LetterState.QUEUED
         # A queued letter keeps its turn when its message is refused once more.
         if queued and not turn:

@@ -72,7 +72,7 @@ ROW = "pipeline, source, letter, attempts, state, queued_for"
 
 
 def encode_content(letter: StoredLetter) -> bytes:
-    """The column `letter`: all of it that has no column of its own."""
+    """The column `letter`: everything that has no column of its own."""
     records, originals = _encode_records(letter.records), _encode_records(letter.originals)
     return _ENCODER.encode(_Content(letter.position, letter.piece, records, letter.history, originals))
 

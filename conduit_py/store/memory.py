@@ -86,7 +86,7 @@ class MemoryStore(Store):
     async def _enter_write(self) -> None:
         await self._enter()
         if self.fail_after is not None and self.writes >= self.fail_after:
-            raise StateFailed(f"the memory store was told to fail after {self.fail_after} writes")
+            raise StateFailed(f"the memory store fails after {self.fail_after} writes, as configured")
         self.writes += 1
 
 
@@ -96,7 +96,7 @@ class MemoryTables(Tables):
     def __init__(
         self, clock: Callable[[], float], place: Callable[[str, Changes], None], displace: Callable[[str], None]
     ) -> None:
-        """`place` keeps the positions and histories of an owner elsewhere; `displace` forgets the positions."""
+        """`place` stores the positions and histories of an owner; `displace` forgets the positions."""
         self._clock = clock
         self._place = place
         self._displace = displace
@@ -148,7 +148,7 @@ class MemoryTables(Tables):
             new.add((scope, key))
 
     def _shards_after(self, changes: list[ShardChange]) -> dict[tuple[str, str], ShardState]:
-        """The shards as they stand after the changes, one after the other, of which none is refused."""
+        """The shards after these changes, applied in order. Raises StaleToken if one is refused."""
         now = self._clock()
         after: dict[tuple[str, str], ShardState] = {}
         for change in sorted(changes, key=lambda change: (change.scope, change.shard)):
@@ -284,9 +284,9 @@ class _Target:
 
 
 class MemoryDeadLetterStore(DeadLetterStore):
-    """Behaves as the SQLite box does, on a database in memory: without thread or disk, at once.
+    """Behaves like the SQLite dead-letter store, on a database in memory: without thread or disk, at once.
 
-    `enter` and `enter_write` are awaited before a look and before a change, and may raise instead.
+    `enter` is awaited before a read and `enter_write` before a change; either may raise.
     """
 
     def __init__(self, enter: Callable[[], Awaitable[None]], enter_write: Callable[[], Awaitable[None]]) -> None:

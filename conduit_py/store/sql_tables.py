@@ -74,17 +74,13 @@ _SHARD = "shard, token, position, done, updated"
 
 
 class SqlTables(Tables):
-    """One transaction on a database. Only statements about many rows at once are left to subclasses.
-
-    Where several transactions may run at once, the row of the claim is locked first and shards in the order
-    of their names, so that no two wait for each other.
-    """
+    """One transaction on a database. Only statements about many rows at once are left to subclasses."""
 
     def __init__(self, sql: SqlSession) -> None:
         self.sql = sql
 
     def pipelines(self) -> list[str]:
-        """Every pipeline of which anything is remembered, sorted."""
+        """Every pipeline with an entry, sorted."""
         return [name for (name,) in self.sql.rows("SELECT DISTINCT pipeline FROM entries ORDER BY pipeline")]
 
     def entries(self, pipeline: str, kind: str) -> list[tuple[str, bytes]]:
@@ -221,7 +217,7 @@ class SqlTables(Tables):
 
     def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
         now = self.sql.now()
-        # One statement: of two forwarders that ask at the same time, one gets the lease.
+        # One statement: of two forwarders at the same time, one gets the lease.
         taken = self.sql.run(
             "INSERT INTO leases (target, holder, expires) VALUES (?, ?, ?) ON CONFLICT (target) DO UPDATE"
             " SET holder = excluded.holder, expires = excluded.expires"
@@ -310,6 +306,6 @@ def _shard_of_row(row: tuple[str, str, bytes, int, float]) -> ShardState:
 
 
 def _beyond(prefix: bytes) -> bytes | None:
-    """The first of the keys that come after all keys with this prefix; None when there is none."""
+    """The smallest key after all keys with this prefix; None when there is none."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1]) if head else None

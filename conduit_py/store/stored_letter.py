@@ -72,7 +72,7 @@ class StoredLetter(msgspec.Struct, frozen=True):
 
     @property
     def refusals(self) -> list[Refusal]:
-        """The latest refusal of each node that refuses it still, the first of which counts as the cause."""
+        """The latest refusal of each node that refuses it still. The first one counts as the cause."""
         latest = {refusal.node: refusal for refusal in self.history}
         return [latest[node] for node in self.records]
 
@@ -122,10 +122,10 @@ class StoredLetter(msgspec.Struct, frozen=True):
 
 
 def remaining_letters(letter: StoredLetter, refusals: Sequence[DeadLetter]) -> list[StoredLetter]:
-    """What is left of a replayed letter once every node it was sent to has answered: nothing, if all took it.
+    """What is left of a replayed letter once every node it was sent to has answered: nothing, if all accepted it.
 
-    Nodes to which it was not sent refuse it still. A piece of it that was refused further down is a
-    letter of its own, in the place of this one: the other pieces were delivered and must not be again.
+    Nodes to which it was not sent refuse it still. A piece that was refused further down becomes a letter of
+    its own and replaces this one: the other pieces were delivered, and must not be delivered again.
     """
     waiting = {node: record for node, record in letter.records.items() if node not in letter.queued_for}
     left: dict[Piece, StoredLetter] = {}

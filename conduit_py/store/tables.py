@@ -1,7 +1,7 @@
 """Tables: what a store keeps for transactions (claims, state, outbox, seen keys, shards) and how it changes.
 
 `Tables` is synchronous and runs inside a transaction of the store. `IntentOutbox`, `StoredKeys` and `Shards` are its
-faces for trio: each call is one transaction.
+async interfaces: each call is one transaction.
 """
 
 from abc import ABC, abstractmethod
@@ -50,7 +50,7 @@ class Tables(ABC):
 
     @abstractmethod
     def claim_state(self, owner: str) -> ClaimState | None:
-        """The claim as it stands, which stays as it is; None when there never was one."""
+        """The current claim, unchanged; None when the owner was never claimed."""
 
     @abstractmethod
     def commit(self, owner: str, fence: int, changes: Changes) -> None:
@@ -58,11 +58,11 @@ class Tables(ABC):
 
     @abstractmethod
     def reset(self, owner: str) -> None:
-        """Have the owner start from the beginning: no checkpoint, state or positions; whoever claimed it is fenced.
+        """Let the owner start from the beginning: no checkpoint, state or positions. Earlier claims are fenced.
 
-        Keys that were recorded in its own scopes, which are named OWNER/…, are forgotten too. What waits in the
-        outbox stays. Fences and numbers must grow for ever, and one number is left out: it may be that of a
-        transaction which another database carried and nobody adopted, and must not be adopted any more.
+        Keys recorded in its own scopes, named OWNER/…, are forgotten too. The outbox stays. Fences and numbers go on
+        growing, and one number is left out: another database may carry a transaction with that number, and that
+        transaction must not be adopted any more.
         """
 
     @abstractmethod
@@ -89,9 +89,9 @@ class Tables(ABC):
 
     @abstractmethod
     def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
-        """The oldest intents of a target, which is the holder's alone for that long; None if it is another's.
+        """Lease a target for so many seconds and return its oldest intents; None if another holder has the lease.
 
-        The lease is of the whole target, because two holders could not keep its order.
+        The lease covers the whole target, because two holders could not keep its order.
         """
 
     @abstractmethod
@@ -129,12 +129,12 @@ class Tables(ABC):
     def prune_shards(self, scope: str, age_seconds: float, count_max: int, grace_seconds: float) -> int:
         """Forget shards older than that, then the oldest beyond `count_max`; returns how many.
 
-        An unfinished one is kept while its last change is younger than the grace, whatever the rest says.
+        An unfinished shard is always kept while its last change is younger than `grace_seconds`.
         """
 
 
 class TableAccess(Protocol):
-    """How the faces of the tables reach them."""
+    """Runs work on the tables: a store, or a stand-in for one."""
 
     async def transact(self, work: Callable[[Tables], T]) -> T:
         """Run `work` in one transaction, durable on return; one of our errors undoes it and is raised."""
@@ -148,7 +148,7 @@ class TableAccess(Protocol):
 def shard_after(change: ShardChange, before: ShardState | None, now: float) -> ShardState:
     """The shard after the change, or StaleToken saying why there is none."""
     if before is None:
-        raise StaleToken(change.scope, change.shard, "is not known any more")
+        raise StaleToken(change.scope, change.shard, "does not exist any more")
     if before.token != change.token:
         raise StaleToken(change.scope, change.shard, f"was acquired by {before.token!r}")
     if before.done:
@@ -178,7 +178,7 @@ class IntentOutbox:
         return await self._access.look(lambda tables: tables.targets())
 
     async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
-        """The oldest intents of a target, which is the holder's alone for that long; None if it is another's."""
+        """Lease a target for so many seconds and return its oldest intents; None if another holder has the lease."""
         return await self._access.transact(lambda tables: tables.lease(target, holder, seconds, limit))
 
     async def extend(self, target: str, holder: str, seconds: float) -> bool:
@@ -190,7 +190,7 @@ class IntentOutbox:
         return await self._access.transact(lambda tables: tables.forwarded(target, holder, numbers))
 
     async def release(self, target: str, holder: str) -> None:
-        """Let another holder have the target at once. To release what is not held does nothing."""
+        """Give up the lease at once. Releasing what is not held has no effect."""
         await self._access.transact(lambda tables: tables.release(target, holder))
 
 
@@ -208,7 +208,10 @@ class StoredKeys:
         return await self._access.look(lambda tables: tables.known(scope, keys))
 
     async def remember(self, scope: str, keys: Collection[bytes]) -> set[bytes]:
-        """Durably record the keys; returns those that were recorded already. Of two callers one is first."""
+        """Durably record the keys; returns those that were recorded already.
+
+        If two callers record a key at the same time, it is new to exactly one of them.
+        """
         return await self._access.transact(lambda tables: tables.remember(scope, keys))
 
     async def forget(self, scope: str, age_seconds: float) -> int:
@@ -252,7 +255,7 @@ class Shards:
     async def prune(self, scope: str, *, age_seconds: float, count_max: int, grace_seconds: float) -> int:
         """Forget shards older than that, then the oldest beyond `count_max`; returns how many.
 
-        An unfinished one is kept while its last change is younger than the grace, whatever the rest says.
+        An unfinished shard is always kept while its last change is younger than `grace_seconds`.
         """
         return await self._access.transact(
             lambda tables: tables.prune_shards(scope, age_seconds, count_max, grace_seconds)

@@ -22,12 +22,12 @@ from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnec
 from conduit_py.stream.plugin_calls import PluginCaller, is_async
 
 RECORDS_MAX = 10_000
-"""A source that gives more than this is taken for one without an end."""
+"""A source that gives more than this counts as one without an end."""
 
 
 @dataclass(frozen=True)
 class SourceCase:
-    """A source under test. `records` is how many it holds, if it has no end of its own to tell by."""
+    """A source under test. `records` is how many it holds, for a source without an end."""
 
     connector: SourceConnector[Any]
     records: int | None = None
@@ -65,7 +65,7 @@ class SourceDriver:
         await self._calls("open", position)
 
     async def read(self, n: int) -> list[Record]:
-        """At most n records; asks again while the source says NothingYet, unless it was stopped."""
+        """Read at most n records; repeats the call while the source raises NothingYet, unless it was stopped."""
         while not self._stopped:
             try:
                 with trio.CancelScope() as self._reading:
@@ -245,7 +245,7 @@ END_SECONDS = 5.0
 
 
 class DoesNotApply(Exception):
-    """The rule is not for this connector; the message says why."""
+    """The rule does not apply to this connector. The message gives the reason."""
 
 
 def run_check(check: Callable[[Any], Awaitable[None]], case: Any, *, seconds: float = 120.0) -> None:
@@ -261,7 +261,7 @@ def run_check(check: Callable[[Any], Awaitable[None]], case: Any, *, seconds: fl
 
 def options_are_valid(connector: Plugin[Any]) -> None:
     problems = "; ".join(map(str, connector.problems))
-    require(not connector.problems, f"the connector under test has mistakes in its options: {problems}")
+    require(not connector.problems, f"the connector under test has problems in its options: {problems}")
 
 
 def options_that_do_not_exist_are_refused(connector: Plugin[Any]) -> None:
@@ -276,7 +276,7 @@ def required_options_are_required(connector: Plugin[Any]) -> None:
     for name in (name for name, field in fields.items() if field.is_required()):
         written = {key: value for key, value in connector._written.items() if key != name}
         problems = type(connector)(**written).problems
-        require(any(problem.path == name for problem in problems), f"nobody says so when {name!r} is missing")
+        require(any(problem.path == name for problem in problems), f"a missing option {name!r} is not reported")
 
 
 OPTION_CHECKS = (options_are_valid, options_that_do_not_exist_are_refused, required_options_are_required)

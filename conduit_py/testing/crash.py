@@ -1,7 +1,7 @@
-"""Crash harness: kill a real process again and again until it has done its work in spite of that.
+"""Crash harness: kill a real process again and again until it has done its work nevertheless.
 
-SIGKILL ends a process between two instructions but leaves what it wrote to the operating system, so
-this shows that a restart goes on correctly. It cannot show that an fsync is missing.
+SIGKILL ends a process between two instructions but leaves what it wrote to the operating system. So
+this shows that a restart continues correctly. It cannot show that an fsync is missing.
 """
 
 import os
@@ -52,7 +52,7 @@ def run_with_kills(
 
     It is killed in turn at a random moment, within `delay_max_seconds` of its start, and at each of the
     named `points` (see conduit_py.crash_point), early or late as the seed decides. After the last kill it
-    may end in peace. Any other exit code, and more than `seconds_max` in all, raise CrashTestFailed.
+    runs to its end. Any other exit code, and more than `seconds_max` in all, raise CrashTestFailed.
     """
     rng = random.Random(seed)
     started = time.monotonic()
@@ -89,7 +89,7 @@ class _Moment:
 def _start(
     command: Sequence[str | Path], variables: Mapping[str, str], directory: Path | None
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """The command as a process group of its own, of which nothing is left afterwards."""
+    """The command as a process group of its own. Nothing of it is left afterwards."""
     # A file, not a pipe: nobody reads while it runs, and a full pipe would stop the command.
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(

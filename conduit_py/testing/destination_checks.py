@@ -220,7 +220,8 @@ async def keeps_a_commit_with_its_data_or_neither(case: DestinationCase) -> None
         await destination.call("commit", b"first")
         await _write(destination, case, 2, 3)
     async with _claim(case, 2) as destination:
-        require(destination.said == b"first", f"claim gave {destination.said!r}, not what was committed last")
+        rule = f"claim returned {destination.committed!r}, not what was committed last"
+        require(destination.committed == b"first", rule)
         await destination.call("commit", b"second")
     _shows(case, 2)
 
@@ -236,11 +237,11 @@ STAGED_CHECKS: tuple[DestinationCheck, ...] = (
 
 
 class _Staging:
-    """An open destination in a transaction, and what it said when it was claimed."""
+    """An open destination in a transaction, and what `claim` returned."""
 
-    def __init__(self, driver: DestinationDriver, said: bytes | None) -> None:
+    def __init__(self, driver: DestinationDriver, committed: bytes | None) -> None:
         self.call = driver.call
-        self.said = said
+        self.committed = committed
 
 
 @asynccontextmanager

@@ -52,7 +52,7 @@ class ObservedRun:
 
 
 async def run_to_end(pipeline: Pipeline, store: Store | None = None) -> ObservedRun:
-    """Run a pipeline until it completes, stops or fails for good; the outcome says which.
+    """Run a pipeline until it completes, stops or fails for good, and return how it ended.
 
     Without a store everything is forgotten afterwards; with one, a second run goes on where the first
     ended. Raises AssertionError if the runtime broke a promise towards a scripted end.
@@ -78,7 +78,7 @@ async def rehearse(pipeline: Pipeline, records: Mapping[str, Sequence[Record | D
     """Run a pipeline's processors and routing on these records, by source id, without its real ends.
 
     Sources give the records and end, destinations and dead letters are kept in memory; all else is as
-    the pipeline says. It touches no outside system and no state. In a sync test:
+    in the pipeline. It touches no outside system and no state. In a sync test:
     `simulate(rehearse, pipeline, {"web": [{"amount": 1}]})`.
     """
     unknown = sorted(set(records) - {source.id for source in pipeline.sources})

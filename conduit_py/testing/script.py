@@ -46,7 +46,7 @@ class Refuse(ScriptStep, frozen=True):
 
 
 class Idle(ScriptStep, frozen=True):
-    """A source says NothingYet, `times` times in all, before it has this record."""
+    """A source raises NothingYet, `times` times in all, before it has this record."""
 
     times: int = 1
 

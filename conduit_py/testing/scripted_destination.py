@@ -1,4 +1,4 @@
-"""ScriptedDestination: an in-memory destination that does to each record what its script says."""
+"""ScriptedDestination: an in-memory destination that follows a script for each record."""
 
 import math
 from collections.abc import Sequence
@@ -46,9 +46,9 @@ class ScriptedDestinationOptions(Options):
 class ScriptedDestination(DestinationConnector[ScriptedDestinationOptions]):
     """Takes numbered records and keeps what it made durable in `log.stored`.
 
-    A record is durable exactly when the SDK says it counts as handled: AckMode.WRITE stores it at
-    once, FLUSH at the flush, LATER with its answer. What was only written dies with the run, so
-    whoever acks it early loses it. A write that fails has stored the records before the failing one.
+    A record becomes durable exactly when it counts as handled: AckMode.WRITE stores it at once, FLUSH at the flush,
+    LATER with its answer. What was only written is lost with the run, so an early ack shows as a lost record. A write
+    that fails has stored the records before the failing one.
     """
 
     @property
@@ -153,7 +153,7 @@ class PendingAnswer(msgspec.Struct, eq=False):
 
     @classmethod
     def of(cls, answer: Answer, delivery: ReceivedRecord, steps: Sequence[ScriptStep]) -> "PendingAnswer":
-        """The answer as the script of its record wants it, counting delays from now."""
+        """The answer by the script of its record. Delays count from now."""
         own = [step.step for step in steps if isinstance(step, OnAnswer)]
         due = trio.current_time() + sum(step.seconds for step in own if isinstance(step, Delay))
         held = any(isinstance(step, Block | AwaitFlush) for step in own)

@@ -1,4 +1,4 @@
-"""ScriptedSource: an in-memory source that does to each record what its script says."""
+"""ScriptedSource: an in-memory source that follows a script for each record."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -42,16 +42,16 @@ class ScriptedSourceOptions(Options):
     prunes: bool = Field(default=False, description="acked records are gone for ever, as from a queue")
     log: EventLog = Field(default_factory=EventLog, description="where everything is noted; survives runs")
     at_open: Steps = ()
-    at_stop: Steps = Field(default=(), description="steps when told to stop; only a StoppableSource is told")
+    at_stop: Steps = Field(default=(), description="steps when `stop` is called; only a StoppableSource has it")
     at_teardown: Steps = ()
 
 
 class ScriptedSource(SourceConnector[ScriptedSourceOptions]):
     """Records 0, 1, 2, …; the position of a record is its number, and reading resumes after any of them.
 
-    Asking a source that prunes for a record which was acked raises FatalError: whoever acks a
-    position before keeping it will, after a crash, run into that. A stop cancels its reads, as it
-    does with every async source that has no `stop` of its own.
+    A source that prunes raises FatalError when it is opened at a record that was acked. So a runtime that acks a
+    position before it is durable fails after a crash. A stop cancels its reads, as with every async source that has
+    no `stop` of its own.
     """
 
     @property
@@ -186,7 +186,7 @@ class ScriptedSource(SourceConnector[ScriptedSourceOptions]):
 
 
 class StoppableSource(ScriptedSource):
-    """The same, but told to stop by a call: a read that waits then ends, except one that a Block has stuck."""
+    """A ScriptedSource with `stop`: it ends a read that waits, except one that a Block holds."""
 
     async def open(self, position: bytes | None) -> None:
         self._stopped = False

@@ -32,7 +32,7 @@ THREAD_SECONDS_MAX = 10.0
 
 
 class SimulationStuck(AssertionError):
-    """The simulated code did not end within its virtual time; the message says where every task waits."""
+    """The simulated code did not end within its virtual time. The message shows where every task waits."""
 
 
 def simulate(main: Callable[..., Awaitable[T]], *args: Any, seed: int = 0, seconds: float = 3600.0) -> T:
@@ -84,7 +84,7 @@ def use_seed(seed: int) -> Iterator[None]:
     run = _scheduler()
     flag, scheduler_state, random_state = run._ALLOW_DETERMINISTIC_SCHEDULING, run._r.getstate(), random.getstate()
     run._ALLOW_DETERMINISTIC_SCHEDULING = True
-    # Seeded in place, never replaced: Hypothesis keeps a reference to this very object.
+    # Seeded in place, never replaced: Hypothesis keeps a reference to this object.
     run._r.seed(seed)
     random.seed(seed)
     try:
@@ -170,7 +170,7 @@ def _where_tasks_wait() -> list[str]:
 
 
 def _lines(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
-    # The innermost frames belong to trio; the one that says most is the last outside of it.
+    # The innermost frames belong to trio. The most useful one is the last outside of trio.
     frames = [(frame.f_code.co_filename, line) for frame, line in task.iter_await_frames()]
     ours = [place for place in frames if f"{os.sep}trio{os.sep}" not in place[0]] or frames
     if ours and task is not trio.lowlevel.current_task():

@@ -55,7 +55,7 @@ async def resumes_after_every_position(case: SourceCase) -> None:
     _needs_resuming(case)
     async with opened_source(case) as source:
         records = await source.read_all()
-    # The last ones show the most: what comes after the end is where resuming goes wrong.
+    # Resuming goes wrong most often at the end.
     for index in [*range(min(10, len(records))), *range(max(10, len(records) - 3), len(records))]:
         await _resumes_after(case, records, index)
 
@@ -125,7 +125,7 @@ async def can_be_torn_down_without_reading(case: SourceCase) -> None:
 
 async def can_be_torn_down_after_a_failed_open(case: SourceCase) -> None:
     source = SourceDriver(case)
-    # Whatever open thinks of such a position: what counts is that teardown copes.
+    # Whether `open` refuses such a position or not, teardown must work.
     with suppress(Exception):
         await source.open(b"\xff this is no position of yours \x00")
     await source.teardown()
@@ -170,7 +170,7 @@ SOURCE_CHECKS: tuple[SourceCheck, ...] = (
 
 def _needs_resuming(case: SourceCase) -> None:
     if not case.connector.resumable:
-        raise DoesNotApply("the source says that it is not resumable")
+        raise DoesNotApply("the source is declared as not resumable")
 
 
 async def _resumes_after(case: SourceCase, records: list[Record], index: int) -> None:

@@ -287,6 +287,6 @@ class TestGzT14:
 
         assert supervisor.state.error is not None
         assert supervisor.state.status is Status.DEGRADED
-        assert "told to fail" in supervisor.state.error.message
+        assert "memory store fails after" in supervisor.state.error.message
         assert await store.claim_state("p") == ClaimState(1)
         assert storage.visible == []

@@ -362,5 +362,5 @@ def test_a_file_of_a_later_format_is_not_touched(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(JournalUnfit, match="file/journal cannot be made"):
+    with pytest.raises(JournalUnfit, match="file/journal cannot be created"):
         FileLog(tmp_path / "file" / "journal")

@@ -152,7 +152,7 @@ def test_gz_r6_an_append_at_another_offset_than_the_head_is_refused(log: Log) ->
     # The segment is full now: the next append goes to another one, and is still the next.
     third = log.append([b"three"], at=second.end)
 
-    with pytest.raises(WrongOffset, match=f"at offset {second.end}, but the head is at {third.end}"):
+    with pytest.raises(WrongOffset, match=f"head at offset {second.end}, but it is at {third.end}"):
         log.append([b"four"], at=second.end)
     assert [len(each[0]) for each in bodies(log)] == [3, 300, 5]
 

@@ -52,7 +52,7 @@ def test_without_its_settings_it_says_which_to_give() -> None:
     ran = subprocess.run([sys.executable, "-c", OPEN], env=unset, capture_output=True, text=True, timeout=300)
 
     assert ran.stdout == (
-        "FatalError Spark does not know where YARN is: neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set "
+        "FatalError Spark cannot find YARN: neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set "
         "set HADOOP_CONF_DIR to the folder with the cluster's core-site.xml and yarn-site.xml\n"
     )
 

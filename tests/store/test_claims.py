@@ -218,7 +218,7 @@ async def test_a_broken_memory_store_commits_nothing() -> None:
     store = MemoryStore()
     claim = await store.claim("orders")
     store.fail_after = store.writes
-    with pytest.raises(Exception, match="told to fail"):
+    with pytest.raises(Exception, match="memory store fails after"):
         await claim.commit(Changes(1, b"one"))
     store.fail_after = None
 

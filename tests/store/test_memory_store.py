@@ -13,7 +13,7 @@ async def test_it_fails_after_the_given_number_of_writes_of_any_kind_until_mende
     await store.save_positions("orders", {"web": b"1"})
     await store.save_state("orders", PipelineState())
     for _ in range(2):
-        with pytest.raises(StateFailed, match="told to fail after 2 writes"):
+        with pytest.raises(StateFailed, match="fails after 2 writes"):
             await store.save_positions("orders", {"web": b"2"})
     while_broken = await store.positions("orders")
     store.fail_after = None

@@ -249,7 +249,7 @@ async def test_a_newer_format_is_refused_and_left_alone(postgres: str) -> None:
         pass
     with psycopg.connect(postgres) as connection:
         connection.execute("UPDATE conduit_py.format SET version = version + 1")
-    with pytest.raises(EnvironmentUnfit, match=rf"has format version {FORMAT_VERSION + 1}; this conduit-py knows"):
+    with pytest.raises(EnvironmentUnfit, match=rf"has format version {FORMAT_VERSION + 1}; this conduit-py can read"):
         await PostgresStore.open(postgres)
 
 

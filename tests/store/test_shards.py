@@ -57,7 +57,7 @@ async def test_what_is_done_cannot_be_acquired(store: Store) -> None:
 
 async def test_qw_d1_progress_needs_the_shard_the_token_and_the_position(store: Store) -> None:
     first = ShardChange("files", "a", "mine", b"", b"0")
-    with pytest.raises(StaleToken, match="shard 'a' of 'files' is not known any more; nothing was committed"):
+    with pytest.raises(StaleToken, match="shard 'a' of 'files' does not exist any more; nothing was committed"):
         await advance(store, first)
     await store.shards.open("files", ["a"], "mine")
     with pytest.raises(StaleToken, match="was acquired by 'mine'"):

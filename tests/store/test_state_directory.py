@@ -91,7 +91,7 @@ async def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
     refused = await refusal(tmp_path)
 
     assert str(refused) == (
-        f"{file} has format version {FORMAT_VERSION + 1}; this conduit-py knows versions 1 to {FORMAT_VERSION}"
+        f"{file} has format version {FORMAT_VERSION + 1}; this conduit-py can read versions 1 to {FORMAT_VERSION}"
     )
     assert refused.suggestion == "use the version of conduit-py that wrote it, or choose another directory with --state"
     assert file.read_bytes() == before

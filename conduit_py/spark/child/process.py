@@ -78,7 +78,7 @@ class ChildProcess:
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
 
     def loss_error(self) -> ProcessLost:
-        """The error that says how the process ended. Only after `reap`."""
+        """The error for a process that was lost, with how it ended. Only after `reap`."""
         code = self._process.returncode
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
         last = f"; its last line was: {self._last_words[-1]}" if self._last_words else ""
@@ -98,15 +98,15 @@ class ChildProcess:
 
     def _relay(self, line: bytes) -> None:
         try:
-            said = msgspec.json.decode(line, type=LogLine)
+            logged = msgspec.json.decode(line, type=LogLine)
         except msgspec.DecodeError:
             self._relay_text(safe_text(line.decode(errors="replace")).rstrip())
             return
-        logger = logging.getLogger(said.logger)
-        if logger.isEnabledFor(said.level):
-            text = f"{self._pipeline}: {said.message}" + (f"\n{said.traceback}" if said.traceback else "")
-            record = logger.makeRecord(said.logger, said.level, "", 0, text, (), None)
-            record.created = said.at
+        logger = logging.getLogger(logged.logger)
+        if logger.isEnabledFor(logged.level):
+            text = f"{self._pipeline}: {logged.message}" + (f"\n{logged.traceback}" if logged.traceback else "")
+            record = logger.makeRecord(logged.logger, logged.level, "", 0, text, (), None)
+            record.created = logged.at
             logger.handle(record)
 
     def _relay_text(self, text: str) -> None:

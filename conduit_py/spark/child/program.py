@@ -72,7 +72,7 @@ async def _ran(link: ChildLink[ToChild], begin: StartPipeline) -> PipelineEnded:
     store = ChildStore(link)
     try:
         supervisor = _supervisor(begin, store)
-    except Exception as error:  # a border: what the user's code does when it is loaded, or what is not installed here
+    except Exception as error:  # a plugin boundary: the user's code is loaded, and may need what is not installed
         return PipelineEnded(error=WireError.of(error))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_listen, link, store, supervisor)

@@ -95,7 +95,7 @@ class ChildStore(Store):
 
 
 class ChildLetters(DeadLetterStore):
-    """The dead letters of the server, as far as a run needs them. The API asks the server itself."""
+    """The dead letters of the server, as far as a run needs them. The API uses the server's own store."""
 
     def __init__(self, ask: Callable[..., Any]) -> None:
         super().__init__()

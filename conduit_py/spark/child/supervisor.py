@@ -52,7 +52,7 @@ FORCE_SECONDS = 5.0
 STOP_SECONDS = 15.0
 """How much longer than the pipeline's own deadline a graceful stop may take before the child is killed."""
 SILENT_SECONDS = 5.0
-"""After how long without a message the progress says that the child is silent."""
+"""After how long without a message the progress names the silent child as the reason to wait."""
 
 
 class ChildSupervisor(Supervisor):
@@ -195,14 +195,14 @@ class ChildSupervisor(Supervisor):
         """Send the pipeline, then each request to stop that is stronger than the last."""
         try:
             await child.link.send(begin)
-            said: tuple[Stopper | None, bool] = (None, False)
+            sent: tuple[Stopper | None, bool] = (None, False)
             while True:
                 # Taken before the look: a request that comes in between sets this event, so none is missed.
                 ordered = self._ordered
                 now = (self._stopped_by, self._forced.is_set())
-                if now != said and now[0] is not None:
+                if now != sent and now[0] is not None:
                     await child.link.send(StopPipeline(now[0], now[1]))
-                    said = now
+                    sent = now
                 await ordered.wait()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("%s: the child ended before a request was sent", self.pipeline.id)
@@ -223,7 +223,7 @@ class ChildSupervisor(Supervisor):
         try:
             await self._patience(timed_out)
         finally:
-            # Not one that is about to end by itself: its exit code says why.
+            # Not one that is about to end by itself: its exit code shows why.
             if not child.link.ended:
                 child.kill()
 

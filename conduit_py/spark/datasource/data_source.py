@@ -63,7 +63,7 @@ class DataSource(datasource.DataSource):
 
     The option `connector` names the connector as in YAML; those of `datasource.settings` are the format's;
     all others are the connector's own, as text, or as JSON where they are lists or objects. Structured data comes
-    as JSON. A record that its source cannot parse is a row too: `refused` says why, and `after` has what was read.
+    as JSON. A record that its source cannot parse is a row too: `refused` has the reason, and `after` what was read.
 
     Rows are written as they were read, or any others, whose columns are then the fields of the payload. A
     destination that stages or keeps a checkpoint with its data (file, journal, sqlite, postgres) gets all rows of a
@@ -75,7 +75,7 @@ class DataSource(datasource.DataSource):
         return "conduit"
 
     def schema(self) -> types.StructType:
-        # Spark asks only readers for it. It is the first call that can report problems with their options.
+        # Spark calls this only for readers. It is the first call that can report problems with their options.
         with note_suggestions():
             read_settings(self.options)
         return READ

@@ -166,8 +166,8 @@ def row_of(record: Record, refused: str | None) -> Row:
 def record_of(row: Mapping[str, Any]) -> Record:
     """The record of a row, which may lack columns. Raises RecordRefused for one that is none.
 
-    Bytes are raw data, unless the metadata says that they are structured, as those of rows that were read do.
-    Text is JSON, and a struct or map has the fields themselves.
+    Bytes are raw data, unless the metadata of a row that was read marks them as structured. Text is JSON, and a
+    struct or map has the fields themselves.
     """
     if row.get("refused") is not None:
         raise RecordRefused(

@@ -119,9 +119,9 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         if self._stream is None:
             check_schema(self._schema)
             settings, source = _check(self._options)
-            # Acks need the position of each record, and only the process that reads knows those.
-            heard = not PluginCaller("source", source).inherits("ack")
-            if isinstance(source, SplittableSource) and source.splits() and not settings.rows_per_batch and not heard:
+            # Acks need the position of each record, and only the process that reads has those.
+            acked = not PluginCaller("source", source).inherits("ack")
+            if isinstance(source, SplittableSource) and source.splits() and not settings.rows_per_batch and not acked:
                 self._stream = SplitStream(source)
             else:
                 self._stream = DriverStream(source)

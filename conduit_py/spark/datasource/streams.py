@@ -1,6 +1,6 @@
 """The two ways to stream a source: the driver reads it (DriverStream), or executors read splits of it (SplitStream).
 
-An Offset says where a stream is, as JSON that Spark keeps in its checkpoint.
+An Offset is the place of a stream, as JSON that Spark keeps in its checkpoint.
 """
 
 import time
@@ -114,7 +114,7 @@ class DriverStream:
 
     def latest(self, start: Offset, rows_max: int, size_max: int, wait_seconds: float) -> Offset:
         """Read what follows `start`, once, and return where that ends; `start` if there is nothing now."""
-        # Spark may ask twice: to read again could end elsewhere, and one batch would have two ends.
+        # Spark may call twice: to read again could end elsewhere, and one batch would have two ends.
         if self._held is not None and self._held.start == start:
             return self._held.end
         taken = self._collect(self._feed_at(start), rows_max, size_max, wait_seconds)
@@ -230,7 +230,7 @@ class SplitStream:
 
     def latest(self, start: Offset, size_max: int) -> Offset:
         """Split about `size_max` bytes of what follows `start`; `start` when there is nothing now."""
-        # Spark may ask twice: to split again could end elsewhere, and one batch would have two ends.
+        # Spark may call twice: to split again could end elsewhere, and one batch would have two ends.
         if self._last is not None and self._last[0] == start:
             return self._last[1]
         opened = self._open_at(start)

@@ -118,15 +118,15 @@ def _state(settings: WriteSettings) -> str:
     """Where to remember what is published: the option `state`, or the folder of Spark's checkpoint."""
     if settings.state is not None:
         return settings.state
-    said = settings.checkpointlocation or ""
-    parts = urlsplit(said)
-    folder = Path(parts.path if parts.scheme == "file" else said)
+    location = settings.checkpointlocation or ""
+    parts = urlsplit(location)
+    folder = Path(parts.path if parts.scheme == "file" else location)
     # Spark has written this file by now, unless the same path means another file system to it.
-    if said and (folder / "metadata").exists():
+    if location and (folder / "metadata").exists():
         return str(folder / "conduit")
     what = f"{settings.connector!r} needs a place to remember which batches are published"
     hint = 'a folder, with option("state", …), that is there when the query starts again'
-    if not said:
+    if not location:
         hint = f'give the query a checkpoint on this machine with option("checkpointLocation", …), or {hint}'
     raise invalid(Problem("state", what, hint))
 

@@ -1,6 +1,5 @@
 """Executors: the Spark on which the tasks of one source run, and what the nodes on them counted."""
 
-# The session is the connectors' own: one process has one Spark, whoever needs it.
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -89,7 +88,7 @@ class ExecutorCounts:
             self._counts[node] = [each + another for each, another in zip(before, more, strict=True)]
 
     def seen_by(self, node: str, kind: NodeKind, driver: Meter | None, *, end: bool) -> Meter:
-        """What a node did in all. An end is on the driver too, so executors add only what they filter and refuse."""
+        """The total of a node. An end is on the driver too, so executors add only what they filter and refuse."""
         meter = Meter(node, kind) if driver is None else copy(driver)
         for name, count in zip(COUNTERS, self._counts.get(node, ()), strict=False):
             if driver is None or not end or name in SORTED_OUT:

@@ -69,7 +69,7 @@ class TaskResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode_outcome(deliveries: Sequence[DeliveredRecord], letters: Sequence[DeadLetter]) -> bytes:
-    """The outcome of a record with these deliveries and letters."""
+    """Encode the outcome of a record with these deliveries and letters."""
     if not letters:
         return DELIVERED + _ENCODER.encode(deliveries) if deliveries else FILTERED
     encoded = [encode_dead_letter(letter, as_text=True) for letter in letters]
@@ -123,10 +123,10 @@ _MIXED = msgspec.msgpack.Decoder(tuple[list[DeliveredRecord], list[bytes]])
 
 
 def outcome_decoders(prefix: str, *, stops: bool) -> list[Processor]:
-    """The processors that every outcome meets first: here filtered records end, and refused ones become dead letters.
+    """The first processors of the driver: they drop filtered records and turn refused ones into dead letters.
 
-    With `stops` a refused record ends the run, and all records before it must be delivered. A group that has one is
-    an error then, and the run goes on record by record.
+    With `stops` a refused record ends the run, and all records before it must be delivered. A group with a refused
+    record is then an error, and the run continues record by record.
     """
 
     def sort(batch: Batch) -> list[Result]:

@@ -22,9 +22,9 @@ _HINT = "make connections, locks and open files in `open`, not where the file is
 
 
 def pickle_pipeline(pipeline: Pipeline, content: object, parts: Iterable[Part], where: str) -> bytes:
-    """Pickle `content`, which is made of the pipeline. PipelineInvalid names every part that cannot be sent `where`.
+    """Pickle `content`, which is made of the pipeline.
 
-    Raises ImportError without pyspark.
+    Raises PipelineInvalid, naming every part that cannot be sent `where`, and ImportError without pyspark.
     """
     cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")
     with _LOCK, _by_value(cloudpickle, users_modules(pipeline)):
@@ -56,7 +56,7 @@ def processors_of(pipeline: Pipeline) -> Iterator[Part]:
 
 
 def users_modules(pipeline: Pipeline) -> list[ModuleType]:
-    """The modules in the folders of the files that define the pipeline. What is installed is installed there too."""
+    """The modules in the folders of the files that define the pipeline. Installed packages are not among them."""
     processors = [*pipeline.processors]
     for end in pipeline.ends:
         processors += end.processors
@@ -94,6 +94,6 @@ def _by_value(cloudpickle: Any, modules: list[ModuleType]) -> Iterator[None]:
 def _obstacle(cloudpickle: Any, part: object) -> str | None:
     try:
         cloudpickle.dumps(part)
-    except Exception as error:  # a border: what the user's objects do when they are pickled
+    except Exception as error:  # a plugin boundary: the user's objects run code when they are pickled
         return describe(error)
     return None

@@ -1,4 +1,4 @@
-"""RemoteSource: a source as the driver sees it. Executors read and process its records, and it gives their outcomes."""
+"""RemoteSource: a source on the driver. Executors read and process its records, and `read` returns their outcomes."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         self._waiting = trio.CancelScope()
         self._read_ahead: ReadAhead | None = None
 
-    # To the rest of the runtime it looks like the source that it stands for.
+    # The rest of the runtime sees the options, hooks and problems of the real source.
 
     @property
     def declared(self) -> sdk.SourceConnector[Any]:

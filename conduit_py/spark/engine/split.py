@@ -37,14 +37,14 @@ class Boundary(NamedTuple):
 
     node: str
     sources: list[str]
-    """Whose records can get there without meeting the driver before; each of them on one path only."""
+    """The sources whose records reach it from executors, each on one path only."""
 
 
 class PipelineSplit:
     """A checked pipeline in two halves: nothing on the driver leads to an executor.
 
-    Every record of a source leaves executors at boundaries, and their index in `boundaries` says at which. Destinations
-    come first, in their order, so that where no processor is on the driver the index of a destination is its own.
+    Every record of a source leaves executors at boundaries, named by their index in `boundaries`. Destinations come
+    first, in their order: if the driver runs no processor, the index of a destination is its place in the pipeline.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -66,7 +66,7 @@ class PipelineSplit:
         whole = self.graph.pipeline
         return derive(
             whole,
-            # Nothing is written there, so nothing has to be written once: the driver sees to that.
+            # Executors write nothing, so delivery is the driver's matter.
             settings=whole.settings.model_copy(update={"delivery": "at_least_once", "transaction": None}),
             outbox={},
             dead_letters=DeadLetters(),
@@ -106,7 +106,7 @@ class PipelineSplit:
         )
 
     def free_prefix(self, prefix: str) -> str:
-        """A text like this one with which no id begins, of the pipeline or of a source or destination."""
+        """This prefix, extended until no id in the pipeline begins with it."""
         # A node of the user with the same id would share its state, dead letters and counts with ours.
         while any(id.rpartition(":")[2].startswith(prefix) for id in self.graph.nodes):
             prefix += "-"
@@ -186,10 +186,10 @@ class PipelineSplit:
 
 
 class BoundaryPlaceholder(sdk.DestinationConnector[sdk.Options]):
-    """Stands where a processor of the driver does; a task puts what collects its records in its place."""
+    """Stands in for a processor of the driver. A task replaces it by a collector of its records."""
 
     def write(self, batch: sdk.Batch) -> None:
-        raise NotImplementedError("a task puts something else in its place")
+        raise NotImplementedError("a task must replace this destination")
 
 
 def _driver_processors(graph: Graph) -> list[str]:
@@ -204,7 +204,7 @@ def _driver_processors(graph: Graph) -> list[str]:
 
 
 def _needs_all(declared: Processor) -> bool:
-    """Whether it must run where all records are, in order, and where transactions begin."""
+    """Whether it needs all records in order, or the transactions, which only the driver has."""
     plugin: sdk.Processor[Any] | None = declared.processor
     return plugin is not None and (plugin.stateful or plugin.defers)
 
@@ -217,7 +217,7 @@ class Plan(NamedTuple):
 
 
 def plan(split: PipelineSplit) -> bytes:
-    """What executors run, pickled. What cannot run on Spark, or cannot be sent there, raises PipelineInvalid."""
+    """What executors run, pickled. Raises PipelineInvalid for what cannot run on Spark or cannot be sent there."""
     pipeline = split.graph.pipeline
     problems = list(spark_problems(pipeline))
     if problems:

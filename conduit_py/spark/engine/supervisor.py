@@ -1,4 +1,4 @@
-"""SparkSupervisor: runs a pipeline over time like any other; Spark reads and processes its records."""
+"""SparkSupervisor: runs a pipeline like any other supervisor, while Spark reads and processes its records."""
 
 import logging
 from functools import partial
@@ -29,10 +29,10 @@ log = logging.getLogger("conduit_py")
 class SparkSupervisor(Supervisor):
     """Runs a pipeline between the executors of Spark, which read and process, and the driver, which writes.
 
-    The driver runs a pipeline as on one machine, with the same ids, positions, delivery, dead letters and stop. Only
-    its sources give outcomes in place of records, which are decoded first; processors that keep state, and all
-    behind them, run here. So every guarantee about records holds. Where all destinations can take what executors
-    have prepared, the driver has little to do for a record; if one refuses it, the driver writes record by record.
+    The driver runs a pipeline as on one machine, with the same ids, positions, delivery, dead letters and stop. Its
+    sources give outcomes instead of records, which are decoded first. Processors that keep state, and all behind
+    them, run here. So every guarantee about records holds. If all destinations take prepared batches, the driver has
+    little to do for a record. When one refuses a batch, the driver writes record by record.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ def options_of(pipeline: Pipeline) -> SparkOptions:
 
 
 def require_spark() -> None:
-    """Return if there is a Java for Spark. Raises EnvironmentUnfit, which says what to install."""
+    """Check that there is a Java for Spark. Raises EnvironmentUnfit, with what to install."""
     try:
         require_java()
     except FatalError as error:

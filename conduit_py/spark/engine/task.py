@@ -51,10 +51,10 @@ class CarriedRecords(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskInput(msgspec.Struct, frozen=True, array_like=True):
-    """What a task is given: `split` says what to read of the source, or `carried` has the records.
+    """The input of a task: `split` is the part of the source to read, or `carried` has the records.
 
-    With `equipment`, by the place of a destination, what comes of it is made ready for them to take as it is.
-    `each` asks for the positions of all records also then, because the source wants to be told of every one.
+    With `equipment`, by the place of a destination, the task prepares the batches that destinations take as they are.
+    `each` requests the positions of all records even then, for a source that implements `ack`.
     """
 
     source: str
@@ -122,13 +122,13 @@ def perform(plan: bytes, part: bytes) -> bytes:
     """Run the planned pipeline over an input. The result carries an error, which Spark would only raise again."""
     try:
         pipeline = _load_plan(plan)
-    except Exception as error:  # a border: what is pickled is the user's, and may need what is not installed here
+    except Exception as error:  # a plugin boundary: the user's code may need what is not installed here
         return msgspec.msgpack.encode(TaskResult([], [], {}, error=WireError.of(_plan_error(error))))
     return msgspec.msgpack.encode(trio.run(run_task, pipeline, TaskInput.decode(part)))
 
 
 async def run_task(pipeline: Pipeline, part: TaskInput) -> TaskResult:
-    """Run the pipeline over an input; what became of each record. Nothing outside of this process is written."""
+    """Run the pipeline over an input, and return an outcome for each record. Nothing is written elsewhere."""
     results = TaskOutcomes()
     [read] = [each.connector for each in pipeline.sources if each.id == part.source]
     source = TaskInputSource(part.source, read, part)
@@ -145,7 +145,7 @@ async def run_task(pipeline: Pipeline, part: TaskInput) -> TaskResult:
 
 
 class TaskOutcomes:
-    """What came out for each record that was read, by its sequence."""
+    """The deliveries and dead letters of each record that was read, by its sequence."""
 
     def __init__(self) -> None:
         self._deliveries: dict[int, dict[int, tuple[Record, DeliveredRecord]]] = defaultdict(dict)
@@ -181,7 +181,7 @@ class TaskOutcomes:
 
 
 class RecordCollector(sdk.DestinationConnector[sdk.Options]):
-    """Stands for a destination: keeps its records for the driver to write."""
+    """Stands in for a destination: keeps its records for the driver to write."""
 
     blocking = False
 
@@ -204,7 +204,7 @@ class RecordCollector(sdk.DestinationConnector[sdk.Options]):
 
 
 class PreparedCollector(sdk.DestinationConnector[sdk.Options]):
-    """Stands for a destination: its connector prepares the records, and the driver has them taken."""
+    """Stands in for a destination: its connector prepares the records here, and takes them on the driver."""
 
     blocking = False
 
@@ -230,7 +230,7 @@ class PreparedCollector(sdk.DestinationConnector[sdk.Options]):
 
 
 def _task_pipeline(pipeline: Pipeline, source: TaskInputSource, part: TaskInput, results: TaskOutcomes) -> Pipeline:
-    """The pipeline between ends of its own: its input is `part`, and what comes out of it is collected."""
+    """The pipeline with other ends: its source reads `part`, and its destinations collect."""
     return derive(
         pipeline,
         settings=pipeline.settings.model_copy(update={"delivery": "at_least_once", "transaction": None}),

@@ -18,7 +18,7 @@ _DEFINITION_STATES = re.compile(r"SQLSTATE: ?42\w{3}")
 """Class 42: syntax errors, things that do not exist, and access that is not allowed."""
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\]")
 _GENERAL = ("[TASK_WRITE_FAILED]", "[FAILED_JDBC.", "[FAILED_READ_FILE", "[INTERNAL_ERROR]")
-"""Conditions that say only that something failed. Their cause says more."""
+"""Conditions that mean only that something failed. Their cause is more specific."""
 _TEXT_MAX = 500
 _EXITS_MEMORY = (3, 52)
 """Exit codes of a process that ran out of memory: of Java, if configured so, and of Spark."""
@@ -43,7 +43,7 @@ def spark_errors(what: str) -> Iterator[None]:
         raise
     except RecordRefused as error:
         raise BadRows(error.message) from error
-    except Exception as error:  # a border: Spark, its sink, or the user's function
+    except Exception as error:  # a plugin boundary: Spark, its sink, or the user's function
         if isinstance(error, JobCancelled) or _is_cancellation(error):
             raise TransientError(f"{what} was cancelled") from error
         code = _exit_code() if _cut_off(error) else None
@@ -132,7 +132,7 @@ def _causes(error: BaseException) -> list[tuple[str, str]]:
         while java is not None and len(causes) < _CAUSES_MAX:
             causes.append((str(java.getMessage() or java.toString()), _state(java)))
             java = java.getCause()
-    except Exception:  # a border: the Java process may be the very thing that failed
+    except Exception:  # a boundary: the Java process may be the very thing that failed
         return causes or [(str(error), "")]
     return causes or [(str(error), "")]
 
@@ -148,8 +148,8 @@ def failure_advice() -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        said = f"{error.message} {error.__cause__}"
-        cause = next((each for each in KNOWN_FAILURES if any(sign in said for sign in each.signs)), None)
+        text = f"{error.message} {error.__cause__}"
+        cause = next((each for each in KNOWN_FAILURES if any(sign in text for sign in each.signs)), None)
         if cause is None or error.suggestion is not None:
             raise
         raise type(error)(f"a job of Spark failed: {cause.what}", suggestion=cause.advice) from error.__cause__

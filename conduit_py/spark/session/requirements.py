@@ -26,7 +26,7 @@ _ADVICE = (
 
 
 def require_java() -> None:
-    """Return if Spark will find a Java that can run it. Raises FatalError, which says what to install."""
+    """Check that Spark will find a Java that can run it. Raises FatalError, with what to install."""
     java = _java()
     version = _version(java)
     if version < VERSION_MIN:
@@ -50,11 +50,12 @@ def _java() -> str:
 
 def _version(java: str) -> int:
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
+        # Java prints its version to stderr.
+        printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         raise FatalError(f"{java} does not run: {error}", suggestion=_ADVICE) from error
     # "1.8.0_392" was version 8; "17.0.15" is version 17.
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    match = re.search(r'version "(?:1\.)?(\d+)', printed)
     if match is None:
-        raise FatalError(f"{java} does not print its version: {said.strip()[:200]!r}", suggestion=_ADVICE)
+        raise FatalError(f"{java} does not print its version: {printed.strip()[:200]!r}", suggestion=_ADVICE)
     return int(match.group(1))

@@ -86,7 +86,7 @@ class Submission:
             )
         if not any(os.environ.get(name) for name in FOLDERS):
             return FatalError(
-                "Spark does not know where YARN is: neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set",
+                "Spark cannot find YARN: neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set",
                 suggestion=f"set HADOOP_CONF_DIR to the folder with the cluster's core-site.xml and {_SITE}",
             )
         return None
@@ -157,7 +157,7 @@ def _addresses(settings: Mapping[str, str]) -> list[str]:
     for name in names:
         suffix = f".{name.strip()}" if several else ""
         host = settings.get(f"{_MANAGER}.hostname{suffix}")
-        said = settings.get(f"{_MANAGER}.address{suffix}") or (host and f"{host}:{_PORT}") or ""
-        addresses.append(re.sub(r"\$\{([^}]+)\}", lambda found: settings.get(found[1], found[0]), said))
+        address = settings.get(f"{_MANAGER}.address{suffix}") or (host and f"{host}:{_PORT}") or ""
+        addresses.append(re.sub(r"\$\{([^}]+)\}", lambda found: settings.get(found[1], found[0]), address))
     plain = all(re.fullmatch(r"[^\s$:]+:\d+|\[[^\]]+\]:\d+", each) for each in addresses)
     return addresses if plain else []

@@ -31,8 +31,8 @@ _OPTIONS: dict[str, str | int] = {
 class PostgresPool:
     """Runs work in transactions. A caller that is cancelled leaves at once; its transaction goes on.
 
-    A transaction that the server gave up because it would wait for another for ever is run again. One whose
-    connection broke is not, once it has begun: nobody knows whether it was committed.
+    A transaction that the server rolled back because of a deadlock is run again. One whose connection broke after
+    it began is not: it may have been committed.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -71,7 +71,7 @@ class PostgresPool:
         return connection
 
     async def close(self) -> None:
-        """Wait for the transactions that are under way, then let go of all connections."""
+        """Wait for the transactions that are running, then close all connections."""
         with trio.CancelScope(shield=True):
             self._closing = True
             # Abandoned transactions hold their place in the limiter: with all places taken none is left.
@@ -120,7 +120,7 @@ class PostgresPool:
         raise AssertionError("unreachable")
 
     def _begin(self) -> Connection:
-        """A connection in a transaction. One that broke while it was idle is replaced: nothing was asked of it yet."""
+        """A connection in a transaction. One that broke while it was idle is replaced: it has done nothing yet."""
         while self._idle:
             try:
                 connection = self._idle.pop()
@@ -162,7 +162,7 @@ class PostgresPool:
 
 
 def place(dsn: str) -> str:
-    """The database as a person would name it, without user and password."""
+    """The database as error messages show it, without user and password."""
     parts = conninfo_to_dict(dsn)
     host = f"{parts.get('host') or 'localhost'}:{parts.get('port') or 5432}"
     return f"postgresql://{host}/{parts.get('dbname') or parts.get('user') or ''}"

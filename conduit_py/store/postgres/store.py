@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class PostgresStore(Store):
-    """Durable as far as the server is told to be, never less than its own disk.
+    """As durable as the server is configured to be, and at least on its own disk.
 
-    A pipeline runs in one server at a time: `run_lock` says who may. Claims fence each other inside the
-    commit, in whichever server they are. A broken connection fails what was under way and nothing else.
+    `run_lock` lets a pipeline run in one server at a time. Claims fence each other inside the commit, in whichever
+    server they are. A broken connection fails the transaction that used it and no other.
     """
 
     def __init__(self, pool: PostgresPool) -> None:
@@ -78,9 +78,9 @@ def _tables(connection: Connection) -> PostgresTables:
 
 
 class PostgresDeadLetterStore(DeadLetterStore):
-    """Letters that every server sees which shares the database.
+    """Letters that all servers with this database share.
 
-    A pipeline that runs in another server sends letters that were queued here when its next run begins.
+    A pipeline that runs in another server replays the letters that were queued here when its next run begins.
     """
 
     def __init__(self, pool: PostgresPool) -> None:

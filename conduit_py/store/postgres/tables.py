@@ -38,7 +38,7 @@ class PostgresSession(SqlSession):
         self._now: float | None = None
 
     def now(self) -> float:
-        # Once for each transaction: it is a question to the server.
+        # Once for each transaction: it costs a round trip to the server.
         if self._now is None:
             self._now = float(self.value(_NOW))
         return self._now
@@ -57,7 +57,7 @@ class PostgresTables(SqlTables):
     """Many rows go as arrays into one statement."""
 
     def save_entries(self, entries: Sequence[StoredEntry]) -> None:
-        # In their order, so that two servers that save the same ones do not wait for each other.
+        # Sorted, so that two servers that save the same entries cannot deadlock.
         columns = zip(*sorted(entries), strict=True)
         self.sql.run(
             "INSERT INTO entries (pipeline, kind, node, value)"
@@ -71,7 +71,7 @@ class PostgresTables(SqlTables):
         return {key for (key,) in found}
 
     def record(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
-        # In their order: two transactions that record the same keys then wait for each other one way only.
+        # Sorted, so that two transactions that record the same keys cannot deadlock.
         new = self.sql.rows(
             "INSERT INTO seen (scope, key, at) SELECT ?, key, ? FROM unnest(?::bytea[]) AS key"
             " ON CONFLICT DO NOTHING RETURNING key",
@@ -152,9 +152,9 @@ FORMAT_VERSION = len(_VERSIONS)
 
 
 def prepare(connection: "Connection[Any]", place: str) -> None:
-    """Create the tables, or bring those of an earlier version up to date; refuse those of a later one.
+    """Create the tables, or migrate those of an earlier version. Raises EnvironmentUnfit for a later version.
 
-    Several servers may do so at once: they take turns, and the later ones find it done.
+    Several servers may call it at once: they take turns, and the later ones find it done.
     """
     with connection.transaction():
         # Held to the end of the transaction, so the next server finds the tables complete.
@@ -162,7 +162,7 @@ def prepare(connection: "Connection[Any]", place: str) -> None:
         version = _version(connection)
         if version > FORMAT_VERSION:
             raise EnvironmentUnfit(
-                f"{place} has format version {version}; this conduit-py knows versions 1 to {FORMAT_VERSION}",
+                f"{place} has format version {version}; this conduit-py can read versions 1 to {FORMAT_VERSION}",
                 suggestion="use the version of conduit-py that wrote it, or choose another database with --state",
             )
         if version < FORMAT_VERSION:

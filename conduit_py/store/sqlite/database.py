@@ -1,6 +1,6 @@
 """StateDatabase: the file `state.db` in a state directory: its tables, how it is created, when it is refused.
 
-A version of the tables that was ever released is never changed: what comes later is a version of its own.
+A released version of the tables is never changed: every change is a new version.
 """
 
 import ctypes
@@ -56,14 +56,14 @@ APPLICATION_ID = 0x436E6470
 
 
 class FileFormat(NamedTuple):
-    """What makes a file one of ours, how it is created, and how one of an earlier version is brought up to date."""
+    """How a file of ours is recognised, created and migrated."""
 
     schema: str
     """What version 1 is created with: statements with a semicolon and a line break between them."""
     application_id: int
     version: int
     loss: str
-    """What a user loses who starts without the file."""
+    """What is lost without the file."""
     later: tuple[tuple[str, ...], ...] = ()
     """What each version after the first adds to the one before it."""
 
@@ -123,7 +123,7 @@ _opened: "weakref.WeakSet[_Opened]" = weakref.WeakSet()
 
 
 def survive_forks(opened: _Opened) -> None:
-    """Keep the connection that this object owns from being harmed by a child process."""
+    """Keep a forked child process from closing the connection that this object owns."""
     _opened.add(opened)
 
 
@@ -216,7 +216,7 @@ def _bring_up_to_date(connection: sqlite3.Connection, format: FileFormat, versio
 
 
 def _add(connection: sqlite3.Connection, format: FileFormat, version: int) -> None:
-    """What the file lacks that has this version; one transaction with whatever else makes the file."""
+    """Add what a file of this version lacks. The caller has begun a transaction."""
     for statements in format.later[version - 1 :]:
         for statement in statements:
             connection.execute(statement)
@@ -233,16 +233,16 @@ def _checked_version(file: Path, connection: sqlite3.Connection, format: FileFor
     if not 1 <= version <= format.version:
         known = "version 1" if format.version == 1 else f"versions 1 to {format.version}"
         raise EnvironmentUnfit(
-            f"{file} has format version {version}; this conduit-py knows {known}",
+            f"{file} has format version {version}; this conduit-py can read {known}",
             suggestion="use the version of conduit-py that wrote it, or choose another directory with --state",
         )
     return version
 
 
 def _create(file: Path, format: FileFormat) -> None:
-    """Make the file under another name first, so that a `state.db` is complete from its first moment on.
+    """Create the file under another name first, so that a `state.db` is always complete.
 
-    An empty one is therefore damage, not a beginning, and is refused like any other.
+    An empty `state.db` is therefore damage, and is refused.
     """
     log = file.with_name(f"{file.name}-wal")
     if log.exists():

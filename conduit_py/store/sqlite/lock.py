@@ -10,11 +10,10 @@ from conduit_py.errors import EnvironmentUnfit, StateLocked
 
 
 class StateLock:
-    """Held from `acquire` until `release` or the end of the process, however it ends.
+    """Held from `acquire` until `release` or the end of the process, even by `kill -9`.
 
     The lock belongs to the open file, not to the process: a second `acquire` is refused in the same
-    process too. Child processes do not keep it alive, whether they exec or not. The file stays when the
-    lock is released: to remove it would let two processes lock two files of the same name.
+    process too. Child processes do not keep it alive, whether they exec or not.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -40,8 +39,9 @@ class StateLock:
         return cls(descriptor)
 
     def release(self) -> None:
-        """Let another process have the directory. Releasing twice is releasing once."""
+        """Release the directory for another process. A second call has no effect."""
         if self._descriptor is not None:
+            # The file stays: without it, two processes could lock two files of the same name.
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -73,7 +73,7 @@ def _write_owner(descriptor: int) -> None:
 
 
 def _read_owner(descriptor: int) -> int | None:
-    # Empty for a moment after another process has locked it.
+    # The file is empty for a moment after another process has locked it.
     text = os.pread(descriptor, 32, 0).strip()
     return int(text) if text.isdigit() else None
 

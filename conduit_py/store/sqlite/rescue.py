@@ -1,4 +1,4 @@
-"""Rescue: after a disk error, replace a database file by a copy of which the disk confirmed every page.
+"""Rescue: after a disk error, replace a database file by a copy whose every page the disk has confirmed.
 
 After a failed fsync it is unknown which pages of a file are on the disk: the system may have dropped some and
 marked them clean, so that a later fsync succeeds and proves nothing. What the open connection shows is still

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import logging
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,9 +65,9 @@ def test_attributes_of_0_1_are_gone_and_the_new_ones_are_there() -> None:
 
 def test_loggers_are_named_as_it_says() -> None:
     pytest.importorskip("pyspark")
-    modules = ("queue.source", "queue.lease", "journal.recovery", "spark.session.shared_session", "spark.session.yarn")
-    for module in modules:
-        importlib.import_module(f"conduit_py.{module}")
+    for package in ("queue", "journal", "spark.session"):
+        for module in pkgutil.iter_modules(importlib.import_module(f"conduit_py.{package}").__path__):
+            importlib.import_module(f"conduit_py.{package}.{module.name}")
     rows = list(_rows("logger in 0.1"))
     known = {name for name, logger in logging.root.manager.loggerDict.items() if isinstance(logger, logging.Logger)}
 

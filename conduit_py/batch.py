@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from conduit_py.record import Record
 
 Piece: TypeAlias = tuple[int, ...]
@@ -40,28 +42,22 @@ FateHandler: TypeAlias = Callable[[MessageId, Fate], None]
 """Called once when a message is settled. If it raises, the node whose vote settled the message fails."""
 
 
-class Span:
-    """The messages of one read of one source: consecutive sequences and their positions.
+class Span(msgspec.Struct, eq=False):
+    """The messages of one read of one source: consecutive sequences and their positions."""
 
-    `source` is the source in whose ledger they are. `origin` is the source that read the records; it differs
-    from `source` only for replayed dead letters. `scope` names the work if several pipelines share it; the
-    delivery keys are then equal in all of them. `sizes` has the number of records in each message, or None
-    if each has one.
-    """
-
-    __slots__ = ("fate_handlers", "first", "origin", "pipeline", "positions", "read_at", "scope", "sizes", "source")
-
-    def __init__(
-        self, pipeline: str, source: str, first: int, positions: Sequence[bytes], read_at: float = 0.0
-    ) -> None:
-        self.pipeline = pipeline
-        self.source = self.origin = source
-        self.first = first
-        self.positions = positions
-        self.read_at = read_at
-        self.scope = ""
-        self.sizes: Sequence[int] | None = None
-        self.fate_handlers: dict[int, list[tuple[MessageId, FateHandler]]] = {}
+    pipeline: str
+    source: str
+    """The source whose ledger has the messages."""
+    first: int
+    positions: Sequence[bytes]
+    read_at: float = 0.0
+    scope: str = ""
+    """The name of the work if several pipelines share it; the delivery keys are then equal in all of them."""
+    origin: str = ""
+    """The source that read the records, if it is not `source`: set only for replayed dead letters."""
+    sizes: Sequence[int] | None = None
+    """The number of records in each message; None if each has one."""
+    fate_handlers: dict[int, list[tuple[MessageId, FateHandler]]] = {}
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -96,12 +92,12 @@ class Batch:
     @classmethod
     def whole(cls, span: Span, records: list[Record]) -> "Batch":
         """Make the first batch of a span: every message, none of them split."""
-        return cls(span, records, range(span.first, span.first + len(span)))
+        return cls(span, records, range(span.first, span.first + len(span.positions)))
 
     @property
     def source(self) -> str:
         """The source that the records came from."""
-        return self.span.origin
+        return self.span.origin or self.span.source
 
     def __len__(self) -> int:
         return len(self.records)
@@ -156,13 +152,13 @@ class Batch:
         """The namespace of the positions: a pipeline and a source, or "" and a scope."""
         span = self.span
         # No pipeline has an empty name, so the two kinds of owner never collide.
-        return ("", span.scope) if span.scope else (span.pipeline, span.origin)
+        return ("", span.scope) if span.scope else (span.pipeline, span.origin or span.source)
 
     @property
     def positions(self) -> Sequence[bytes]:
         """The position of every message. Owner, position and piece identify a message as the delivery key does."""
         span, sequences = self.span, self.sequences
-        if sequences == range(span.first, span.first + len(span)):
+        if sequences == range(span.first, span.first + len(span.positions)):
             return span.positions
         return [span.positions[sequence - span.first] for sequence in sequences]
 

@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import outcome
@@ -12,15 +13,13 @@ T = TypeVar("T")
 R = TypeVar("R", bound="Request")
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """A request of a task to a thread. The thread sets `answer`; `task` is None after the task was cancelled."""
 
-    __slots__ = ("answer", "task", "token")
-
-    def __init__(self) -> None:
-        self.task: trio.lowlevel.Task | None = None
-        self.token: trio.lowlevel.TrioToken
-        self.answer: outcome.Outcome[Any]
+    task: trio.lowlevel.Task | None = field(default=None, init=False)
+    token: trio.lowlevel.TrioToken = field(init=False)
+    answer: outcome.Outcome[Any] = field(init=False)
 
 
 class GroupThread(Generic[R]):
@@ -58,6 +57,7 @@ class GroupThread(Generic[R]):
         request.token = trio.lowlevel.current_trio_token()
         self._requests.put(request)
 
+        # Cancelled at once, though the thread cannot be interrupted: a stuck call must not hold up a forceful stop.
         def leave(_: object) -> trio.lowlevel.Abort:
             request.task = None
             return trio.lowlevel.Abort.SUCCEEDED
@@ -86,66 +86,51 @@ class GroupThread(Generic[R]):
             closed = None in requests
             if group := [request for request in requests if request is not None]:
                 self._carry_out(group)
-                self._answer(group)
-
-    def _answer(self, group: list[R]) -> None:
-        try:
-            group[0].token.run_sync_soon(self._deliver, group)
-        except trio.RunFinishedError:
-            if self._run_ended is not None:
-                self._run_ended()
+                try:
+                    # One call for the whole group: each call wakes the event loop, which costs a system call.
+                    group[0].token.run_sync_soon(self._deliver, group)
+                except trio.RunFinishedError:
+                    if self._run_ended is not None:
+                        self._run_ended()
 
     def _deliver(self, group: list[R]) -> None:
         if self._delivering is not None:
             self._delivering()
         for request in group:
+            # Checked here, in the trio thread: only here can a cancellation not come in between.
             if request.task is not None:
                 trio.lowlevel.reschedule(request.task, request.answer)
 
 
-class OwnedThread:
+class OwnedThread(GroupThread["_Call"]):
     """Runs calls one after another in its own thread, so that a connector uses a resource where it opened it.
 
     A cancelled caller returns at once. The call itself cannot be interrupted: later calls wait for it, and its
     result is dropped. A call that has not begun when its caller is cancelled never begins, unless it is `final`:
-    resources are released, however late.
+    resources are released, however late. `busy` is True while a call is running, even if its caller was cancelled.
     """
 
     def __init__(self, name: str) -> None:
-        self._working = False
-        self._thread: GroupThread[_Call] = GroupThread(name, self._run, one_by_one=True)
+        self.busy = False
+        # One by one: grouped calls would all be answered after the slowest of them.
+        super().__init__(name, self._run, one_by_one=True)
 
     async def run(self, call: Callable[..., T], *args: Any, final: bool = False) -> T:
         await trio.lowlevel.checkpoint_if_cancelled()
-        result: T = await self._thread.ask(_Call(call, args, final))
+        result: T = await self.ask(_Call(call, args, final))
         return result
-
-    @property
-    def busy(self) -> bool:
-        """True while a call is running in the thread, even if its caller was cancelled."""
-        return self._working
-
-    def close(self) -> None:
-        """End the thread after the calls that are already queued."""
-        self._thread.close()
-
-    async def join(self) -> None:
-        """Wait until the last call has returned and the closed thread has ended."""
-        await self._thread.join()
 
     def _run(self, calls: "list[_Call]") -> None:
         (call,) = calls
+        # A call that nobody waits for must not begin: its write could come after those of the next run.
         if call.task is not None or call.final:
-            self._working = True
+            self.busy = True
             call.answer = outcome.capture(call.call, *call.args)
-            self._working = False
+            self.busy = False
 
 
+@dataclass(slots=True, eq=False)
 class _Call(Request):
-    __slots__ = ("args", "call", "final")
-
-    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], final: bool) -> None:
-        super().__init__()
-        self.call = call
-        self.args = args
-        self.final = final
+    call: Callable[..., Any]
+    args: tuple[Any, ...]
+    final: bool

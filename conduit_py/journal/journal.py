@@ -3,6 +3,7 @@
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -178,9 +179,6 @@ def _share(answers: "outcome.Outcome[list[Any]]", index: int) -> "outcome.Outcom
     return outcome.Error(error)
 
 
+@dataclass(slots=True, eq=False)
 class _Request(Request):
-    __slots__ = ("append",)
-
-    def __init__(self, append: Append) -> None:
-        super().__init__()
-        self.append = append
+    append: Append

@@ -1,6 +1,7 @@
 """PositionHistory: where a source was and when, so that it can be set back to a moment of the past."""
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 import msgspec
 
@@ -39,12 +40,15 @@ class PositionHistory(msgspec.Struct, frozen=True):
         return not self.points or not 0 <= now - self.points[-1].at < MINUTE
 
     def with_points(self, *points: HistoryPoint) -> "PositionHistory":
-        """The history with further points, and without those that are too old at the time of the last one."""
+        """Return the history with further points, without those too old at the time of the last one, or too many."""
         everything = sorted((*self.points, *points), key=lambda point: point.at)
-        now = points[-1].at
         kept = [point for point in everything if point.start][-STARTS_MAX:]
-        kept += _thin_out([point for point in everything if not point.start], now)
-        return PositionHistory(_small(sorted(kept, key=lambda point: point.at)))
+        kept += _thin_out([point for point in everything if not point.start], now=points[-1].at)
+        newest_first = sorted(kept, key=lambda point: point.at)[::-1]
+        # Some sources have positions of many kilobytes, and the history is written with a commit.
+        sizes = accumulate(32 + len(point.position or b"") for point in newest_first)
+        fitting = max(1, sum(size <= BYTES_MAX for size in sizes))
+        return PositionHistory(newest_first[:fitting][::-1])
 
     def at(self, moment: float) -> HistoryPoint | None:
         """The last point that is not after the moment: everything settled since then is read again from it."""
@@ -65,13 +69,3 @@ def _thin_out(points: list[HistoryPoint], now: float) -> Iterator[HistoryPoint]:
         if stretch != last:
             yield point
         last = stretch
-
-
-def _small(points: list[HistoryPoint]) -> list[HistoryPoint]:
-    """The newest of them that fit."""
-    size = 0
-    for count, point in enumerate(reversed(points)):
-        size += 32 + len(point.position or b"")
-        if size > BYTES_MAX and count:
-            return points[len(points) - count :]
-    return points

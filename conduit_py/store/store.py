@@ -66,10 +66,14 @@ class Store(ABC):
         self, pipeline: str, positions: Mapping[str, bytes], histories: Mapping[str, PositionHistory] | None = None
     ) -> None:
         """Remember these positions, and histories with them, in one step; sources that are not named keep theirs."""
-        rows = [StoredEntry(pipeline, "position", source, _bytes(source, value)) for source, value in positions.items()]
-        rows += [
-            StoredEntry(pipeline, "trail", source, history.encode()) for source, history in (histories or {}).items()
-        ]
+        rows: list[StoredEntry] = []
+        for source, position in positions.items():
+            # Checked here: in the group commit it would fail the writes of others too.
+            if not isinstance(position, bytes):
+                raise TypeError(f"the position of source {source!r} must be bytes, not {type(position).__name__}")
+            rows.append(StoredEntry(pipeline, "position", source, position))
+        for source, history in (histories or {}).items():
+            rows.append(StoredEntry(pipeline, "trail", source, history.encode()))
         if rows:
             await self._save(rows)
         else:
@@ -239,10 +243,3 @@ def _decode(decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", val
             f"the state store holds {what} in a form that cannot be read: {error}",
             suggestion="use the version of conduit-py that wrote it, or choose another directory with --state",
         ) from error
-
-
-def _bytes(source: str, position: object) -> bytes:
-    # Checked here: in the group commit it would fail the writes of others too.
-    if not isinstance(position, bytes):
-        raise TypeError(f"the position of source {source!r} must be bytes, not {type(position).__name__}")
-    return position

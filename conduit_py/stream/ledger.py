@@ -4,7 +4,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from conduit_py.batch import Batch, Fate, Piece, Span
+import msgspec
+
+from conduit_py.batch import Fate, Piece, Span
 from conduit_py.dead_letter import DeadLetter
 
 
@@ -114,21 +116,32 @@ class Ledger:
 
     def register(self, positions: Sequence[bytes], read_at: float = 0.0) -> Span:
         """Give admitted messages their identities, in this order. Call this before they are sent."""
-        span = Span(self._pipeline, self._source, self._next_sequence, positions, read_at)
-        span.scope = self._scope
+        span = Span(self._pipeline, self._source, self._next_sequence, positions, read_at, self._scope)
         self._next_sequence += len(positions)
         self._entries[span.first] = _Entry(span, len(positions) * self._voters.bit_count())
         self._unsettled += 1
         return span
 
-    def ack(self, batch: Batch, voters: int) -> None:
-        """Cast an ack of each of `voters` for every message of the batch. Filtered is acked."""
-        self._vote(batch.span, batch.sequences, voters)
-
-    def ack_some(self, span: Span, sequences: Sequence[int], voters: int) -> None:
-        """As `ack`, for the messages (or pieces: a sequence may repeat) with these sequences."""
-        if sequences:
-            self._vote(span, sequences, voters)
+    def ack(self, span: Span, sequences: Sequence[int], voters: int) -> None:
+        """Cast an ack of each of `voters` for the messages (or pieces: a sequence may repeat). Filtered is acked."""
+        # Nothing to vote on, for example if a whole batch was refused: the span must not end a second time.
+        if not sequences:
+            return
+        entry = self._entry(span)
+        entry.expect(sequences, voters.bit_count())
+        entry.voted |= voters
+        if span.fate_handlers:
+            self._call_fate_handlers(entry, sequences)
+        if entry.outstanding == 0:
+            self._unsettled -= 1
+            if self._unsettled == 0:
+                self.on_quiet()
+        if self.may_hold:
+            self.on_quiet()
+        # Until every destination has voted, no message can be settled. Neither can one behind an open message.
+        may_settle = entry.outstanding == 0 or entry.voted == self._voters
+        if may_settle and entry is next(iter(self._entries.values())):
+            self.on_settled()
 
     def nack(self, span: Span, letter: DeadLetter, voters: int) -> None:
         """Cast a nack of each of `voters`. Later failures of a message are added to its first letter."""
@@ -139,7 +152,8 @@ class Ledger:
             letters[which].join(letter)
         else:
             letters[which] = letter
-        self._vote(span, (sequence,), voters)
+        # The letter is what makes it a nack. It must be there first: this vote may settle the message.
+        self.ack(span, (sequence,), voters)
 
     def split(self, span: Span, sequence: int, extra: int, voters: int) -> None:
         """Expect `voters` to vote on `extra` more pieces of a message. Call this before those votes."""
@@ -152,9 +166,10 @@ class Ledger:
         for entry in self._entries.values():
             stop = entry.settle_stop(self._voters)
             if stop > entry.released:
-                ranges.append(entry.settled_range(stop))
+                letters = entry.letters_until(stop) if entry.nacks else []
+                ranges.append(SettledRange(entry.span, entry.released, stop, letters))
             # Invariants 2 and 3: an open message holds back every later one, settled or not.
-            if stop < len(entry.span):
+            if stop < len(entry.span.positions):
                 break
         return ranges
 
@@ -163,32 +178,16 @@ class Ledger:
         self.in_flight -= count
         while count:
             entry = next(iter(self._entries.values()))
-            taken = min(count, len(entry.span) - entry.released)
+            taken = min(count, len(entry.span.positions) - entry.released)
             assert entry.settle_stop(self._voters) >= entry.released + taken
             entry.released += taken
             count -= taken
-            if entry.released == len(entry.span):
+            if entry.released == len(entry.span.positions):
                 del self._entries[entry.span.first]
         self._on_released()
         # This entry may have been settled while an older one was open. No call was made then, so make it now.
         oldest = next(iter(self._entries.values()), None)
-        if oldest is not None and oldest.may_settle(self._voters):
-            self.on_settled()
-
-    def _vote(self, span: Span, sequences: Sequence[int], voters: int) -> None:
-        entry = self._entry(span)
-        entry.expect(sequences, voters.bit_count())
-        entry.voted |= voters
-        if span.fate_handlers:
-            self._call_fate_handlers(entry, sequences)
-        # A writer whose whole batch was refused acks an empty rest, which must not end the span a second time.
-        if entry.outstanding == 0 and sequences:
-            self._unsettled -= 1
-            if self._unsettled == 0:
-                self.on_quiet()
-        if self.may_hold:
-            self.on_quiet()
-        if entry.may_settle(self._voters) and entry is next(iter(self._entries.values())):
+        if oldest is not None and oldest.settle_stop(self._voters) > oldest.released:
             self.on_settled()
 
     def _call_fate_handlers(self, entry: "_Entry", sequences: Sequence[int]) -> None:
@@ -216,65 +215,54 @@ class Ledger:
         return entry
 
 
-class _Entry:
+class _Entry(msgspec.Struct, eq=False):
     """One span and the votes outstanding on it.
 
     Votes are kept in a log. `outstanding_each` turns the log into one count per message, on demand.
     """
 
-    __slots__ = ("_counts", "_log", "_settled", "nacks", "outstanding", "released", "span", "voted")
-
-    def __init__(self, span: Span, outstanding: int) -> None:
-        self.span = span
-        self.outstanding = outstanding
-        self.voted = 0
-        self.released = 0
-        self.nacks: dict[int, dict[tuple[int, Piece], DeadLetter]] = {}
-        """By sequence, then by record index and piece, the letters of nacked messages."""
-        self._log: list[tuple[Sequence[int], int]] = []
-        self._counts: list[int] | None = None
-        self._settled = 0
+    span: Span
+    outstanding: int
+    voted: int = 0
+    released: int = 0
+    nacks: dict[int, dict[tuple[int, Piece], DeadLetter]] = {}
+    """By sequence, then by record index and piece, the letters of nacked messages."""
+    log: list[tuple[Sequence[int], int]] = []
+    counts: list[int] | None = None
+    settled: int = 0
 
     def expect(self, sequences: Sequence[int], fewer: int) -> None:
         """Expect this many fewer votes on each of these messages; more if negative."""
         self.outstanding -= len(sequences) * fewer
         # Invariant 4: a message with two answers from one destination would settle others too early.
         assert self.outstanding >= 0, f"{self.span.source}: more votes than messages"
-        self._log.append((sequences, fewer))
-
-    def may_settle(self, voters: int) -> bool:
-        """Return False while some destination has not voted at all, because then no message can be settled."""
-        return self.outstanding == 0 or self.voted == voters
+        self.log.append((sequences, fewer))
 
     def settle_stop(self, voters: int) -> int:
         """Return the index of the first message that is not settled."""
         if self.outstanding == 0:
-            return len(self.span)
+            return len(self.span.positions)
         if self.voted != voters:
             return 0
         counts = self.outstanding_each()
-        while counts[self._settled] == 0:
-            self._settled += 1
-        return self._settled
+        while counts[self.settled] == 0:
+            self.settled += 1
+        return self.settled
 
     def outstanding_each(self) -> list[int]:
         """Return the votes outstanding on each message, and empty the log."""
-        if self._counts is None:
-            said = sum(len(sequences) * fewer for sequences, fewer in self._log)
-            self._counts = [(self.outstanding + said) // len(self.span)] * len(self.span)
-        counts, first = self._counts, self.span.first
-        for sequences, fewer in self._log:
+        if self.counts is None:
+            cast = sum(len(sequences) * fewer for sequences, fewer in self.log)
+            self.counts = [(self.outstanding + cast) // len(self.span.positions)] * len(self.span.positions)
+        counts, first = self.counts, self.span.first
+        for sequences, fewer in self.log:
             for sequence in sequences:
                 counts[sequence - first] -= fewer
-        self._log.clear()
+        self.log.clear()
         return counts
 
-    def settled_range(self, stop: int) -> SettledRange:
-        first = self.span.first
-        nacks: list[DeadLetter] = []
-        if self.nacks:
-            for sequence in sorted(self.nacks):
-                if self.released <= sequence - first < stop:
-                    letters = self.nacks[sequence]
-                    nacks.extend(letters[which] for which in sorted(letters))
-        return SettledRange(self.span, self.released, stop, nacks)
+    def letters_until(self, stop: int) -> list[DeadLetter]:
+        """Return the letters of the unreleased messages before this index, in order."""
+        first, nacks = self.span.first, self.nacks
+        indices = [sequence for sequence in sorted(nacks) if self.released <= sequence - first < stop]
+        return [nacks[sequence][which] for sequence in indices for which in sorted(nacks[sequence])]

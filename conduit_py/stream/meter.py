@@ -43,22 +43,6 @@ class Histogram(msgspec.Struct):
         return sum(self.counts)
 
 
-class Stopwatch:
-    """Observes the duration of a block. A generator here would cost more than all other metering of a batch."""
-
-    __slots__ = ("_histogram", "_started_at")
-
-    def __init__(self, histogram: Histogram) -> None:
-        self._histogram = histogram
-        self._started_at = 0.0
-
-    def __enter__(self) -> None:
-        self._started_at = trio.current_time()
-
-    def __exit__(self, *error: object) -> None:
-        self._histogram.observe(trio.current_time() - self._started_at)
-
-
 def empty(bounds: tuple[float, ...]) -> Callable[[], Histogram]:
     """Return a factory of empty histograms with these bounds."""
     return lambda: Histogram(bounds, [0] * (len(bounds) + 1))
@@ -177,30 +161,39 @@ class Meter(msgspec.Struct):
         """What blocks the node now; with several waiting tasks, the wait that began last."""
         return str(self.waits[-1]) if self.waits else None
 
-    def waiting(self, reason: WaitReason, detail: str = "") -> "_Waiting":
-        """Show this wait of a task while the block runs."""
-        return _Waiting(self.waits, Wait(reason, detail))
+    def waiting(self, reason: WaitReason, detail: str = "", *, timing: Histogram | None = None) -> "_Block":
+        """Show this wait of a task while the block runs; with `timing`, observe its duration too."""
+        return _Block(self.waits, Wait(reason, detail), timing)
 
-    def timing(self, histogram: Histogram) -> Stopwatch:
+    def timing(self, histogram: Histogram) -> "_Block":
         """Observe the duration of the block, also when it fails."""
-        return Stopwatch(histogram)
+        return _Block(self.waits, None, histogram)
 
 
-class _Waiting:
-    """Keeps one wait in the list while a block runs. A generator would be too slow: this runs for every batch."""
+class _Block(msgspec.Struct, eq=False):
+    """Shows a wait and observes a duration, or one of them, while a block runs.
 
-    __slots__ = ("_wait", "_waits")
+    A generator would cost more than all other metering: this runs several times for every batch.
+    """
 
-    def __init__(self, waits: list[Wait], wait: Wait) -> None:
-        self._waits = waits
-        self._wait = wait
+    waits: list[Wait]
+    wait: Wait | None
+    histogram: Histogram | None
+    started_at: float = 0.0
 
     def __enter__(self) -> None:
         # Invariant 7: what blocks is visible. Progress and metrics read this list.
-        self._waits.append(self._wait)
+        if self.wait is not None:
+            self.waits.append(self.wait)
+        if self.histogram is not None:
+            self.started_at = trio.current_time()
 
     def __exit__(self, *error: object) -> None:
-        self._waits.remove(self._wait)
+        # Also after an error or a cancellation, or a node that no longer waits would show a wait for ever.
+        if self.wait is not None:
+            self.waits.remove(self.wait)
+        if self.histogram is not None:
+            self.histogram.observe(trio.current_time() - self.started_at)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -246,19 +239,16 @@ class LagWatch:
         if self._calls.inherits("lag"):
             return
         while True:
-            self._meter.lag = await self._read_lag()
+            lag = None
+            try:
+                lag = await self._calls("lag")
+            except Exception as error:  # plugin boundary: the next call may succeed
+                self._log_error(f"{type(error).__name__}: {error}", error)
+            if lag is not None and not isinstance(lag, Lag):
+                self._log_error(f"lag() must return a Lag or None, not {type(lag).__name__}")
+                lag = None
+            self._meter.lag = lag
             await trio.sleep(LAG_SECONDS)
-
-    async def _read_lag(self) -> Lag | None:
-        try:
-            lag = await self._calls("lag")
-        except Exception as error:  # plugin boundary: the next call may succeed
-            self._log_error(f"{type(error).__name__}: {error}", error)
-            return None
-        if lag is None or isinstance(lag, Lag):
-            return lag
-        self._log_error(f"lag() must return a Lag or None, not {type(lag).__name__}")
-        return None
 
     def _log_error(self, why: str, error: Exception | None = None) -> None:
         # One warning per run: a source that cannot report its lag would otherwise fill the log.

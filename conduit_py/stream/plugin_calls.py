@@ -47,7 +47,7 @@ class PluginCaller:
         if is_async(method):
             return method  # type: ignore[no-any-return]
         if self.inherits(name):
-            return _nothing
+            return _skip
         if self.plugin.blocking is False:
             return lambda *args: self._here(method, *args)
         if name in ("read", "write") and self.plugin.blocking is None:
@@ -101,7 +101,7 @@ _NONE = object()
 _FINAL = ("teardown", "close")
 
 
-async def _nothing(*args: Any) -> None:
+async def _skip(*args: Any) -> None:
     """Stand in for an inherited method."""
 
 

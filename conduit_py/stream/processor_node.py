@@ -140,10 +140,10 @@ class ProcessorNode:
 
     def _outcome(self, batch: Batch, results: list[Result], given_up: Mapping[int, GivenUp]) -> Batch:
         """Cast the votes of the messages that end here; return the batch that leaves this node."""
-        meter = self._context.meter
-        meter.records += len(batch)
+        meter, count = self._context.meter, len(batch.records)
+        meter.records += count
         meter.batches += 1
-        meter.batch_sizes.observe(len(batch))
+        meter.batch_sizes.observe(count)
         # Fast path: in most batches every result is the record itself, so there is no vote to cast.
         if not any(map(is_not, results, batch.records)):
             return batch
@@ -166,7 +166,7 @@ class ProcessorNode:
     def filter(self, batch: Batch, sequences: list[int]) -> None:
         self._context.meter.filtered += len(sequences)
         # Invariant 4: filtered is acked. Invariant 5: for every destination behind this node.
-        self._context.ledgers[batch.span.source].ack_some(batch.span, sequences, self._context.voters)
+        self._context.ledgers[batch.span.source].ack(batch.span, sequences, self._context.voters)
 
     def split(self, batch: Batch, sequence: int, extra: int) -> None:
         # Invariant 5: before any piece is sent. Else the first votes could settle the record without the others.

@@ -67,21 +67,26 @@ class Reader:
 
     async def _read_all(self) -> None:
         idle = IdleBackoff()
-        while n := await self._room():
-            try:
-                reading = await self._read(n)
-            except EndOfSource:
+        while n := await self._wait_for_room():
+            with plugin_errors(self._node, "read"), self._meter.waiting(WaitReason.SOURCE):
+                try:
+                    reading = await self._calls("read", n)
+                # Kept as values: outside of this block, or `plugin_errors` would turn these signals into NodeFailed.
+                except (EndOfSource, NothingYet) as signal:
+                    reading = signal
+            if isinstance(reading, EndOfSource):
                 # A stopped source may end in the same way, but a restart would find more records.
                 self.completed = not self._stop_requested.is_set()
                 return
-            except NothingYet:
+            if isinstance(reading, NothingYet):
+                # Waits for a stop, not just for the time: a stop must not take as long as the back-off.
                 with self._meter.waiting(WaitReason.SOURCE), trio.move_on_after(idle.next()):
                     await self._stop_requested.wait()
                 continue
             idle.reset()
             self._accept(reading, n)
 
-    async def _room(self) -> int:
+    async def _wait_for_room(self) -> int:
         """Wait until records may be read; return how many, or 0 after a stop."""
         while not self._stop_requested.is_set():
             # Invariants 6 and 7: credit bounds what is in flight, the buffer what waits for the dispatcher.
@@ -90,15 +95,6 @@ class Reader:
             with self._meter.waiting(WaitReason.CHANNEL if self._ledger.credit else WaitReason.WINDOW):
                 await self._wake.wait()
         return 0
-
-    async def _read(self, n: int) -> Any:
-        with plugin_errors(self._node, "read"), self._meter.waiting(WaitReason.SOURCE):
-            try:
-                return await self._calls("read", n)
-            # Raised again below, outside `plugin_errors`, which would turn these signals into NodeFailed.
-            except (EndOfSource, NothingYet) as signal:
-                said: Exception = signal
-        raise said
 
     async def _interrupt_read(self) -> None:
         """Wait for `stop`, then make a waiting `read` return."""
@@ -234,7 +230,10 @@ class Dispatcher:
                 self._check(positions)
                 # Before registration: every message in the ledger counts as part of the open transaction.
                 await context.commit.admit(context.node, records, positions)
-                batch = self._register(records, positions, read_at)
+                span = self._ledger.register(positions, read_at)
+                span.sizes = group_sizes(records)
+                reach("dispatcher.after_register")
+                batch = Batch(span, records, range(span.first, span.first + len(records)))
                 if context.tap_point.taps:
                     context.tap_point.read(batch, refused)
                 await run_chain(self._chain, self._nack(batch, refused) if refused else batch, self._fan_out)
@@ -253,12 +252,6 @@ class Dispatcher:
         if len(set(positions)) < len(positions) or positions[0] == self._last_position:
             raise ContractBroken(node, "read() returned a position twice")
         self._last_position = positions[-1]
-
-    def _register(self, records: list[Record], positions: list[bytes], read_at: float) -> Batch:
-        span = self._ledger.register(positions, read_at)
-        span.sizes = group_sizes(records)
-        reach("dispatcher.after_register")
-        return Batch.whole(span, records)
 
     def _nack(self, batch: Batch, refused: Mapping[int, str]) -> Batch:
         """Nack the records that the source could not parse; return the rest of the batch."""

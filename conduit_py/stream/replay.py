@@ -174,7 +174,7 @@ class Replay:
         votes = sum(self._entries[node].votes for node in nodes)
         # The other destinations accepted the message when it was first sent, or never receive it. Without
         # their votes the letter would stay open for ever.
-        ledger.ack_some(span, sequences, self._everyone & ~votes)
+        ledger.ack(span, sequences, self._everyone & ~votes)
         pieces = [each.letter.piece for each in group]
         for node in nodes:
             records = [each.letter.records[node].copy() for each in group]

@@ -47,7 +47,7 @@ class Settler:
         self._ledger = ledger
         self._progress = Signal()
         self._hurry = Signal()
-        ledger.on_settled = self._notice
+        ledger.on_settled = self._wake
         self._nack_window = nack_window
         self._dead_letters = dead_letters
         self._store = store
@@ -70,35 +70,32 @@ class Settler:
         self._progress.set()
         self._hurry.set()
 
-    def _notice(self) -> None:
+    def _wake(self) -> None:
         self._progress.set()
-        if self._credit_is_short:
+        if self._ledger.credit <= self._ledger.in_flight:
             self._hurry.set()
 
-    @property
-    def _credit_is_short(self) -> bool:
-        return self._ledger.credit <= self._ledger.in_flight
-
     async def run(self) -> None:
-        while self._ledger.in_flight or not self._finishing:
+        ledger = self._ledger
+        while ledger.in_flight or not self._finishing:
             await self._progress.wait()
-            await self._gather()
-            ranges = self._ledger.settled_ranges()
-            if ranges:
+            # Under load, wait a little so that one commit covers more messages. Not with half of the window in
+            # flight: the reader would soon stand still.
+            if not self._finishing and ledger.credit > ledger.in_flight:
+                with trio.move_on_at(self.pace.due_at):
+                    await self._hurry.wait()
+            if ranges := ledger.settled_ranges():
                 await self._settle(ranges)
 
-    async def _gather(self) -> None:
-        """Under load, wait a little so that one commit covers more messages, unless credit is short."""
-        if not self._finishing and not self._credit_is_short:
-            with trio.move_on_at(self.pace.due_at):
-                await self._hurry.wait()
-
     async def _settle(self, ranges: Sequence[SettledRange]) -> None:
-        handled, error = await self._store_letters(ranges)
-        if handled:
-            await self._context.commit.settle(self._context.node, handled)
-            self._release(handled)
-        # Invariant 3: `handled` ends before the message whose nack could not be handled.
+        letters, unhandled = self._within_nack_window(ranges)
+        error: RunError | None = None
+        if letters or unhandled is not None:
+            ranges, error = await self._store_letters(ranges, letters, unhandled)
+        if ranges:
+            await self._context.commit.settle(self._context.node, ranges)
+            self._release(ranges)
+        # Raised last: the messages before the one that failed are settled, so a restart does not repeat them.
         if error is not None:
             raise error
 
@@ -113,22 +110,19 @@ class Settler:
 
     async def commit(self, positions: Sequence[Sequence[bytes]]) -> None:
         """Make the last of these positions durable, then ack all of them to the source."""
-        with self._meter.timing(self._meter.checkpoints):
+        meter, node, position = self._meter, self._context.node, positions[-1][-1]
+        with meter.timing(meter.checkpoints):
             reach("settler.before_persist")
-            await self._persist(positions)
+            with meter.waiting(WaitReason.STORE, timing=meter.persists):
+                history = self._history.extend(position)
+                histories = {} if history is None else {node: history}
+                # Invariant 11: in one commit, so a crash leaves the old progress or the new, never a mix.
+                await self._store.save_positions(self._pipeline, {node: position}, histories)
+                if self.shard_tracker is not None:
+                    await self.shard_tracker.advance(positions)
             reach("settler.after_persist")
             # Invariant 2: only now. An upstream that prunes on ack would lose what we read again after a crash.
             await self._ack(positions)
-
-    async def _persist(self, positions: Sequence[Sequence[bytes]]) -> None:
-        with self._meter.waiting(WaitReason.STORE), self._meter.timing(self._meter.persists):
-            position, node = positions[-1][-1], self._context.node
-            history = self._history.extend(position)
-            trails = {} if history is None else {node: history}
-            # Invariant 11: in one commit, so a crash leaves the old progress or the new, never a mix.
-            await self._store.save_positions(self._pipeline, {node: position}, trails)
-            if self.shard_tracker is not None:
-                await self.shard_tracker.advance(positions)
 
     async def _ack(self, positions: Sequence[Sequence[bytes]]) -> None:
         with plugin_errors(self._context.node, "ack"), self._meter.waiting(WaitReason.SOURCE_ACK):
@@ -156,9 +150,10 @@ class Settler:
             await self._ack([each.positions for each in ranges])
             self._release(ranges)
 
-    async def _store_letters(self, ranges: Sequence[SettledRange]) -> tuple[list[SettledRange], RunError | None]:
-        """Store the letters of nacked messages; return the ranges that may be acked, and an error if some may not."""
-        letters, unhandled = self._within_nack_window(ranges)
+    async def _store_letters(
+        self, ranges: Sequence[SettledRange], letters: list[DeadLetter], unhandled: DeadLetter | None
+    ) -> tuple[Sequence[SettledRange], RunError | None]:
+        """Store these letters; return the ranges that may be acked, and an error if some may not."""
         error: RunError | None = None
         if letters:
             try:
@@ -166,7 +161,8 @@ class Settler:
             except LettersNotStored as failure:
                 unhandled, error = letters[failure.stored], failure.error
         if unhandled is None:
-            return list(ranges), None
+            return ranges, None
+        # Invariant 3: acks stop before the first message whose nack could not be handled.
         return _until(ranges, unhandled), error or self._too_many_nacks(unhandled)
 
     def _within_nack_window(self, ranges: Sequence[SettledRange]) -> tuple[list[DeadLetter], DeadLetter | None]:

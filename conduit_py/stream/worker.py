@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import trio
@@ -33,17 +34,20 @@ Results: TypeAlias = tuple[list[Result], dict[int, GivenUp]]
 class WorkerPool:
     """Applies one definition of a processor to batches, in order, from `open` to `close`.
 
-    Invariant 1: with several workers a batch is cut into as many parts, and their results are joined in order.
+    `results` returns one result per record and raises only fatal errors. A record that `when` excludes is its own
+    result. Invariant 1: with several workers a batch is cut into as many parts, and their results are joined in order.
     """
+
+    results: Callable[[Batch], Awaitable[Results]]
 
     def __init__(
         self, node: str, declared: Processor, meter: Meter, rng: random.Random, state: State | None = None
     ) -> None:
         assert declared.processor is not None
         self._node = node
-        self._when = declared.when
         self._retry = declared.retry
-        self._results = self._attempt_once if declared.retry.attempts == 1 else self._attempt_with_retries
+        self._all_results = self._attempt_once if declared.retry.attempts == 1 else self._attempt_with_retries
+        self.results = self._all_results if declared.when is None else partial(self._results_where, declared.when)
         self._meter = meter
         self._rng = rng
         in_thread, plugin = declared.workers > 1, declared.processor
@@ -51,27 +55,21 @@ class WorkerPool:
             ProcessorWorker(node, plugin.fresh(), always_in_thread=in_thread, state=state)
             for _ in range(declared.workers)
         ]
-        self._open: list[ProcessorWorker] = []
+        self._attempt = self._share_out if declared.workers > 1 else partial(self._run, self._workers[0])
+        self.opened: list[ProcessorWorker] = []
+        """The workers that `close_all` has to close, also after a failed `open`."""
 
     async def open(self) -> None:
         for worker in self._workers:
-            self._open.append(worker)
+            # Before `open`: a processor whose `open` failed may hold resources that `close` releases.
+            self.opened.append(worker)
             await worker.open()
-
-    async def close(self) -> None:
-        """Close every worker that was opened; raise the first error."""
-        opened, self._open = self._open, []
-        await close_all(opened)
-
-    def results(self, batch: Batch) -> Awaitable[Results]:
-        """Return one result per record; raise only fatal errors. A record that `when` excludes is its own result."""
-        return self._results(batch) if self._when is None else self._results_where(self._when, batch)
 
     async def _results_where(self, when: Callable[[Record], bool], batch: Batch) -> Results:
         chosen, results = _choose(when, batch.records)
         if not chosen:
             return results, {}
-        answers, given_up = await self._results(batch.select(chosen))
+        answers, given_up = await self._all_results(batch.select(chosen))
         for index, answer in zip(chosen, answers, strict=True):
             results[index] = answer
         return results, {chosen[index]: each for index, each in given_up.items()}
@@ -103,14 +101,12 @@ class WorkerPool:
         errors = [index for index, result in enumerate(results) if isinstance(result, Exception)]
         return results, {index: GivenUp(attempts[index], pristine[index]) for index in errors}
 
-    def _attempt(self, batch: Batch) -> Awaitable[list[Result]]:
-        return self._share_out(batch) if len(self._workers) > 1 else self._run(self._workers[0], batch)
-
     async def _run(self, worker: "ProcessorWorker", batch: Batch) -> list[Result]:
         try:
             # An error raised here ends the run. It must name this node, whatever task runs the chain.
             with plugin_errors(self._node, "process"):
-                worker.enter(batch)
+                if worker.state is not None:
+                    worker.state.enter(batch)
                 return await worker.run(batch)
         except TransientError as error:
             # As a result, not raised, so that the retry policy applies. The error blames no single record.
@@ -130,19 +126,22 @@ class WorkerPool:
         return [result for part in results for result in part]
 
 
-async def close_all(opened: "Sequence[ProcessorWorker | WorkerPool]") -> None:
-    """Close all concurrently, so that none delays the others; raise the first error."""
+async def close_all(pools: Sequence[WorkerPool]) -> None:
+    """Close every opened worker of these pools concurrently, so that none delays the others; raise the first error."""
     errors: list[RunError] = []
 
-    async def close(each: "ProcessorWorker | WorkerPool") -> None:
+    async def close(worker: ProcessorWorker) -> None:
         try:
-            await each.close()
+            await worker.close()
         except RunError as error:
             errors.append(error)
 
     async with trio.open_nursery() as nursery:
-        for each in opened:
-            nursery.start_soon(close, each)
+        for pool in pools:
+            # Taken out first: a hot swap and the end of the run may both close a pool, but a worker only once.
+            opened, pool.opened = pool.opened, []
+            for worker in opened:
+                nursery.start_soon(close, worker)
     if errors:
         raise errors[0]
 
@@ -186,9 +185,10 @@ class ProcessorWorker:
         self._call = _form(node, processor)
         self._async = is_async(self._call)
         self._in_thread = always_in_thread or self._blocks(processor)
-        self._state = state if processor.stateful else None
-        if self._state is not None:
-            self._keep_state(self._state)
+        self.state = state if processor.stateful else None
+        """Call its `enter` with a batch before `run`."""
+        if self.state is not None:
+            self._keep_state(self.state)
         self.run = self._way()
 
     def _keep_state(self, state: State) -> None:
@@ -224,16 +224,13 @@ class ProcessorWorker:
 
     async def _call_at_edge(self, name: str) -> None:
         """Call `open` or `close` in the thread of `process`: a resource may be usable only where it was opened."""
+        if self._caller.inherits(name):
+            return
         method = getattr(self._processor, name)
-        if self._in_thread and not is_async(method) and not self._caller.inherits(name):
+        if self._in_thread and not is_async(method):
             await self._caller.in_thread(method, final=name == "close")
         else:
             await self._caller(name)
-
-    def enter(self, batch: Batch) -> None:
-        """Prepare the state for this batch. Call this before `run`."""
-        if self._state is not None:
-            self._state.enter(batch)
 
     async def _run_each_here(self, batch: Batch) -> list[Result]:
         """Run in the event loop; a processor that proves slow moves to a thread with the rest of the batch."""

@@ -60,7 +60,7 @@ class Writer:
                 # I5: the intents of the transaction before must be carried out before anything is written.
                 with self._meter.waiting(WaitReason.COMMIT):
                     await self._context.commit.before_write()
-                await self._write(batch)
+                await (self._write_tapped(batch) if self._context.tap_point.taps else self._write(batch))
         if not self._staged:
             await self._flush()
         if self._ack_reader is not None:
@@ -84,21 +84,6 @@ class Writer:
             return None
 
     async def _write(self, batch: Batch) -> None:
-        if not self._context.tap_point.taps:
-            await self._write_unseen(batch)
-            return
-        self._look = self._context.tap_point.look(batch)
-        try:
-            await self._write_unseen(batch)
-        except RunError as error:
-            self._look.on_failure(error)
-            raise
-        else:
-            self._look.on_write()
-        finally:
-            self._look = None
-
-    async def _write_unseen(self, batch: Batch) -> None:
         ledger = self._context.ledgers[batch.span.source]
         if self._when is not None and (self._adapter is None or self._adapter.asks_when(batch)):
             batch = self._matching(batch, ledger)
@@ -121,22 +106,35 @@ class Writer:
         if self._flushes:
             await self._remember(batch)
         elif self._ack_reader is None:
-            ledger.ack(batch, self._context.voters)
+            ledger.ack(batch.span, batch.sequences, self._context.voters)
+
+    async def _write_tapped(self, batch: Batch) -> None:
+        self._look = self._context.tap_point.look(batch)
+        try:
+            await self._write(batch)
+        except RunError as error:
+            self._look.on_failure(error)
+            raise
+        else:
+            self._look.on_write()
+        finally:
+            self._look = None
 
     async def _write_with_retries(self, batch: Batch) -> tuple[Batch, dict[int, Failure]]:
         """Write the batch, with retries; return the batch of the last attempt and the refused indices in it."""
-        attempt = 1
+        meter, attempt = self._meter, 1
         # Invariant 1: the next batch waits until this one is done, so a retry repeats and never reorders.
         while batch.records:
             try:
-                with plugin_errors(self._node, "write"), self._meter.waiting(WaitReason.WRITE):
-                    refused = check_refusals(self._node, await self._call_write(batch), len(batch))
+                with plugin_errors(self._node, "write"), meter.waiting(WaitReason.WRITE, timing=meter.calls):
+                    answer = await self._call_write(batch)
+                refused = check_refusals(self._node, answer, len(batch)) if answer else {}
                 return batch, {index: Failure(self._node, reason, attempt) for index, reason in refused.items()}
             except TransientError as error:
                 if attempt == self._retry.attempts:
                     raise
-                self._meter.retries += 1
-                with self._meter.waiting(WaitReason.BACK_OFF, str(error)):
+                meter.retries += 1
+                with meter.waiting(WaitReason.BACK_OFF, str(error)):
                     await trio.sleep(self._retry.delay(attempt, self._context.rng))
                 attempt += 1
                 if self._ack_reader is not None:
@@ -146,10 +144,9 @@ class Writer:
 
     async def _call_write(self, batch: Batch) -> Any:
         try:
-            with self._meter.timing(self._meter.calls):
-                if self._adapter is not None:
-                    return await self._adapter.write(self._calls, shallow_copy(batch))
-                return await self._calls("write", shallow_copy(batch))
+            if self._adapter is not None:
+                return await self._adapter.write(self._calls, shallow_copy(batch))
+            return await self._calls("write", shallow_copy(batch))
         except RecordRefused as error:
             return dict.fromkeys(range(len(batch)), refusal_text(error))
 
@@ -169,7 +166,7 @@ class Writer:
             self._meter.filtered += len(elsewhere)
             if self._look is not None:
                 self._look.on_filter(batch, elsewhere)
-            ledger.ack(batch.select(elsewhere), self._context.voters)
+            ledger.ack(batch.span, [batch.sequences[index] for index in elsewhere], self._context.voters)
         return batch.select(here)
 
     def _without(self, batch: Batch, refused: Mapping[int, Failure]) -> Batch:
@@ -187,14 +184,14 @@ class Writer:
     async def _remember(self, batch: Batch) -> None:
         if batch.records:
             self._unflushed.append((batch.span, batch.sequences))
-            self._unflushed_count += len(batch)
+            self._unflushed_count += len(batch.records)
         if self._unflushed_count >= FLUSH_RECORDS_MAX or trio.current_time() >= self._pace.due_at:
             await self._flush()
 
     async def _flush(self) -> None:
         """Make everything written durable, then vote on it."""
-        timing = self._meter.timing(self._meter.persists)
-        with plugin_errors(self._node, "flush"), self._meter.waiting(WaitReason.FLUSH), self._pace.step(), timing:
+        waiting = self._meter.waiting(WaitReason.FLUSH, timing=self._meter.persists)
+        with plugin_errors(self._node, "flush"), waiting, self._pace.step():
             await self._calls("flush")
         reach("writer.after_flush")
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0
@@ -202,4 +199,4 @@ class Writer:
             return
         # Invariant 2: votes on what was written come after the flush that made it durable.
         for span, sequences in unflushed:
-            self._context.ledgers[span.source].ack_some(span, sequences, self._context.voters)
+            self._context.ledgers[span.source].ack(span, sequences, self._context.voters)

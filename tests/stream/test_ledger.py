@@ -37,7 +37,7 @@ def test_1000_messages_acked_in_random_order_are_settled_in_order() -> None:
     batches = [register(books, 1) for _ in range(1000)]
     released: list[bytes] = []
     for batch in random.Random(7).sample(batches, 1000):
-        books.ack(batch, 0b1)
+        books.ack(batch.span, batch.sequences, 0b1)
         positions = settled_positions(books)
         released += positions
         if positions:
@@ -50,23 +50,23 @@ def test_1000_messages_acked_in_random_order_are_settled_in_order() -> None:
 def test_a_prefix_may_end_in_the_middle_of_a_batch() -> None:
     books = ledger()
     batch = register(books, 5)
-    books.ack_some(batch.span, [0, 1, 3], 0b1)
+    books.ack(batch.span, [0, 1, 3], 0b1)
 
     assert settled_positions(books) == [b"0", b"1"]
     books.release(2)
     assert settled_positions(books) == []
-    books.ack_some(batch.span, [2, 4], 0b1)
+    books.ack(batch.span, [2, 4], 0b1)
     assert settled_positions(books) == [b"2", b"3", b"4"]
 
 
 def test_nothing_is_settled_while_one_destination_has_not_voted() -> None:
     books = ledger(voters=0b111)
     batch = register(books, 3)
-    books.ack(batch, 0b001)
-    books.ack(batch, 0b100)
+    books.ack(batch.span, batch.sequences, 0b001)
+    books.ack(batch.span, batch.sequences, 0b100)
 
     assert settled_positions(books) == []
-    books.ack(batch, 0b010)
+    books.ack(batch.span, batch.sequences, 0b010)
     assert settled_positions(books) == [b"0", b"1", b"2"]
 
 
@@ -85,7 +85,7 @@ def test_a_split_record_is_settled_when_its_last_piece_is() -> None:
     books = ledger()
     batch = register(books, 1)
     books.split(batch.span, 0, 2, 0b1)
-    books.ack_some(batch.span, [0, 0], 0b1)
+    books.ack(batch.span, [0, 0], 0b1)
 
     assert settled_positions(books) == []
     books.nack(batch.span, letter(MessageId("source", 0, (2,))), 0b1)
@@ -96,19 +96,19 @@ def test_a_split_record_is_settled_when_its_last_piece_is() -> None:
 def test_a_vote_too_many_is_our_own_mistake() -> None:
     books = ledger()
     batch = register(books, 2)
-    books.ack(batch, 0b1)
+    books.ack(batch.span, batch.sequences, 0b1)
 
     with pytest.raises(AssertionError):
-        books.ack(batch, 0b1)
+        books.ack(batch.span, batch.sequences, 0b1)
 
 
 def test_a_message_settled_while_it_was_not_the_oldest_is_announced_when_it_becomes_so() -> None:
     announced: list[int] = []
     books = Ledger("p", "source", 0b1, 10, on_settled=lambda: announced.append(1))
     first, second = register(books, 1), register(books, 1)
-    books.ack(second, 0b1)
+    books.ack(second.span, second.sequences, 0b1)
     assert announced == []
-    books.ack(first, 0b1)
+    books.ack(first.span, first.sequences, 0b1)
     assert announced == [1]
     books.release(1)
 
@@ -124,9 +124,9 @@ class TestFateHandlers:
         told: list[tuple[str, int, Fate]] = []
         batch.on_fate(1, lambda message, fate: told.append(("first", message.sequence, fate)))
         batch.on_fate(1, lambda message, fate: told.append(("second", message.sequence, fate)))
-        books.ack(batch, 0b01)
+        books.ack(batch.span, batch.sequences, 0b01)
         assert told == []
-        books.ack(batch, 0b10)
+        books.ack(batch.span, batch.sequences, 0b10)
 
         assert told == [("second", 1, Fate.ACKED), ("first", 1, Fate.ACKED)]
 
@@ -136,7 +136,7 @@ class TestFateHandlers:
         told: list[Fate] = []
         batch.on_fate(0, lambda message, fate: told.append(fate))
         books.nack(batch.span, letter(batch.id(0)), 0b01)
-        books.ack(batch, 0b10)
+        books.ack(batch.span, batch.sequences, 0b10)
 
         assert told == [Fate.NACKED]
 
@@ -153,7 +153,7 @@ class TestFateHandlers:
         batch.on_fate(0, fail)
 
         with pytest.raises(ValueError, match="no"):
-            books.ack(batch, 0b1)
+            books.ack(batch.span, batch.sequences, 0b1)
         assert told == ["failing", "other"]
         assert settled_positions(books) == [b"0"]
 
@@ -199,7 +199,7 @@ def test_invariants_2_to_6_the_ledger_agrees_with_a_model_of_single_votes(
                 models[n].nacked.add(piece)
                 books.nack(spans[n], letter(MessageId("source", n, piece)), 1 << bit)
             else:
-                books.ack_some(spans[n], [n], 1 << bit)
+                books.ack(spans[n], [n], 1 << bit)
         else:
             released += _release(books, models, released, rng)
         assert books.in_flight == len(models) - released
@@ -239,10 +239,10 @@ def test_everything_is_quiet_when_all_that_set_out_is_settled_and_not_before() -
     books.admit(3)
     first, second = books.register([b"1", b"2"]), books.register([b"3"])
 
-    books.ack_some(first, (0, 1), 0b11)
+    books.ack(first, (0, 1), 0b11)
     assert (books.quiet, told) == (False, [])
-    books.ack_some(second, (2,), 0b01)
+    books.ack(second, (2,), 0b01)
     assert (books.quiet, told) == (False, [])
-    books.ack_some(second, (2,), 0b10)
-    books.ack(Batch(second, [], []), 0b01)
+    books.ack(second, (2,), 0b10)
+    books.ack(second, [], 0b01)
     assert (books.quiet, told) == (True, [True])

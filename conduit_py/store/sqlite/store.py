@@ -4,9 +4,9 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import outcome
 import trio
@@ -50,11 +50,11 @@ class SqliteStore(Store):
         return self._committer.commits
 
     async def transact(self, work: Callable[[SqliteTables], T]) -> T:
-        result: T = await self._committer.transact(lambda connection: work(self._tables(connection)))
+        result: T = await self._committer.ask(_Work(lambda connection: work(self._tables(connection))))
         return result
 
     async def look(self, work: Callable[[SqliteTables], T]) -> T:
-        result: T = await self._committer.look(lambda connection: work(self._tables(connection)))
+        result: T = await self._committer.ask(_Look(lambda connection: work(self._tables(connection))))
         return result
 
     async def pipelines(self) -> list[str]:
@@ -69,7 +69,7 @@ class SqliteStore(Store):
         return await self.look(lambda tables: tables.entries(pipeline, kind))
 
     async def _save(self, rows: list[StoredEntry]) -> None:
-        await self._committer.save(rows)
+        await self._committer.ask(_Save(rows))
 
     async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
         await self.transact(lambda tables: tables.forget_entries(pipeline, kind, node))
@@ -115,32 +115,23 @@ class GroupCommitter:
         self._closed = trio.Event()
         self._thread = GroupThread("store", self._carry_out, run_ended=self._abandon)
 
-    async def save(self, rows: list[StoredEntry]) -> None:
-        await self._ask(_Request("save", rows=rows))
-
-    async def transact(self, work: Work) -> Any:
-        """Run `work` in its turn among the writes; returns what it did, once that is durable."""
-        return await self._ask(_Request("work", work=work))
-
-    async def look(self, work: Work) -> Any:
-        """Run `work`, which only reads, on what is committed."""
-        return await self._ask(_Request("look", work=work))
+    async def ask(self, request: "_Request") -> Any:
+        """Carry out a request in its turn; return its result once that is durable. Raises StateFailed."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._closing:
+            raise StateFailed(f"{self._database.file} is closed")
+        return await self._thread.ask(request)
 
     async def close(self) -> None:
         """Finish what was asked for, then close the database, cancelled or not."""
         with trio.CancelScope(shield=True):
             if not self._closing:
+                # Set before the wait: a request made from here on would be queued behind the end of the thread.
                 self._closing = True
-                await self._thread.ask(_Request("close"))
+                await self._thread.ask(_Close())
                 self._thread.close()
                 self._closed.set()
             await self._closed.wait()
-
-    async def _ask(self, request: "_Request") -> Any:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if self._closing:
-            raise StateFailed(f"{self._database.file} is closed")
-        return await self._thread.ask(request)
 
     # Everything below runs in the thread.
 
@@ -150,18 +141,17 @@ class GroupCommitter:
         self._thread.close()
 
     def _carry_out(self, group: "list[_Request]") -> None:
-        writes = [request for request in group if request.what in ("save", "work")]
+        writes = [request for request in group if isinstance(request, _Save | _Work)]
         if writes:
             self._commit(writes)
         # After the commit, whatever the order of asking: a read must not see what may yet be rolled back.
         for request in group:
-            if request.what == "look":
-                assert request.work is not None
+            if isinstance(request, _Look):
                 request.answer = self._read(request.work)
-            elif request.what == "close":
+            elif isinstance(request, _Close):
                 request.answer = outcome.capture(self._database.close)
 
-    def _commit(self, writes: "list[_Request]") -> None:
+    def _commit(self, writes: "list[_Save | _Work]") -> None:
         if self._broken is not None and not self._try_rescue(self._broken):
             for request in writes:
                 request.answer = outcome.Error(self._broken_error(self._broken))
@@ -176,7 +166,7 @@ class GroupCommitter:
         else:
             self.commits += 1
             for request in writes:
-                if request.work is None:
+                if isinstance(request, _Save):
                     request.answer = outcome.Value(None)
 
     def _try_rescue(self, broken: BaseException) -> bool:
@@ -193,17 +183,17 @@ class GroupCommitter:
         self._broken = None
         return True
 
-    def _transact(self, steps: "list[Statement | _Request]") -> None:
+    def _transact(self, steps: "list[Statement | _Work]") -> None:
         connection = self._database.connection
         crash_point.reach("store.before_commit")
-        if len(steps) == 1 and not isinstance(steps[0], _Request):
+        if len(steps) == 1 and not isinstance(steps[0], _Work):
             # Each call into SQLite gives the interpreter away, and a busy trio thread gives it back only
             # after 5 ms: a lone statement that commits by itself is a third of the calls.
             connection.execute(*steps[0])
         else:
             connection.execute("BEGIN IMMEDIATE")
             for step in steps:
-                if isinstance(step, _Request):
+                if isinstance(step, _Work):
                     self._perform(step, alone=len(steps) == 1)
                 else:
                     connection.execute(*step)
@@ -212,9 +202,8 @@ class GroupCommitter:
             connection.execute("COMMIT")
         crash_point.reach("store.after_commit")
 
-    def _perform(self, request: "_Request", *, alone: bool) -> None:
+    def _perform(self, request: "_Work", *, alone: bool) -> None:
         """Run one piece of work; if it raises, roll back that piece only."""
-        assert request.work is not None
         connection = self._database.connection
         if not alone:
             connection.execute("SAVEPOINT work")
@@ -267,21 +256,32 @@ class GroupCommitter:
         return failure
 
 
-class _Request(Request):
-    __slots__ = ("rows", "what", "work")
+@dataclass(slots=True, eq=False)
+class _Save(Request):
+    """Replace these rows."""
 
-    def __init__(
-        self,
-        what: Literal["save", "work", "look", "close"],
-        *,
-        rows: Sequence[StoredEntry] = (),
-        work: Work | None = None,
-    ) -> None:
-        super().__init__()
-        self.what = what
-        self.rows = rows
-        self.work = work
+    rows: list[StoredEntry]
 
+
+@dataclass(slots=True, eq=False)
+class _Work(Request):
+    """Run this in its turn among the writes; the result is an answer once it is durable."""
+
+    work: Work
+
+
+@dataclass(slots=True, eq=False)
+class _Look(Request):
+    """Run this, which only reads, on what is committed."""
+
+    work: Work
+
+
+class _Close(Request):
+    __slots__ = ()
+
+
+_Request: TypeAlias = _Save | _Work | _Look | _Close
 
 _CHECK_DISK = "check the disk; once it takes writes again, so does conduit-py"
 _OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSupportedError, sqlite3.ProgrammingError)
@@ -289,26 +289,20 @@ _OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.NotSuppor
 _NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
 
 
-def _steps(writes: list[_Request]) -> Iterator[Statement | _Request]:
-    """The writes in order, with the rows of saves that follow each other put into one statement."""
+def _steps(writes: list[_Save | _Work]) -> Iterator[Statement | _Work]:
+    """Yield the writes in order, with the rows of saves that follow each other in one statement."""
     rows: list[StoredEntry] = []
-    for request in writes:
-        rows += request.rows
-        if request.what != "save":
-            yield from _upserts(rows)
-            rows = []
-            yield request
-    yield from _upserts(rows)
-
-
-def _upserts(rows: list[StoredEntry]) -> list[Statement]:
-    chunks = [rows[start : start + _ROWS_MAX] for start in range(0, len(rows), _ROWS_MAX)]
-    return [(_upsert(len(chunk)), [value for row in chunk for value in row]) for chunk in chunks]
-
-
-@lru_cache(maxsize=_ROWS_MAX)
-def _upsert(count: int) -> str:
-    return f"INSERT OR REPLACE INTO entries VALUES {', '.join(['(?, ?, ?, ?)'] * count)}"
+    for write in (*writes, None):
+        if isinstance(write, _Save):
+            rows += write.rows
+            continue
+        for start in range(0, len(rows), _ROWS_MAX):
+            chunk = rows[start : start + _ROWS_MAX]
+            places = ", ".join(["(?, ?, ?, ?)"] * len(chunk))
+            yield f"INSERT OR REPLACE INTO entries VALUES {places}", [value for row in chunk for value in row]
+        rows = []
+        if write is not None:
+            yield write
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -31,11 +31,15 @@ def encode_record(record: Record, *, with_position: bool = True) -> bytes:
     position = record.position if with_position else b""
     fields = (VERSION, position, record.operation, metadata, key, before, after)
     try:
+        # The check of a flat dict is written out, because most records are one, and a call costs a tenth of it all.
         if (
-            _is_plain(after)
+            (
+                (type(after) is dict and _is_all_plain(map(type, after.values())) and _is_all_text(map(type, after)))
+                or _is_plain(after)
+            )
             and (key is None or _is_plain(key))
             and (before is None or _is_plain(before))
-            and (not metadata or _TEXT.issuperset(map(type, metadata.values())))
+            and (not metadata or _is_all_text(map(type, metadata.values())))
         ):
             return _ENCODER.encode(fields)
     except (OverflowError, UnicodeEncodeError):
@@ -50,9 +54,10 @@ def encode_record(record: Record, *, with_position: bool = True) -> bytes:
 def decode_record(encoded: bytes, position: bytes | None = None) -> Record:
     """The record that `encode_record` encoded; with `position` it gets that one. Other bytes raise ValueError."""
     try:
-        _, own, operation, metadata, key, before, after = (
-            (1, *_V1_DECODER.decode(memoryview(encoded)[1:])) if encoded[:1] == _V1 else _DECODER.decode(encoded)
-        )
+        if encoded and encoded[0] == _V1:
+            own, operation, metadata, key, before, after = _V1_DECODER.decode(memoryview(encoded)[1:])
+        else:
+            _, own, operation, metadata, key, before, after = _DECODER.decode(encoded)
     except (msgspec.DecodeError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"not an encoded record, or one of a later version: {error}") from error
     return Record(own if position is None else position, operation, metadata, key, Payload(before, after))
@@ -74,21 +79,25 @@ def decode_records(encoded: Sequence[bytes], positions: Sequence[bytes]) -> list
 
 _PLAIN = frozenset({str, int, float, bool, NoneType, bytes})
 _NESTED = frozenset({dict, list})
-_TEXT = frozenset({str})
+_is_all_plain = _PLAIN.issuperset
+_is_all_text = frozenset({str}).issuperset
 
 
 def _is_plain(value: Any) -> bool:
     """Whether MessagePack itself carries everything in a value exactly. Most records are flat: one look does."""
     kind = type(value)
+    if kind in _PLAIN:
+        return True
     if kind is dict:
-        if not _TEXT.issuperset(map(type, value)):
+        # A key of another type would come back as text, or not at all.
+        if not _is_all_text(map(type, value)):
             return False
         items: Iterable[Any] = value.values()
     elif kind is list:
         items = value
     else:
-        return kind in _PLAIN
-    if _PLAIN.issuperset(map(type, items)):
+        return False
+    if _is_all_plain(map(type, items)):
         return True
     return all(type(item) in _PLAIN or (type(item) in _NESTED and _is_plain(item)) for item in items)
 
@@ -228,5 +237,5 @@ _READERS: dict[type[Any], Callable[[bytes], Any]] = {
 _ENCODER = msgspec.msgpack.Encoder()
 _ANY: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_decode_extension)
 _DECODER = msgspec.msgpack.Decoder(tuple[Literal[2], Any, Operation, Any, Any, Any, Any], ext_hook=_decode_extension)
-_V1 = b"\x01"
+_V1 = 1
 _V1_DECODER = msgspec.msgpack.Decoder(tuple[Any, Operation, Any, Any, Any, Any], ext_hook=_decode_extension)

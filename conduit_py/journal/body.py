@@ -29,14 +29,16 @@ def decode_bodies(bodies: Sequence[bytes], positions: Sequence[bytes]) -> list[R
 def decode_body(body: bytes, position: bytes) -> Record:
     """The record in a body; what is none raises RecordRefused."""
     try:
-        return _decode_first_form(body, position) if body[:1] == _FIRST_FORM else decode_record(body, position)
+        if body and body[0] == _FIRST_FORM:
+            return _decode_first_form(body, position)
+        return decode_record(body, position)
     except (msgspec.DecodeError, ValueError, ArithmeticError) as error:
         raise RecordRefused(f"is not a record: {error}") from error
 
 
 # The form of journals up to version 0.1: an array of five without a version, with extensions of its own. It kept
 # neither the zone of a datetime nor its fold, which is why nothing is written in it any more.
-_FIRST_FORM = b"\x95"
+_FIRST_FORM = 0x95
 
 
 def _decode_first_form(body: bytes, position: bytes) -> Record:

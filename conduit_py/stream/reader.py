@@ -120,7 +120,7 @@ class Reader:
     async def close(self) -> None:
         """Tear the source down. If a cancelled run left a `read` in its thread, `stop` makes it return first."""
         try:
-            if self._calls.busy and not self._stop_called and not self._calls.inherits("stop"):
+            if not self._stop_called and not self._calls.inherits("stop") and self._calls.busy:
                 await self._call_stop()
         finally:
             await self._calls("teardown")

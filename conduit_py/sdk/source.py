@@ -76,6 +76,15 @@ class SourceConnector(Connector[OptionsT], ABC):
     def open(self, position: bytes | None) -> Awaitable[None] | None:
         """Get ready to read what follows `position`; None is from the beginning."""
 
+    def start_position(self) -> Awaitable[bytes | None] | bytes | None:
+        """Return the position just before the first record, after `open(None)` and before the first `read`.
+
+        The runtime makes it durable before it reads. Return one if the beginning may move before the first
+        commit, as that of a log which is rotated. `open` with it must read what `open(None)` would have read.
+        None, the default: the beginning is the same at every start.
+        """
+        return None
+
     @abstractmethod
     def read(self, n: int) -> "Awaitable[list[Record] | Reading] | list[Record] | Reading":
         """Wait for records and return at least one and at most `n`, in order, each with its own position.

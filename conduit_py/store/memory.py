@@ -32,7 +32,7 @@ class MemoryStore(Store):
         self.writes = 0
         self.saved: list[tuple[str, dict[str, bytes]]] = []
         self._rows: dict[tuple[str, Kind, str], bytes] = {}
-        self._tables = MemoryTables(clock, self._place, self._displace)
+        self._tables = MemoryTables(clock, self._start, self._place, self._displace)
         self.letters = MemoryDeadLetterStore(self._enter, self._enter_write)
         self._closed = False
 
@@ -61,6 +61,9 @@ class MemoryStore(Store):
         self._rows.update({row[:3]: row.value for row in rows})
         if rows[0].kind == "position":
             self.saved.append((rows[0].pipeline, {row.node: row.value for row in rows if row.kind == "position"}))
+
+    def _start(self, pipeline: str, source: str, position: bytes) -> None:
+        self._rows.setdefault((pipeline, "position", source), position)
 
     def _place(self, pipeline: str, changes: Changes) -> None:
         self._rows.update({(pipeline, "position", source): value for source, value in changes.positions.items()})
@@ -94,10 +97,15 @@ class MemoryTables(Tables):
     """Plain dictionaries. A method checks everything before it changes anything, so nothing has to be undone."""
 
     def __init__(
-        self, clock: Callable[[], float], place: Callable[[str, Changes], None], displace: Callable[[str], None]
+        self,
+        clock: Callable[[], float],
+        start: Callable[[str, str, bytes], None],
+        place: Callable[[str, Changes], None],
+        displace: Callable[[str], None],
     ) -> None:
-        """`place` stores the positions and histories of an owner; `displace` forgets the positions."""
+        """`start`, `place` and `displace` save the first position of a source, save those of a commit, forget all."""
         self._clock = clock
+        self._start = start
         self._place = place
         self._displace = displace
         self._owners: dict[str, _Owner] = {}
@@ -114,6 +122,9 @@ class MemoryTables(Tables):
     def claim_state(self, owner: str) -> ClaimState | None:
         row = self._owners.get(owner)
         return row.claimed if row else None
+
+    def start_position(self, owner: str, source: str, position: bytes) -> None:
+        self._start(owner, source, position)
 
     def commit(self, owner: str, fence: int, changes: Changes) -> None:
         row = self._owners[owner]

@@ -145,6 +145,11 @@ class SqlTables(Tables):
             for source, value in values.items():
                 self.sql.run(_ENTRY, owner, kind, source, value)
 
+    def start_position(self, owner: str, source: str, position: bytes) -> None:
+        # A run that lost its claim may still be here: it must not set back what its successor has committed.
+        sql = "INSERT INTO entries (pipeline, kind, node, value) VALUES (?, 'position', ?, ?) ON CONFLICT DO NOTHING"
+        self.sql.run(sql, owner, source, position)
+
     def _advance(self, owner: str, fence: int, changes: Changes) -> bool:
         """Record the checkpoint under this fence; False when it is the last one already."""
         # Invariant 11: fence, number and checkpoint change in one statement, so a fenced claim changes nothing.

@@ -79,6 +79,10 @@ class Store(ABC):
         else:
             await trio.lowlevel.checkpoint()
 
+    async def start_position(self, pipeline: str, source: str, position: bytes) -> None:
+        """Save where a source starts. Does nothing if the source has a position."""
+        await self.transact(lambda tables: tables.start_position(pipeline, source, position))
+
     async def forget_positions(self, pipeline: str, source: str | None = None) -> None:
         """Let one source, or all sources, start from the beginning. Forgetting what is unknown has no effect."""
         await self._forget(pipeline, "position", source)

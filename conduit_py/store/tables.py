@@ -57,6 +57,10 @@ class Tables(ABC):
         """Apply the changes of one transaction, as `Claim.commit` promises."""
 
     @abstractmethod
+    def start_position(self, owner: str, source: str, position: bytes) -> None:
+        """Save where a source starts, unless it has a position already."""
+
+    @abstractmethod
     def reset(self, owner: str) -> None:
         """Let the owner start from the beginning: no checkpoint, state or positions. Earlier claims are fenced.
 

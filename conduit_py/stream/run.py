@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 import trio
 
-from conduit_py.errors import ConduitError, FatalError, NodeFailed, RunError, StopTimedOut
+from conduit_py.errors import ConduitError, ContractBroken, FatalError, NodeFailed, RunError, StopTimedOut
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
@@ -177,6 +177,21 @@ class Run:
             self._closers.append((node, wiring.readers[node].close))
             with plugin_errors(node, "open"):
                 await calls("open", position)
+            if position is None:
+                await self._save_start(node, calls)
+
+    async def _save_start(self, node: str, calls: PluginCaller) -> None:
+        """Make the beginning of a source durable before its first read.
+
+        Before the first commit the beginning may move: a log is rotated, a topic grows. Without this position
+        a restart would begin somewhere else, and the records between would be lost without a trace.
+        """
+        with plugin_errors(node, "start_position"):
+            start = await calls("start_position")
+        if start is not None and not isinstance(start, bytes):
+            raise ContractBroken(node, f"start_position() must return bytes or None, not {type(start).__name__}")
+        if start is not None:
+            await self._store.start_position(self._graph.pipeline.id, node, start)
 
     async def _work(self) -> None:
         async with trio.open_nursery() as background:

@@ -64,6 +64,10 @@ class SourceDriver:
     async def open(self, position: bytes | None) -> None:
         await self._calls("open", position)
 
+    async def start_position(self) -> bytes | None:
+        start: bytes | None = await self._calls("start_position")
+        return start
+
     async def read(self, n: int) -> list[Record]:
         """Read at most n records; repeats the call while the source raises NothingYet, unless it was stopped."""
         while not self._stopped:

@@ -60,6 +60,18 @@ async def resumes_after_every_position(case: SourceCase) -> None:
         await _resumes_after(case, records, index)
 
 
+async def starts_again_where_it_started(case: SourceCase) -> None:
+    _needs_resuming(case)
+    async with opened_source(case) as source:
+        start = await source.start_position()
+        if start is None:
+            raise DoesNotApply("the source always begins at the same place")
+        records = await source.read_all()
+    async with opened_source(case, start) as source:
+        again = await source.read_all(limit=None if case.bounded else len(records))
+    require(_content(again) == _content(records), f"opened at its start position {start!r}, it gives other records")
+
+
 async def ends_and_stays_ended(case: SourceCase) -> None:
     if not case.bounded:
         raise DoesNotApply("the source has no end")
@@ -156,6 +168,7 @@ SOURCE_CHECKS: tuple[SourceCheck, ...] = (
     gives_every_record_a_position_of_its_own,
     reads_the_same_again,
     resumes_after_every_position,
+    starts_again_where_it_started,
     ends_and_stays_ended,
     ends_a_waiting_read_when_stopped,
     takes_acks_in_order,

@@ -329,6 +329,37 @@ def test_a_bounded_source_does_not_go_on_in_another_file(
     assert raised.value.suggestion
 
 
+@pytest.mark.parametrize(("change", "expected"), [(replaced_by_another, 10), (rewritten, 10), (truncated, 1)])
+def test_an_export_that_replaces_its_file_is_read_again_if_asked_for(
+    change: Callable[[Path], None], expected: int, log: Path, read_all: ReadAll
+) -> None:
+    write(log, "one\ntwo\n")
+    source = file.Source(path=log, on_replaced="reread")
+    [_, two] = read_all(source)
+    assert read_all(source, two.position) == []
+
+    change(log)
+
+    assert len(read_all(source, two.position)) == expected
+
+
+def test_a_missing_export_is_an_error_also_if_it_may_be_replaced(log: Path, read_all: ReadAll) -> None:
+    write(log, "one\n")
+    source = file.Source(path=log, on_replaced="reread")
+    [one] = read_all(source)
+    log.unlink()
+
+    with pytest.raises(FatalError, match="there is no file"):
+        source.open(one.position)
+    source.teardown()
+
+
+def test_a_tailed_file_is_followed_and_not_read_again(log: Path) -> None:
+    [problem] = file.Source(path=log, tail=True, on_replaced="reread").problems
+
+    assert "on_replaced goes with tail=False" in str(problem)
+
+
 def test_a_bounded_source_notices_that_the_file_is_truncated_while_it_is_read(log: Path) -> None:
     write(log, "line\n" * 100_000)
     source = file.Source(path=log)

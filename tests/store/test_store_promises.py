@@ -28,6 +28,15 @@ async def test_a_saved_position_replaces_only_that_of_its_own_source(store: Stor
     assert await store.positions("returns") == {"web": b"9"}
 
 
+async def test_the_start_of_a_source_does_not_set_back_what_is_committed(store: Store) -> None:
+    await store.save_positions("orders", {"web": b"100"})
+    await store.start_position("orders", "web", b"start")
+    await store.start_position("orders", "shop", b"start")
+    await store.start_position("orders", "shop", b"another start")
+
+    assert await store.positions("orders") == {"web": b"100", "shop": b"start"}
+
+
 async def test_an_empty_position_is_not_an_absent_one(store: Store) -> None:
     await store.save_positions("orders", {"web": b""})
 

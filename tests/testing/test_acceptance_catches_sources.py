@@ -27,6 +27,9 @@ class Good(SourceConnector[CountOptions]):
         self._next = 0 if position is None else int(position) + 1
         self._stopped = threading.Event()
 
+    def start_position(self) -> bytes:
+        return b"%d" % (self._next - 1)
+
     def read(self, n: int) -> list[Record]:
         numbers = range(self._next, min(self._next + n, self.options.count))
         if not numbers:
@@ -161,6 +164,11 @@ class RemembersWhatItRead(Good):
         return records
 
 
+class StartsBehindItsFirstRecord(Good):
+    def start_position(self) -> bytes:
+        return b"%d" % self._next
+
+
 class CannotBeTornDownUnread(Good):
     def read(self, n: int) -> list[Record]:
         self.buffer = b""
@@ -241,6 +249,7 @@ def test_broken_options_are_caught(check: Any, source: SourceConnector[Any], say
             "at b'0', it gives b'2'.*not b'1'",
         ),
         (source_checks.resumes_after_every_position, StartsOverAtTheEnd(count=30), "opened at b'29', it gives b'0'"),
+        (source_checks.starts_again_where_it_started, StartsBehindItsFirstRecord(count=5), "gives other records"),
         (source_checks.ends_and_stays_ended, ComesBack(count=5), "after EndOfSource, read returned the position b'4'"),
         (source_checks.takes_acks_in_order, TakesOneAckOnly(count=5), None),
         (source_checks.goes_on_after_being_stopped, StartsWhereTheLastRunStopped(count=5), "at b'0', it gives b'2'"),

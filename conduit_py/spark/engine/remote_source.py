@@ -69,6 +69,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         # Callers of their own: an ack must not wait behind a `read` that waits for input.
         self._ack_calls = PluginCaller(f"{node}-ack", source)
         self._lag_calls = PluginCaller(f"{node}-lag", source)
+        self._start: bytes | None = None
         self._done: deque[bytes] = deque()
         self._ready: deque[Record] = deque()
         self._jobs: deque[SparkJob] = deque()
@@ -115,6 +116,8 @@ class RemoteSource(sdk.SourceConnector[Options]):
 
     async def open(self, position: bytes | None) -> None:
         await self._calls("open", position)
+        # Before anything is read ahead, which moves the source.
+        self._start = None if position is not None else await self._calls("start_position")
         # Abandoned on cancellation: Spark may take minutes to start, and the job group releases what comes late.
         await trio.to_thread.run_sync(self._executors.start, abandon_on_cancel=True)
         self._equipment = await trio.to_thread.run_sync(self._find_equipment, abandon_on_cancel=True)
@@ -123,6 +126,9 @@ class RemoteSource(sdk.SourceConnector[Options]):
         if not self._splits:
             self._read_ahead = ReadAhead(self._calls, min(CARRIED_MAX * cores, JOB_CARRIED_MAX))
             self._read_ahead.start()
+
+    async def start_position(self) -> bytes | None:
+        return self._start
 
     async def read(self, n: int) -> list[Record]:
         with trio.CancelScope() as self._waiting:

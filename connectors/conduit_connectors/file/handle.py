@@ -17,6 +17,7 @@ HEAD_SIZE = 1024
 """A file is recognised by at most so many bytes of its beginning."""
 
 _PATTERN = re.compile(rb"file:1:(\d+):([0-9a-f]{16}):(\d+)")
+_START_PATTERN = re.compile(rb"file:start:1:(\d+):(\d+):([0-9a-f]{16}):(\d+)")
 
 
 class FilePosition(NamedTuple):
@@ -40,6 +41,35 @@ class FilePosition(NamedTuple):
 
     def __bytes__(self) -> bytes:
         return prefix(self.inode, self.head) + b"%d" % self.offset
+
+
+class FileStart(NamedTuple):
+    """Where a tailing source began, before it read a record: in this file, or where there was none yet.
+
+    Once the file is rotated, the first bytes find its copy. Where these are too few to tell, as of an empty
+    file, `since` does: a rotated file that was changed after it was rotated after the start.
+    """
+
+    inode: int
+    """0 if there was no file."""
+    size: int
+    """The number of first bytes that `head` is made of."""
+    head: str
+    since: int
+    """The last change, in nanoseconds, of the newest rotated file at the start; 0 if there was none."""
+
+    @classmethod
+    def parse(cls, raw: bytes) -> "FileStart | None":
+        """Return None for a position of another kind."""
+        match = _START_PATTERN.fullmatch(raw)
+        return match and cls(int(match[1]), int(match[2]), match[3].decode(), int(match[4]))
+
+    def __bytes__(self) -> bytes:
+        return b"file:start:1:%d:%d:%s:%d" % (self.inode, self.size, self.head.encode(), self.since)
+
+    def begins(self, handle: "Handle") -> bool:
+        """Return True if a file begins like the one at the start."""
+        return handle.hash_start(self.size) == self.head
 
 
 def prefix(inode: int, head: str) -> bytes:
@@ -95,10 +125,13 @@ class Handle:
         except OSError as error:
             raise TransientError(f"cannot read {self.path} at offset {offset}: {error.strerror}") from error
 
+    def hash_start(self, size: int) -> str:
+        return hash_head(self.read_at(0, size))
+
     def holds(self, position: FilePosition) -> bool:
         """True if this file begins like the file of the position and is at least as long."""
-        head = self.read_at(0, min(HEAD_SIZE, position.offset))
-        return self.stat().st_size >= position.offset and hash_head(head) == position.head
+        head = self.hash_start(min(HEAD_SIZE, position.offset))
+        return self.stat().st_size >= position.offset and head == position.head
 
     def has_line_end(self, offset: int) -> bool:
         """True if a line ends at `offset`, or did when the file ended there."""

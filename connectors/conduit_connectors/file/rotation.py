@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from conduit_connectors.file.handle import FilePosition, Handle
+from conduit_connectors.file.handle import FilePosition, FileStart, Handle
 from conduit_py.sdk import FatalError
 
 _logger = logging.getLogger(__name__)
@@ -55,6 +55,55 @@ def find_next(path: Path, current: Handle) -> Handle | None:
         if handle is not None:
             return handle
     return Handle.open(path)
+
+
+def newest_rotated(path: Path) -> int:
+    """Return the last change of the newest rotated file, in nanoseconds; 0 if there is none."""
+    return max((file.modified for file in _rotated_beside(path)), default=0)
+
+
+def find_first(path: Path, start: FileStart) -> Handle | None:
+    """Return the file that a source started with, at `path` or rotated since; None if there is no file yet."""
+    at_path = Handle.open(path)
+    same = at_path is not None and at_path.inode == start.inode and start.begins(at_path)
+    # The first bytes prove that it is the same file. An empty beginning proves nothing: look for a copy first.
+    if same and start.size:
+        return at_path
+    rotated = _find_rotated_since(path, start)
+    if rotated is None:
+        if start.inode and not same:
+            warn_missed(path, 0, "before its first lines were delivered")
+        return at_path
+    if at_path is not None:
+        at_path.close()
+    return rotated
+
+
+def warn_missed(path: Path, offset: int, when: str) -> None:
+    _logger.warning(
+        "%s was rotated or truncated %s, and its old content is not beside it: "
+        "lines after byte %d of it may have been missed; going on with the file as it is now",
+        path,
+        when,
+        offset,
+    )
+
+
+def _find_rotated_since(path: Path, start: FileStart) -> Handle | None:
+    """Return the file of the start, moved, or the oldest file rotated since then that begins like it."""
+    moved = [file for file in _files_beside(path) if file.inode == start.inode]
+    since = [file for file in _rotated_beside(path) if file.modified > start.since and file.inode != start.inode]
+    for file in moved + sorted(since, key=lambda file: file.modified):
+        handle = _open(file.path)
+        if handle is not None and start.begins(handle):
+            return handle
+        if handle is not None:
+            handle.close()
+    return None
+
+
+def _rotated_beside(path: Path) -> "list[_File]":
+    return [file for file in _files_beside(path) if _ROTATED.fullmatch(file.suffix)]
 
 
 class _File(NamedTuple):

@@ -9,8 +9,8 @@ import msgspec
 from pydantic import Field, model_validator
 
 from conduit_connectors.file.csv_format import CsvRows, Delimiter, Names
-from conduit_connectors.file.handle import FilePart, FilePosition, Handle
-from conduit_connectors.file.rotation import find_next, find_rotated
+from conduit_connectors.file.handle import HEAD_SIZE, FilePart, FilePosition, FileStart, Handle, hash_head
+from conduit_connectors.file.rotation import find_first, find_next, find_rotated, newest_rotated, warn_missed
 from conduit_connectors.line_formats import parse_json, parse_opencdc, parse_raw
 from conduit_connectors.lines import LineBuffer
 from conduit_py import sdk
@@ -18,7 +18,7 @@ from conduit_py.sdk import EndOfSource, FatalError, Lag, NothingYet, Options, Re
 
 _logger = logging.getLogger(__name__)
 _PARSERS = {"lines": parse_raw, "json": parse_json, "opencdc": parse_opencdc}
-_START_AFRESH = "put the old file back to go on after it, or give the source a new id to read this one from its start"
+_START_AFRESH = 'put the old file back to go on after it, or read this one from its start with on_replaced="reread"'
 
 
 class SourceOptions(Options):
@@ -30,9 +30,20 @@ class SourceOptions(Options):
         description="what a line is: raw bytes, a JSON object, a CSV row, or a whole record in OpenCDC's JSON form",
     )
     tail: bool = Field(default=False, description="wait for more at the end of the file, and follow its rotation")
+    on_replaced: Literal["refuse", "reread"] = Field(
+        default="refuse",
+        description="what to do, without tail, when the file is another one than the last run read: "
+        "refuse to run, or read it from its start",
+    )
     line_size_max: int = Field(default=16 * 1024 * 1024, ge=1, description="the most bytes of a line, or of a CSV row")
     delimiter: Delimiter = ","
     header: Names | None = Field(default=None, description="the columns of a CSV file; None: its first row names them")
+
+    @model_validator(mode="after")
+    def _replacement_is_for_whole_files(self) -> "SourceOptions":
+        if self.tail and self.on_replaced != "refuse":
+            raise ValueError("on_replaced goes with tail=False: a file that is tailed is followed when it is rotated")
+        return self
 
     @model_validator(mode="after")
     def _header_is_for_csv(self) -> "SourceOptions":
@@ -47,6 +58,7 @@ class SourceArguments(TypedDict, total=False):
     path: Required[str | Path]
     format: Literal["lines", "json", "csv", "opencdc"]
     tail: bool
+    on_replaced: Literal["refuse", "reread"]
     line_size_max: int
     delimiter: str
     header: Sequence[str] | None
@@ -65,8 +77,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
     that cannot be read becomes a dead letter with its bytes as they are; of one longer than
     `line_size_max` it keeps the beginning, so memory stays bounded.
 
-    Without `tail` the source ends at the end of the file, whose last line needs no line end. A file that
-    has been truncated or replaced since the last run is an error: there is no offset to continue at.
+    Without `tail` the source ends at the end of the file, whose last line needs no line end. If the file was
+    truncated or replaced since the last run, there is no place to go on from: that is an error, or, with
+    `on_replaced="reread"`, the file is read from its start. That is the option for an export which is written
+    again every night. Write it under another name and rename it, so that no run sees half of it.
 
     With `tail` it waits for more lines, and for the file itself when it is missing. A line counts once its
     line end is there. Rotation is followed, also when it happened while the pipeline was stopped:
@@ -99,13 +113,23 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     def open(self, position: bytes | None) -> None:
         self._buffer = LineBuffer(0, 0)
-        if position is not None:
+        if position is not None and (start := FileStart.parse(position)) is not None:
+            self._start_again(start)
+        elif position is not None:
             self._resume(FilePosition.parse(position))
         else:
             handle = Handle.open(self.options.path)
             if handle is None and not self.options.tail:
                 raise self._missing()
             self._start(handle, 0)
+
+    def start_position(self) -> bytes | None:
+        """Return what finds the file again if it is rotated before the first commit."""
+        if not self.options.tail:
+            return None
+        head = b"" if self._handle is None else self._handle.read_at(0, HEAD_SIZE)
+        inode = 0 if self._handle is None else self._handle.inode
+        return bytes(FileStart(inode, len(head), hash_head(head), newest_rotated(self.options.path)))
 
     def read(self, n: int) -> list[Record] | Reading:
         while True:
@@ -193,6 +217,9 @@ class Source(sdk.SplittableSource[SourceOptions]):
         handle = Handle.open(path)
         if handle is not None and _is_same(handle, position):
             self._start(handle, position.offset)
+        elif handle is not None and self.options.on_replaced == "reread":
+            _logger.info("%s was replaced since the last run; it is read from its start", path)
+            self._start(handle, 0)
         elif not self.options.tail:
             self._handle = handle
             raise self._missing() if handle is None else self._replaced(handle, position)
@@ -201,8 +228,15 @@ class Source(sdk.SplittableSource[SourceOptions]):
                 handle.close()
             self._start(rotated, position.offset)
         else:
-            _warn_missed(path, position.offset, "since the last run")
+            warn_missed(path, position.offset, "since the last run")
             self._start(handle, 0)
+
+    def _start_again(self, start: FileStart) -> None:
+        """Begin as the first run did, which committed nothing: with the same file, wherever it is now."""
+        handle = find_first(self.options.path, start) if self.options.tail else Handle.open(self.options.path)
+        if handle is None and not self.options.tail:
+            raise self._missing()
+        self._start(handle, 0)
 
     def _fill_to(self, size: int) -> bool:
         """Read a block, and more until the buffer holds `size` bytes. True if anything was read."""
@@ -277,7 +311,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
             self._handle = copy
             handle.close()
             return
-        _warn_missed(self.options.path, position.offset, "while it was read")
+        warn_missed(self.options.path, position.offset, "while it was read")
         self._next = Handle.open(self.options.path)
         self._buffer.finish(keep_rest=False)
 
@@ -299,13 +333,3 @@ class Source(sdk.SplittableSource[SourceOptions]):
 def _is_same(handle: Handle, position: FilePosition) -> bool:
     """True if a file at the path is still the one that was read up to the position."""
     return handle.inode == position.inode and handle.holds(position) and handle.has_line_end(position.offset)
-
-
-def _warn_missed(path: Path, offset: int, when: str) -> None:
-    _logger.warning(
-        "%s was rotated or truncated %s, and its old content is not beside it: "
-        "lines after byte %d of it may have been missed; going on with the file as it is now",
-        path,
-        when,
-        offset,
-    )

@@ -158,6 +158,7 @@ class Batch:
     def positions(self) -> Sequence[bytes]:
         """The position of every message. Owner, position and piece identify a message as the delivery key does."""
         span, sequences = self.span, self.sequences
+        # The usual batch is a whole span, for which no list is built.
         if sequences == range(span.first, span.first + len(span.positions)):
             return span.positions
         return [span.positions[sequence - span.first] for sequence in sequences]

@@ -83,8 +83,8 @@ class Record(msgspec.Struct, gc=False):
 
     def copy(self) -> "Record":
         """Return a record that shares nothing mutable with this one."""
-        payload = Payload(_copied(self.payload.before), _copied(self.payload.after))
-        return Record(self.position, self.operation, dict(self.metadata), _copied(self.key), payload)
+        payload = Payload(_copy_data(self.payload.before), _copy_data(self.payload.after))
+        return Record(self.position, self.operation, dict(self.metadata), _copy_data(self.key), payload)
 
     def to_json(self) -> bytes:
         """Return the record in Conduit's JSON form: position and raw data in base64, absent data null."""
@@ -131,6 +131,7 @@ class RecordGroup(Record, gc=False):
     size: int = 1
 
     def copy(self) -> "RecordGroup":
+        # The records inside are shared, not copied: no processor reads them, and they may be many.
         return RecordGroup(position=self.position, payload=Payload(after=self.payload.after), size=self.size)
 
 
@@ -191,13 +192,14 @@ def refuse_non_finite(value: object, path: str = "") -> None:
             refuse_non_finite(getattr(value, name), f"{path}.{name}" if path else name)
 
 
-def _copied(value: Any) -> Any:
+def _copy_data(value: Any) -> Any:
     """Make a deep copy, many times faster than `copy.deepcopy` for the usual types in records."""
     kind = type(value)
     if kind is dict:
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copy_data(item) for key, item in value.items()}
     if kind is list:
-        return [_copied(item) for item in value]
+        return [_copy_data(item) for item in value]
+    # Any other type may be mutable, so only a deep copy keeps two records apart.
     return value if kind in _UNCHANGING else copy.deepcopy(value)
 
 
@@ -228,8 +230,8 @@ def _operation(value: object) -> Operation:
     try:
         return Operation(value)  # type: ignore[arg-type]
     except ValueError:
-        known = ", ".join(operation.value for operation in Operation)
-        raise RecordRefused(f"operation must be one of {known}, not {value!r}") from None
+        names = ", ".join(operation.value for operation in Operation)
+        raise RecordRefused(f"operation must be one of {names}, not {value!r}") from None
 
 
 def _metadata(value: object) -> dict[str, str]:

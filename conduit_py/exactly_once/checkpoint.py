@@ -44,6 +44,7 @@ class TransactionCheckpoint(msgspec.Struct, frozen=True):
             checkpoint = _DECODER.decode(encoded)
         except msgspec.DecodeError as error:
             raise _unreadable(pipeline, str(error)) from error
+        # Refused, not guessed: a checkpoint that is read wrongly would skip an intent or apply another.
         if checkpoint.version != VERSION:
             raise _unreadable(pipeline, f"it has version {checkpoint.version}, this release reads {VERSION}")
         return checkpoint
@@ -58,6 +59,7 @@ def without_set_back(pipeline: str, changes: Changes, positions: Mapping[str, by
     before = TransactionCheckpoint.decode(pipeline, changes.checkpoint).before
     stays = {source for source, position in before.items() if positions.get(source) != position}
     kept = {source: position for source, position in changes.positions.items() if source not in stays}
+    # Only positions stay. The state and the intents of the transaction are adopted: they have happened.
     return msgspec.structs.replace(changes, positions=kept)
 
 
@@ -68,6 +70,7 @@ def encode_letters(letters: Sequence[DeadLetter]) -> list[bytes]:
 
 def _encode_letter(letter: DeadLetter) -> bytes:
     try:
+        # Called before the commit. After it, the record would be acked and its letter lost.
         return encode_dead_letter(letter)
     except RecordRefused as error:
         failed = DeadLetterFailed(

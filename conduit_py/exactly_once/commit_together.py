@@ -135,6 +135,7 @@ class CommitTogether(CommitStrategy):
         claim = self._claim
         last_home = TransactionCheckpoint.decode(self._pipeline, claim.checkpoint).home
         await self._participants.adopt(claim, last_home, await self._store.positions(self._pipeline))
+        # Decoded again: `adopt` may have committed to the store what only the home had.
         checkpoint = TransactionCheckpoint.decode(self._pipeline, claim.checkpoint)
         await self._participants.begin(claim, checkpoint.intents)
         await _keep(self._parts.dead_letters, decode_letters(checkpoint.letters))
@@ -268,6 +269,7 @@ class CommitTogether(CommitStrategy):
         changes = self._changes(sealed, intents)
         for source, ranges in sealed.ranges.items():
             changes.histories |= self._parts.settlers[source].history(ranges)
+        # I6: one commit. A crash leaves positions, state, keys and intents all as before, or all as after.
         await participants.commit(self._claim, changes)
         self._positions |= sealed.positions
         if self._forwarder is not None and sealed.outbox:

@@ -50,6 +50,7 @@ class TransactionGate:
     async def enter(self, source: str, records: Sequence[Record], position: bytes) -> None:
         """Wait for room in the open transaction. On return the records are part of it, the last at `position`."""
         size = estimated_bytes(records)
+        # A loop: another source may fill the next transaction before this task runs again.
         while not self._admits(len(records), size):
             # Records that do not fit end the transaction, or they would wait for `max_seconds`.
             if not self._closed and not self.full:
@@ -84,6 +85,7 @@ class TransactionGate:
         Without more input it closes after `min_seconds`, but not before the pace allows the next commit.
         """
         if not self.records:
+            # Never due: a commit of nothing would still cost a write to the disk.
             return float("inf")
         if self.full or self.records >= self.limits.max_records or self.bytes >= self.limits.max_bytes:
             return float("-inf")
@@ -119,6 +121,7 @@ class TransactionGate:
         self.opened_at = trio.current_time()
         self._held, self._released = True, trio.Event()
         self._opened.set()
+        # Replaced at once: a task that waits on an event that stays set would spin.
         self._opened = trio.Event()
 
     def release(self) -> None:
@@ -197,6 +200,7 @@ class HeldRecords:
         self._shut = True
         opened = self._gate.defer()
         async with trio.open_nursery() as nursery:
+            # A batch left in the channel counts as unsettled, and this transaction would never end.
             nursery.start_soon(self._take_in, inbox)
             await opened.wait()
             nursery.cancel_scope.cancel()

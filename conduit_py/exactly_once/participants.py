@@ -67,6 +67,7 @@ class Participants:
             if node not in self.staged:
                 # A user removed the destination from the pipeline, so its intent cannot be applied.
                 log.warning("%s: the last records of %s stay invisible: it was removed", claim.owner, node)
+        # Also without an intent: what a crashed run staged and did not commit must be discarded.
         for node in self.staged:
             own = [intents[node]] if node in intents else []
             with plugin_errors(node, "begin"):
@@ -112,6 +113,7 @@ class Participants:
             if node in self.staged:
                 with plugin_errors(node, "apply_for"):
                     shown = await self._calls[node]("apply_for", owner, intent)
+            # Not an error: the other pipeline applies them itself when it starts again.
             if not shown:
                 log.warning("the last records of %s in %s become visible when it is started again", owner, node)
 
@@ -129,6 +131,7 @@ async def _each(nodes: Sequence[str], work: Callable[[str], Awaitable[None]]) ->
             await work(node)
         except RunError as error:
             errors.append(error)
+            # The transaction fails anyway, so the others need not finish.
             nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:

@@ -42,6 +42,7 @@ class PositionHistory(msgspec.Struct, frozen=True):
     def with_points(self, *points: HistoryPoint) -> "PositionHistory":
         """Return the history with further points, without those too old at the time of the last one, or too many."""
         everything = sorted((*self.points, *points), key=lambda point: point.at)
+        # Starts are limited by number, not by age: a run may last longer than any spacing.
         kept = [point for point in everything if point.start][-STARTS_MAX:]
         kept += _thin_out([point for point in everything if not point.start], now=points[-1].at)
         newest_first = sorted(kept, key=lambda point: point.at)[::-1]

@@ -77,6 +77,7 @@ class Store(ABC):
         if rows:
             await self._save(rows)
         else:
+            # Every call is a checkpoint, so that a loop of calls can be cancelled.
             await trio.lowlevel.checkpoint()
 
     async def start_position(self, pipeline: str, source: str, position: bytes) -> None:

@@ -41,6 +41,7 @@ class AckReader:
 
     def expect(self, batch: Batch) -> None:
         """Expect answers about a batch. Call this before the batch is written."""
+        # Before the write: a fast destination answers before `write` returns.
         self._whole[batch.id(0)] = batch
         self._writing = batch.span
         self._changed.set()
@@ -103,6 +104,7 @@ class AckReader:
             if answer.refused is not None:
                 self._refuse(batch, index, answer.refused)
                 continue
+            # One vote for a run of acks: a vote for each message would cost more than the write.
             if batch.span is not span:
                 self._ack(span, acked)
                 span, acked = batch.span, []
@@ -124,6 +126,7 @@ class AckReader:
         self._context.nack(batch, index, batch.records[index], Failure(self._node, refused))
 
     def _take(self, message: MessageId) -> tuple[Batch, int]:
+        # The message comes from the plugin. A wrong one must not become a vote on another message.
         if not isinstance(message, MessageId):
             raise unexpected_answer(self._node, message)
         if message not in self._single:
@@ -143,6 +146,7 @@ class AckReader:
             return given.span, given.sequences
         for other in [each for each, batch in self._whole.items() if batch.span is answered.span]:
             self._look_into(other)
+        # Only those that still wait: the result of `write` may have covered some of them.
         waiting = [found for message in answered.ids if (found := self._single.pop(message, None)) is not None]
         if not waiting:
             raise unexpected_answer(self._node, first or "a batch without messages")

@@ -22,16 +22,16 @@ def with_tables(node: str, processor: Processor[Any]) -> Callable[[Batch], Any]:
     alone = isinstance(processor, FunctionProcessor) and not processor.batch
 
     def once(batch: Batch) -> list[Result]:
-        asking = _TableCalls(node, batch, processor.table_schema, alone)
-        while (given := asking.next()) is not None:
-            asking.take(outcome.capture(call, *given))
-        return asking.results
+        calls = _TableCalls(node, batch, processor.table_schema, alone)
+        while (arguments := calls.next()) is not None:
+            calls.take(outcome.capture(call, *arguments))
+        return calls.results
 
     async def once_async(batch: Batch) -> list[Result]:
-        asking = _TableCalls(node, batch, processor.table_schema, alone)
-        while (given := asking.next()) is not None:
-            asking.take(await outcome.acapture(call, *given))
-        return asking.results
+        calls = _TableCalls(node, batch, processor.table_schema, alone)
+        while (arguments := calls.next()) is not None:
+            calls.take(await outcome.acapture(call, *arguments))
+        return calls.results
 
     return once_async if is_async(call) else once
 
@@ -98,6 +98,7 @@ class _TableCalls:
             self.results[indices[0]] = error
             return
         middle = len(indices) // 2
+        # A stack: the earlier half goes on top, so that a processor sees the records in order.
         self._pending += [indices[middle:], indices[:middle]]
 
 
@@ -115,23 +116,23 @@ class ArrowBatch:
 
     def results(self, node: str, answer: object) -> list[Result]:
         """Return the results in order. Raises one of ARROW_ERRORS for values that no record can hold."""
-        said = _read(node, answer)
+        answered = _read(node, answer)
         results: list[Result] = list(self._records)
-        if said.keep is not None:
-            keep = self._read_column(node, said.keep, "keep", pa.types.is_boolean)
+        if answered.keep is not None:
+            keep = self._read_column(node, answered.keep, "keep", pa.types.is_boolean)
             results = [result if kept else None for result, kept in zip(results, keep, strict=True)]
-        if said.refuse is not None:
-            for row, reason in enumerate(self._read_column(node, said.refuse, "refuse", _is_text)):
+        if answered.refuse is not None:
+            for row, reason in enumerate(self._read_column(node, answered.refuse, "refuse", _is_text)):
                 results[row] = results[row] if reason is None else RecordRefused(reason)
-        if said.table is not None:
-            self._change(node, said.table, [isinstance(result, Record) for result in results])
+        if answered.table is not None:
+            self._change(node, answered.table, [isinstance(result, Record) for result in results])
         return results
 
     def _read_column(self, node: str, column: Any, name: str, fits: Any) -> list[Any]:
         if not isinstance(column, pa.Array | pa.ChunkedArray) or not fits(column.type):
-            given = column.type if hasattr(column, "type") else type(column).__name__
+            found = column.type if hasattr(column, "type") else type(column).__name__
             kind = "booleans" if name == "keep" else "texts"
-            raise ContractBroken(node, f"returned Rows whose `{name}` is {given}: it must be an Arrow array of {kind}")
+            raise ContractBroken(node, f"returned Rows whose `{name}` is {found}: it must be an Arrow array of {kind}")
         self._check_length(node, len(column))
         values: list[Any] = column.to_pylist()
         return values
@@ -147,6 +148,7 @@ class ArrowBatch:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ContractBroken(node, f"returned a table with two columns named {twice!r}")
+        # All values are converted before the first change: one that fails must leave every record as it was.
         changed = {name: _values(table.column(name)) for name in names if not self._is_same(name, table)}
         fields: list[Any] = [record.payload.after for record in compress(self._records, stays)]
         for name in self.table.column_names:
@@ -154,10 +156,10 @@ class ArrowBatch:
                 for after in fields:
                     after.pop(name, None)
         for name, values in changed.items():
-            known = name in self.table.column_names
+            had_column = name in self.table.column_names
             for after, value in zip(fields, compress(values, stays), strict=True):
                 # The table has a null where a record lacks the field. Writing it back would add the field.
-                if value is not None or not known or name in after:
+                if value is not None or not had_column or name in after:
                     after[name] = value
 
     def _is_same(self, name: str, table: pa.Table | pa.RecordBatch) -> bool:
@@ -181,8 +183,8 @@ def make_arrow_batch(
     rows: list[Any] = [batch.records[index].payload.after for index in indices]
     refused: dict[int, Result] = {}
     if set(map(type, rows)) != {dict}:
-        told = zip(indices, rows, strict=True)
-        refused |= {index: _without_fields(row) for index, row in told if not isinstance(row, dict)}
+        pairs = zip(indices, rows, strict=True)
+        refused |= {index: _without_fields(row) for index, row in pairs if not isinstance(row, dict)}
         rows = [row for row in rows if isinstance(row, dict)]
         indices = [index for index in indices if index not in refused]
     if not rows:

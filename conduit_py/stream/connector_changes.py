@@ -28,23 +28,25 @@ async def notify_of_change(store: Store, pipeline: str, node: str, kind: registr
     """
     connector = calls.plugin
     assert isinstance(connector, Connector)
-    known = (await store.connectors(pipeline)).get(node)
+    stored = (await store.connectors(pipeline)).get(node)
     entry = _entry(connector, kind)
-    unchanged = known is not None and matches(known.digest, connector.options)
-    if known is not None and (known.kind, known.plugin) != (entry.kind, entry.plugin):
+    unchanged = stored is not None and matches(stored.digest, connector.options)
+    if stored is not None and (stored.kind, stored.plugin) != (entry.kind, entry.plugin):
+        # The entry goes last: after a crash in between, the next run still sees another plugin and repeats this.
         await store.forget_positions(pipeline, node)
         await store.forget_position_history(pipeline, node)
-        await _delete(store, pipeline, node, known)
-        known = None
-    if known is None:
+        await _delete(store, pipeline, node, stored)
+        stored = None
+    if stored is None:
         with plugin_errors(node, "on_created"):
             await calls("on_created")
     # An entry of the old form is written again even if unchanged: it may hold secrets in plain text.
-    elif unchanged and not is_old_form(known.digest):
+    elif unchanged and not is_old_form(stored.digest):
         return
     elif not unchanged:
         with plugin_errors(node, "on_updated"):
-            await calls("on_updated", known.options)
+            await calls("on_updated", stored.options)
+    # After the call: a crash in between repeats the call, and never skips it.
     await store.save_connector(pipeline, node, entry)
 
 
@@ -92,18 +94,18 @@ def fingerprint(options: Options) -> str:
     return f"{_FORM}:{salt.hex()}:{_digest(options, salt)}"
 
 
-def matches(known: str, options: Options) -> bool:
+def matches(stored: str, options: Options) -> bool:
     """Return True if a fingerprint, of this form or an older one, belongs to these options."""
-    form, _, rest = known.partition(":")
+    form, _, rest = stored.partition(":")
     if form != _FORM:
-        return hmac.compare_digest(known, _old_digest(options))
+        return hmac.compare_digest(stored, _old_digest(options))
     salt, _, digest = rest.partition(":")
     return hmac.compare_digest(digest, _digest(options, bytes.fromhex(salt)))
 
 
-def is_old_form(known: str) -> bool:
+def is_old_form(stored: str) -> bool:
     """Return True for a fingerprint of an older form; the options stored with it may hold secrets in plain text."""
-    return not known.startswith(f"{_FORM}:")
+    return not stored.startswith(f"{_FORM}:")
 
 
 def mask_secrets(options: Options) -> dict[str, Any]:
@@ -138,6 +140,7 @@ def _reveal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return _join("list", map(_reveal, value))
     if isinstance(value, set | frozenset):
+        # Sorted: the order of a set differs in every process.
         return _join("set", sorted(map(_reveal, value)))
     return _value_text(value)
 

@@ -157,6 +157,7 @@ class _Keep(DeadLetterHandler):
         try:
             await self._box.store(letters)
         except RecordRefused as error:
+            # One letter that cannot be encoded must not take along those before it: their messages are acked.
             await self._keep_before(letters, error)
         except (StateFailed, EnvironmentUnfit) as error:
             raise _failure(letters, 0, error.message) from error
@@ -214,6 +215,7 @@ class _ToDestination(DeadLetterHandler):
         batch = self._batch(letters)
         try:
             refused = check_refusals(self._node, await self._calls("write", shallow_copy(batch)), len(batch))
+            # In a transaction, letters become durable with everything else, when the destination is staged.
             if not self.in_transaction:
                 await self._calls("flush")
             if self._answers_later:
@@ -221,6 +223,7 @@ class _ToDestination(DeadLetterHandler):
         except Exception as error:  # plugin boundary: after any error these letters may be lost
             raise _failure(letters, 0, describe(error)) from error
         if refused:
+            # Invariant 3: letters behind the first refused one count as not stored, although they may be written.
             first = min(refused)
             raise _failure(letters, first, refused[first])
 
@@ -247,6 +250,7 @@ class _CallFunction(DeadLetterHandler):
                 if is_async(self._function):
                     await self._function(letter)
                 else:
+                    # Abandoned on cancellation: a function that hangs must not hold up a forceful stop.
                     await trio.to_thread.run_sync(self._function, letter, abandon_on_cancel=True)
             except Exception as error:  # plugin boundary: the function is the user's
                 raise _failure(letters, stored, describe(error)) from error

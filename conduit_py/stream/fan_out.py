@@ -45,6 +45,7 @@ class FanOut:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # However the task ends: the loop of a follower ends only when its channel does (invariant 8).
         for channel, _ in self._followers:
             channel.close()
 

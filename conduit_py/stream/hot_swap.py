@@ -47,6 +47,7 @@ class HotSwap:
             try:
                 yield
             finally:
+                # From here on `swap` returns False: nothing would close what it opens now.
                 self._nursery = None
                 nursery.cancel_scope.cancel()
 
@@ -67,6 +68,7 @@ class HotSwap:
         if self._nursery is None:
             return False
         pools = await self._open(processors)
+        # The run may have ended while the processors were opened.
         if self._nursery is None:
             await _close(list(pools.values()))
             return False

@@ -140,6 +140,7 @@ class Meter(msgspec.Struct):
     def plus(self, earlier: "Meter | None") -> "Meter":
         """Return a new meter with the counts of both and the gauges of this one."""
         total = copy(self)
+        # A copy: tasks change the list while others read it.
         total.waits = list(self.waits)
         total.tally = self.tally and self.tally.plus(earlier.tally if earlier else None)
         for name in COUNTERS:

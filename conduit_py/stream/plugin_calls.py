@@ -37,6 +37,7 @@ class PluginCaller:
         self._ways: dict[str, Callable[..., Awaitable[Any]]] = {}
 
     async def __call__(self, name: str, *args: Any) -> Any:
+        # Found once for each method: looking at signatures for every batch would cost more than the call.
         way = self._ways.get(name)
         if way is None:
             way = self._ways[name] = self._way(name)
@@ -72,6 +73,7 @@ class PluginCaller:
 
     async def in_thread(self, call: Callable[..., Any], *args: Any, final: bool = False) -> Any:
         if self._thread is None:
+            # On first use: most plugins are async or quick, and never need one.
             self._thread = OwnedThread(self._node)
         return await self._thread.run(call, *args, final=final)
 
@@ -106,6 +108,7 @@ async def _skip(*args: Any) -> None:
 
 
 def is_async(call: Callable[..., Any]) -> bool:
+    # A callable object has its coroutine function on the class; the object itself is none.
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
 
 
@@ -115,6 +118,7 @@ def plugin_errors(node: str, doing: str) -> Iterator[None]:
     try:
         yield
     except RunError as error:
+        # The innermost node wins: processors run in the task of another node.
         error.node = error.node or node
         raise
     except Exception as error:
@@ -126,17 +130,18 @@ def shallow_copy(batch: Batch) -> Batch:
     return Batch(batch.span, list(batch.records), batch.sequences, batch.pieces)
 
 
-def check_refusals(node: str, said: Any, count: int) -> dict[int, str]:
+def check_refusals(node: str, answer: Any, count: int) -> dict[int, str]:
     """Check what `write` returned for `count` records; return the refused ones as index → reason, in order."""
-    if not said:
+    if not answer:
         return {}
-    if not isinstance(said, Mapping):
-        rule = f"write() must return None or a mapping of index to reason, not {type(said).__name__}"
+    if not isinstance(answer, Mapping):
+        rule = f"write() must return None or a mapping of index to reason, not {type(answer).__name__}"
         raise ContractBroken(node, rule)
-    for index in said:
+    # A wrong index would ack a record that the destination refused.
+    for index in answer:
         if not isinstance(index, int) or not 0 <= index < count:
             raise ContractBroken(node, f"write() refused record {index!r} of a batch of {count}")
-    return {index: refusal_text(said[index]) for index in sorted(said)}
+    return {index: refusal_text(answer[index]) for index in sorted(answer)}
 
 
 async def next_answers(node: str, calls: PluginCaller) -> Sequence[Answer | Batch]:

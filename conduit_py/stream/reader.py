@@ -123,6 +123,7 @@ class Reader:
             if not self._stop_called and not self._calls.inherits("stop") and self._calls.busy:
                 await self._call_stop()
         finally:
+            # Also if `stop` failed: teardown releases what `open` acquired.
             await self._calls("teardown")
 
     def _accept(self, reading: Any, n: int) -> None:
@@ -130,6 +131,7 @@ class Reader:
         self._check(records, n)
         if refused != {}:
             self._check_refusals(refused, len(records))
+        # Invariant 6: counted when read, not when sent. Records in the buffer are in flight too.
         self._ledger.admit(len(records))
         self._meter.records += count_records(records)
         self._meter.batches += 1
@@ -199,6 +201,7 @@ class ReadBuffer:
             await self._filled.wait()
         taken = self._records, self._refused, self._read_at
         self._records, self._refused = [], {}
+        # The reader may be waiting for this room, not for credit.
         self._taken.set()
         return taken
 

@@ -177,12 +177,14 @@ class Replay:
         ledger.ack(span, sequences, self._everyone & ~votes)
         pieces = [each.letter.piece for each in group]
         for node in nodes:
+            # Copied: a letter that is refused again is stored as it was, not as processors left it.
             records = [each.letter.records[node].copy() for each in group]
             batch = Batch(span, records, sequences, pieces if any(pieces) else None)
             await run_chain(self._entries[node].chain, batch, self._entries[node].fan_out)
 
     async def _settle(self, ranges: Sequence[SettledRange]) -> None:
         outcomes = [outcome for each in ranges for outcome in self._outcomes(each)]
+        # Saved first: a crash before the release sends the letters again, and never loses one.
         await self._save(outcomes)
         self._count(outcomes)
 

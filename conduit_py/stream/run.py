@@ -110,6 +110,7 @@ class Run:
                 if await self._open():
                     await self._work()
         finally:
+            # Before anything is closed: a waiting `swap` must not open processors in a run that ends.
             self._hot_swap.end()
             await self._close()
         return self._ending()
@@ -200,11 +201,13 @@ class Run:
             async with self._hot_swap.allow(), trio.open_nursery() as nursery:
                 for task in self._wiring.tasks:
                     (background if task.background else nursery).start_soon(self._run_task, task)
+            # Background tasks never end by themselves.
             background.cancel_scope.cancel()
 
     async def _run_task(self, task: Task) -> None:
         try:
             await task.run()
+        # A group: a task may have a nursery of its own.
         except* Exception as group:
             self._fail(_in_node(task.node, _first(group)))
 
@@ -223,6 +226,7 @@ class Run:
         """Tear down everything that was opened, also after an error; no connector can delay the others."""
         cut_short = self._forced or self._error is not None or self._scope.cancelled_caught
         seconds = FORCED_TEARDOWN_SECONDS if cut_short else TEARDOWN_SECONDS
+        # A scope of its own: the run may be cancelled already, and its connectors must still be released.
         self._closing.deadline = trio.current_time() + seconds
         with self._closing:
             async with trio.open_nursery() as nursery:

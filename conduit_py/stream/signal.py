@@ -18,6 +18,7 @@ class Signal:
     async def wait(self) -> None:
         """Return once the signal has been set since the last return."""
         await self._event.wait()
+        # Replaced before the caller goes on: what is set from here on wakes the next wait.
         self._event = trio.Event()
 
 

@@ -79,6 +79,7 @@ class Wiring:
     def _make_nodes(self) -> None:
         nodes = self._graph.nodes.values()
         for node in nodes:
+            # Processors first: sources and destinations are connected to them.
             if isinstance(node.declared, Processor):
                 self._make_processor(node, node.declared)
         for node in nodes:
@@ -139,6 +140,7 @@ class Wiring:
     def _add_source(self, node: Node, declared: Source) -> None:
         assert declared.connector is not None
         pipeline, context, wake = self._graph.pipeline, self._context(node), Signal()
+        # A fresh one: what an earlier run left in its attributes must not reach this run.
         source = declared.connector.fresh()
         progress = self._shard_progress(node.id, source)
         context.meter.window = declared.window

@@ -197,7 +197,7 @@ class ProcessorWorker:
         if not is_function:
             self._processor.state = state
         defers = self._processor.defers
-        self._call = with_atomic_state(self._call, state, is_async=self._async, given=is_function, defers=defers)
+        self._call = with_atomic_state(self._call, state, is_async=self._async, passes_state=is_function, defers=defers)
 
     def _blocks(self, processor: ProcessorPlugin[Any]) -> bool:
         if processor.blocking is not None:

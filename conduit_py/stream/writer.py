@@ -61,6 +61,7 @@ class Writer:
                 with self._meter.waiting(WaitReason.COMMIT):
                     await self._context.commit.before_write()
                 await (self._write_tapped(batch) if self._context.tap_point.taps else self._write(batch))
+        # The inbox has ended: nothing else would flush the last batches.
         if not self._staged:
             await self._flush()
         if self._ack_reader is not None:
@@ -73,6 +74,7 @@ class Writer:
         try:
             while True:
                 try:
+                    # A batch that is already there is written before the flush, so that one fsync serves both.
                     return inbox.receive_nowait()
                 except trio.WouldBlock:
                     if not self._unflushed:

@@ -28,6 +28,7 @@ class OpenSource:
         self._calls = PluginCaller("source", source)
         self._opened = threading.Event()
         self._error: BaseException | None = None
+        # Not an OwnedThread, which runs sync calls for a task of trio. Here a sync caller needs a run of trio.
         self._thread = threading.Thread(target=self._run, name="conduit-source", daemon=True)
         self._thread.start()
         self._opened.wait()

@@ -48,6 +48,7 @@ class Executors:
 class SparkJob:
     """A job in a thread of its own: the driver writes the results of one job while the next one runs."""
 
+    # Not an OwnedThread: a job begins before anybody waits for it, and goes on when its waiter is cancelled.
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
         self._ended = trio.Event()

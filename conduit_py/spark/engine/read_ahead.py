@@ -78,6 +78,7 @@ class ReadAhead:
             self._tell()
 
     async def _read_all(self) -> None:
+        # Not the loop of `stream.reader`: there is no window, no meter and no stop here, and errors wait for `take`.
         idle = IdleBackoff()
         while True:
             while (room := self._size_max - len(self._drawn)) <= 0:

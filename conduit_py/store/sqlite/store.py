@@ -158,7 +158,7 @@ class GroupCommitter:
             return
         try:
             self._transact(list(_steps(writes)))
-        # A border: whatever the error is, it must reach the tasks that wait, or they wait for ever.
+        # Whatever the error is, it must reach the tasks that wait, or they wait for ever.
         except Exception as error:
             self._roll_back(error)
             for request in writes:
@@ -191,6 +191,7 @@ class GroupCommitter:
             # after 5 ms: a lone statement that commits by itself is a third of the calls.
             connection.execute(*steps[0])
         else:
+            # Immediate: a deferred transaction takes the write lock at its first write, and may fail half-way.
             connection.execute("BEGIN IMMEDIATE")
             for step in steps:
                 if isinstance(step, _Work):
@@ -206,10 +207,11 @@ class GroupCommitter:
         """Run one piece of work; if it raises, roll back that piece only."""
         connection = self._database.connection
         if not alone:
+            # A refusal undoes this piece of work, and not the writes of other tasks in the group.
             connection.execute("SAVEPOINT work")
         try:
             request.answer = outcome.Value(request.work(connection))
-        # A border: the work is the caller's, and its errors are the caller's too.
+        # The work is the caller's, and so are its errors.
         except Exception as refusal:
             if isinstance(refusal, sqlite3.Error) and not isinstance(refusal, _OWN_ERRORS):
                 # The disk or the file, not this piece of work: nothing of the group may be believed.
@@ -217,6 +219,7 @@ class GroupCommitter:
             request.answer = outcome.Error(refusal)
             connection.execute("ROLLBACK" if alone else "ROLLBACK TO work")
             if alone:
+                # The COMMIT that follows needs a transaction, even an empty one.
                 connection.execute("BEGIN")
         if not alone:
             connection.execute("RELEASE work")
@@ -232,6 +235,7 @@ class GroupCommitter:
 
     def _read(self, work: Work) -> outcome.Outcome[Any]:
         try:
+            # A read that fails is the answer to one caller. The thread goes on for the others.
             return outcome.Value(work(self._database.connection))
         except Exception as error:
             failure = StateFailed(f"{self._database.file} could not be read: {describe(error)}")

@@ -7,11 +7,11 @@ run, is in `stream/dead_letters.py`. A new policy is a class here and a handler 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from conduit_py.pipeline_settings import Retention
 from conduit_py.sdk.destination import DestinationConnector, WriteGuarantee
-from conduit_py.sdk.plugin import connector_label
+from conduit_py.sdk.plugin import Options, connector_label
 
 if TYPE_CHECKING:
     from conduit_py.dead_letter import DeadLetter
@@ -28,7 +28,7 @@ class DeadLetterPolicy(ABC):
     """Letters are stored in the state store, where they can be listed, edited and sent again."""
     discards: ClassVar[bool] = False
     """No letter is stored, so a crash cannot repeat one."""
-    connector: DestinationConnector[Any] | None = None
+    connector: DestinationConnector[Options] | None = None
     """The connector that letters are written to."""
 
     @property
@@ -73,7 +73,7 @@ class KeepPolicy(DeadLetterPolicy):
 class DestinationPolicy(DeadLetterPolicy):
     """Write letters to a destination connector."""
 
-    connector: DestinationConnector[Any]
+    connector: DestinationConnector[Options]
 
     @property
     def label(self) -> str:

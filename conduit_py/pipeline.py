@@ -35,17 +35,17 @@ from conduit_py.resolve import (
     resolve_processor,
 )
 from conduit_py.sdk.plugin import at, check_options, did_you_mean, place_of_call
-from conduit_py.sdk.processor import Condition, FunctionProcessor
+from conduit_py.sdk.processor import Condition, FunctionProcessor, RecordFunction
 
 After: TypeAlias = str | Sequence[str] | None
 
 
 DeadLettersTo: TypeAlias = (
-    "Literal['stop', 'drop', 'journal'] | DeadLetterPolicy | sdk.DestinationConnector[Any] | DeadLetterFunction"
+    "Literal['stop', 'drop', 'journal'] | DeadLetterPolicy | sdk.DestinationConnector[sdk.Options] | DeadLetterFunction"
 )
 
 
-ProcessorLike: TypeAlias = "Processor | sdk.Processor[Any] | Callable[..., Any]"
+ProcessorLike: TypeAlias = "Processor | sdk.Processor[sdk.Options] | RecordFunction"
 
 
 class Source:
@@ -54,9 +54,9 @@ class Source:
     def __init__(
         self,
         id: str,
-        connector: sdk.SourceConnector[Any] | str,
+        connector: sdk.SourceConnector[sdk.Options] | str,
         *,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
         processors: Sequence[ProcessorLike] = (),
         batch_size: int = defaults.BATCH_SIZE,
         window: int = defaults.WINDOW,
@@ -88,9 +88,9 @@ class Destination:
     def __init__(
         self,
         id: str,
-        connector: sdk.DestinationConnector[Any] | str,
+        connector: sdk.DestinationConnector[sdk.Options] | str,
         *,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
         processors: Sequence[ProcessorLike] = (),
         retry: Retry | None = None,
         when: Condition | None = None,
@@ -129,9 +129,9 @@ class Processor:
     def __init__(
         self,
         id: str,
-        processor: sdk.Processor[Any] | Callable[..., Any] | str,
+        processor: sdk.Processor[sdk.Options] | RecordFunction | str,
         *,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
         workers: int | None = None,
         when: Condition | None = None,
         retry: Retry | None = None,
@@ -202,7 +202,7 @@ class DeadLetters:
 
     @classmethod
     def to(
-        cls, connector: sdk.DestinationConnector[Any], *, window_size: int = 0, window_nack_threshold: int = 0
+        cls, connector: sdk.DestinationConnector[sdk.Options], *, window_size: int = 0, window_nack_threshold: int = 0
     ) -> Self:
         """A destination connector stores refused records."""
         return cls(connector, window_size=window_size, window_nack_threshold=window_nack_threshold)
@@ -226,8 +226,8 @@ class Pipeline:
         self,
         id: str,
         *,
-        sources: Sequence[Source] | Mapping[str, sdk.SourceConnector[Any]],
-        destinations: Sequence[Destination] | Mapping[str, sdk.DestinationConnector[Any]],
+        sources: Sequence[Source] | Mapping[str, sdk.SourceConnector[sdk.Options]],
+        destinations: Sequence[Destination] | Mapping[str, sdk.DestinationConnector[sdk.Options]],
         processors: Sequence[ProcessorLike] = (),
         dead_letters: DeadLetters | None = None,
         delivery: Delivery = "at_least_once",
@@ -235,7 +235,7 @@ class Pipeline:
         stop_seconds: float = defaults.STOP_SECONDS,
         recovery: Recovery | None = None,
         transaction: TransactionLimits | None = None,
-        outbox: Mapping[str, sdk.DestinationConnector[Any]] | None = None,
+        outbox: Mapping[str, sdk.DestinationConnector[sdk.Options]] | None = None,
         engine: Engine = "trio",
     ) -> None:
         self.place = place_of_call()

@@ -22,7 +22,7 @@ def resolve_connector(
     kind: Literal["source", "destination"],
     base: type[Any],
     connector: object,
-    settings: Mapping[str, Any] | None,
+    settings: Mapping[str, object] | None,
     place: Place | None,
 ) -> tuple[Any, list[Problem]]:
     """The connector of a definition, given as an object or by name, or None; and its problems."""
@@ -43,7 +43,7 @@ def resolve_connector(
 
 def resolve_outbox(
     outbox: object, place: Place | None
-) -> tuple[dict[str, sdk.DestinationConnector[Any]], list[Problem]]:
+) -> tuple[dict[str, sdk.DestinationConnector[sdk.Options]], list[Problem]]:
     """The targets of an outbox, each with its connector; and their problems."""
     if outbox is None:
         return {}, []
@@ -51,7 +51,7 @@ def resolve_outbox(
     if not isinstance(outbox, Mapping):
         hint = 'write outbox={"a-target": a destination connector}'
         return {}, [Problem("outbox", f"must be a mapping, not {describe_value(outbox)}", hint, *spot)]
-    targets: dict[str, sdk.DestinationConnector[Any]] = {}
+    targets: dict[str, sdk.DestinationConnector[sdk.Options]] = {}
     problems: list[Problem] = []
     for target, given in outbox.items():
         if not isinstance(target, str) or not target:
@@ -64,7 +64,7 @@ def resolve_outbox(
     return targets, problems
 
 
-def plugin_problems(plugin: Plugin[Any], path: str, spot: tuple[str | None, int | None]) -> list[Problem]:
+def plugin_problems(plugin: Plugin[sdk.Options], path: str, spot: tuple[str | None, int | None]) -> list[Problem]:
     """The problems of the options of a plugin."""
     if hasattr(plugin, "problems"):
         return list(plugin.problems)
@@ -73,8 +73,8 @@ def plugin_problems(plugin: Plugin[Any], path: str, spot: tuple[str | None, int 
 
 
 def resolve_processor(
-    item: object, settings: Mapping[str, Any] | None, place: Place | None
-) -> tuple[sdk.Processor[Any] | None, list[Problem]]:
+    item: object, settings: Mapping[str, object] | None, place: Place | None
+) -> tuple[sdk.Processor[sdk.Options] | None, list[Problem]]:
     """The processor of a definition, given as an object, a function or by name, or None; and its problems."""
     spot = place or (None, None)
     if isinstance(item, str):
@@ -92,7 +92,7 @@ def resolve_processor(
 
 
 def _by_name(
-    kind: registry.Kind, path: str, name: str, settings: Mapping[str, Any] | None, place: Place | None
+    kind: registry.Kind, path: str, name: str, settings: Mapping[str, object] | None, place: Place | None
 ) -> tuple[object, list[Problem]]:
     """The plugin with this name. One that is installed but cannot be imported raises: the definition is not wrong."""
     try:

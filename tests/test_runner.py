@@ -205,6 +205,65 @@ def test_a_signal_stops_the_pipeline_and_then_has_its_usual_effect(
     assert (child.returncode, printed) == (code, said)
 
 
+STUCK = """
+import sys
+import trio
+import conduit_py
+from conduit_connectors import memory
+from conduit_py import Destination, Pipeline, Record, Source, sdk
+
+class Endless(sdk.SourceConnector[sdk.Options]):
+    sent = False
+
+    async def open(self, position):
+        pass
+
+    async def read(self, n):
+        if not self.sent:
+            self.sent = True
+            return [Record.of({"n": 1}, position=b"1")]
+        try:
+            await trio.sleep_forever()
+        finally:
+            print("stopping", flush=True)
+
+async def stuck(record):
+    print("stuck", flush=True)
+    await trio.sleep_forever()
+
+pipeline = Pipeline(
+    "stuck",
+    sources={"in": Endless()},
+    processors=[stuck],
+    destinations={"out": memory.Destination(into=[])},
+    stop_seconds=1000,
+)
+try:
+    conduit_py.run(pipeline)
+except KeyboardInterrupt:
+    print("interrupted")
+    sys.exit(7)
+print("not reached")
+"""
+
+
+def test_a_second_signal_does_not_wait_for_a_graceful_stop(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(STUCK)
+    child = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == "stuck\n"
+        child.send_signal(signal.SIGINT)
+        # The first signal is being obeyed: two that arrive together would count as one.
+        assert child.stdout.readline() == "stopping\n"
+        child.send_signal(signal.SIGINT)
+        printed, _ = child.communicate(timeout=100)
+    finally:
+        child.kill()
+
+    assert (child.returncode, printed) == (7, "interrupted\n")
+
+
 class TestFromTrio:
     async def test_run_async(self) -> None:
         into: list[Any] = []

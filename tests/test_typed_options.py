@@ -19,9 +19,10 @@ PLUGINS = [
 
 SNIPPET = """
 from pathlib import Path
-from conduit_connectors import file, generator, sqlite_queue
+import pyarrow as pa  # type: ignore[import-untyped]
+from conduit_connectors import file, generator, memory, sqlite_queue
 from conduit_processors import field
-from conduit_py import Record, processor
+from conduit_py import Batch, Pipeline, Processor, Record, State, processor
 
 file.Source(path="in.jsonl", format="json")
 file.Source(path=Path("in.jsonl"), tail=True)
@@ -42,6 +43,35 @@ def same(record: Record) -> Record:
 same(Record.of({})).payload
 same("text")
 same(Record.of({})).no_such
+
+@processor(batch=True, workers=2)
+def together(batch: Batch) -> list[Record]:
+    return list(batch)
+
+@processor(state=True)
+async def counted(record: Record, state: State) -> Record | None:
+    return record
+
+@processor(arrow=pa.schema([]))
+def columns(table: pa.Table) -> pa.Table:
+    return table
+
+Processor("own", lambda record: None, settings={"a": 1})
+Pipeline("p", sources={"a": file.Source(path="a"), "b": memory.Source(records=[])}, destinations=[], processors=[same])
+
+@processor
+def text(line: str) -> str:
+    return line
+
+@processor(batch=True)
+def alone(record: Record) -> list[Record]:
+    return [record]
+
+@processor
+def number(record: Record) -> int:
+    return 1
+
+Processor("own", len)
 """
 
 
@@ -81,4 +111,5 @@ def test_mypy_refuses_unknown_options_and_wrong_types(tmp_path: Path) -> None:
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     errors = [line for line in ran.stdout.splitlines() if "error:" in line]
 
-    assert sorted({int(line.split(":")[1]) for line in errors}) == [13, 14, 15, 16, 17, 24, 25], ran.stdout
+    lines = sorted({int(line.split(":")[1]) for line in errors})
+    assert lines == [14, 15, 16, 17, 18, 25, 26, 43, 47, 51, 55], ran.stdout

@@ -22,7 +22,8 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
-OptionsT = TypeVar("OptionsT", bound=Options)
+# Covariant, so that a list of connectors with different options is a list of SourceConnector[Options].
+OptionsT = TypeVar("OptionsT", bound=Options, covariant=True)
 
 
 class Place(NamedTuple):
@@ -79,12 +80,19 @@ class Plugin(Generic[OptionsT]):
         new._written, new._options = self._written, self._options
         return new
 
+    def with_options(self, options: Options) -> Self:
+        """Return a fresh plugin with other options, which are checked already."""
+        assert isinstance(options, self.options_model), f"{type(options).__name__} for {type(self).__name__}"
+        new = self.fresh()
+        new._options, new.problems = options, []
+        return new
+
 
 class Connector(Plugin[OptionsT]):
     """A source or destination: a plugin with a life outside of runs."""
 
     @property
-    def declared(self) -> "Connector[Any]":
+    def declared(self) -> "Connector[Options]":
         """The connector that the user wrote down: itself, unless the runtime put this one in its place."""
         return self
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 from conduit_py.backoff import Retry
 from conduit_py.batch import Batch
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 Result: TypeAlias = Record | list[Record] | Exception | None
 """One record goes on, a list splits, None filters, an exception nacks."""
+
+RecordFunction: TypeAlias = Callable[[Record], Awaitable[Result] | Result]
+"""A function that can be a processor without a decorator."""
+
+TableResult: TypeAlias = "pa.Table | pa.RecordBatch | pa.BooleanArray | pa.ChunkedArray | Rows"
+"""The table with changes, the rows to keep as booleans, or both and refusals as `Rows`."""
 
 Condition: TypeAlias = Callable[[Record], bool]
 
@@ -54,7 +60,7 @@ class Processor(Plugin[OptionsT]):
     table_schema: "pa.Schema | None" = None
     """The columns that `process_table` sees; None shows it every field, with the type of what is there."""
 
-    def process_table(self, table: "pa.Table", batch: Batch) -> Any:
+    def process_table(self, table: "pa.Table", batch: Batch) -> "Awaitable[TableResult] | TableResult":
         """The table changed, a boolean array of the rows to keep, or `Rows`; row i is the record `batch[i]`.
 
         Overriding this takes the place of `process`. It may be asked again about some of the rows alone, so what it
@@ -78,6 +84,9 @@ class Processor(Plugin[OptionsT]):
 
 P = ParamSpec("P")
 R = TypeVar("R")
+ResultT = TypeVar("ResultT", bound=Awaitable[Result] | Result)
+ResultsT = TypeVar("ResultsT", bound=Awaitable[Sequence[Result]] | Sequence[Result])
+TableResultT = TypeVar("TableResultT", bound="Awaitable[TableResult] | TableResult")
 
 
 class FunctionProcessor(Processor[Options], Generic[P, R]):
@@ -167,20 +176,74 @@ def table_problems(processor: Processor[Any]) -> list[Problem]:
     return problems
 
 
+# One signature for each combination, so that a type checker refuses a function that takes something else. Only the
+# last two have `arrow`: a schema is Any to a checker without types of pyarrow, and Any would match all of them.
 @overload
-def processor(function: Callable[P, R], /) -> FunctionProcessor[P, R]: ...
+def processor(function: Callable[[Record], ResultT], /) -> FunctionProcessor[[Record], ResultT]: ...
 @overload
 def processor(
     *,
-    batch: bool = False,
-    arrow: "bool | pa.Schema" = False,
-    state: bool = False,
+    batch: Literal[False] = False,
+    state: Literal[False] = False,
+    name: str | None = None,
+    workers: int = 1,
+    when: Condition | None = None,
+    retry: Retry | None = None,
+) -> Callable[[Callable[[Record], ResultT]], FunctionProcessor[[Record], ResultT]]: ...
+@overload
+def processor(
+    *,
+    batch: Literal[False] = False,
+    state: Literal[True],
     defers: bool = False,
     name: str | None = None,
     workers: int = 1,
     when: Condition | None = None,
     retry: Retry | None = None,
-) -> Callable[[Callable[P, R]], FunctionProcessor[P, R]]: ...
+) -> Callable[[Callable[[Record, State], ResultT]], FunctionProcessor[[Record, State], ResultT]]: ...
+@overload
+def processor(
+    *,
+    batch: Literal[True],
+    state: Literal[False] = False,
+    name: str | None = None,
+    workers: int = 1,
+    when: Condition | None = None,
+    retry: Retry | None = None,
+) -> Callable[[Callable[[Batch], ResultsT]], FunctionProcessor[[Batch], ResultsT]]: ...
+@overload
+def processor(
+    *,
+    batch: Literal[True],
+    state: Literal[True],
+    defers: bool = False,
+    name: str | None = None,
+    workers: int = 1,
+    when: Condition | None = None,
+    retry: Retry | None = None,
+) -> Callable[[Callable[[Batch, State], ResultsT]], FunctionProcessor[[Batch, State], ResultsT]]: ...
+@overload
+def processor(
+    *,
+    batch: Literal[False] = False,
+    arrow: "Literal[True] | pa.Schema",
+    state: Literal[False] = False,
+    name: str | None = None,
+    workers: int = 1,
+    when: Condition | None = None,
+    retry: Retry | None = None,
+) -> Callable[[Callable[["pa.Table"], TableResultT]], FunctionProcessor[["pa.Table"], TableResultT]]: ...
+@overload
+def processor(
+    *,
+    batch: Literal[True],
+    arrow: "Literal[True] | pa.Schema",
+    state: Literal[False] = False,
+    name: str | None = None,
+    workers: int = 1,
+    when: Condition | None = None,
+    retry: Retry | None = None,
+) -> Callable[[Callable[["pa.Table", Batch], TableResultT]], FunctionProcessor[["pa.Table", Batch], TableResultT]]: ...
 def processor(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
     """Make a function a processor, as `@processor` or with settings as `@processor(batch=True, workers=4)`.
 

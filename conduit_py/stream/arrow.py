@@ -18,7 +18,7 @@ from conduit_py.stream.plugin_calls import is_async
 
 def with_tables(node: str, processor: Processor[Any]) -> Callable[[Batch], Any]:
     """Wrap the processor's `process_table` into a call that takes a batch and returns one result per record."""
-    call = processor.process_table
+    call: Callable[..., Any] = processor.process_table
     alone = isinstance(processor, FunctionProcessor) and not processor.batch
 
     def once(batch: Batch) -> list[Result]:

@@ -130,7 +130,7 @@ class TestWhereItIsRefused:
         assert outcome.error.code == "contract.broken"
 
     def test_at_validation(self) -> None:
-        @processor(defers=True)
+        @processor(defers=True)  # type: ignore[call-overload, untyped-decorator]
         def stateless(record: Record) -> Record:
             return record
 

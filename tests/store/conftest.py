@@ -11,7 +11,7 @@ import pytest
 import trio
 from postgres_server import PostgresServer
 
-from conduit_py.spark.child.link import TO_CHILD, TO_SERVER, Answer, ChildLink, StoreCall
+from conduit_py.spark.child.link import TO_CHILD, TO_SERVER, ChildLink, StoreCall, StoreReply
 from conduit_py.spark.child.store import ChildStore, answer_call
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.postgres.store import PostgresStore
@@ -67,7 +67,7 @@ async def _forwarded(behind: Store) -> AsyncIterator[Store]:
             nursery.start_soon(answer, call)
 
     async def listen() -> None:
-        while isinstance(message := await child.receive(), Answer):
+        while isinstance(message := await child.receive(), StoreReply):
             store.answer(message)
 
     async with trio.open_nursery() as nursery:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ def results(function: Callable[..., Any], payloads: Sequence[Any], arrow: Any = 
     positions = [b"%d" % n for n in range(len(payloads))]
     records = [Record.of(after, position=position) for after, position in zip(payloads, positions, strict=True)]
     batch = Batch.whole(Span("p", "s", 0, positions), records)
-    answers: list[Result] = with_tables("node", processor(arrow=arrow, **more)(function))(batch)
+    answers: list[Result] = with_tables("node", cast("Any", processor)(arrow=arrow, **more)(function))(batch)
     return answers
 
 

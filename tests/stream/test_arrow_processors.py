@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -194,7 +194,7 @@ def test_what_cannot_work_is_told_before_the_start(
     pipeline = Pipeline(
         "p",
         sources=[Source("in", memory.Source(records=[]))],
-        processors=[processor(**settings)(function)],
+        processors=[cast("Any", processor)(**settings)(function)],
         destinations=[Destination("out", memory.Destination(into=[]))],
         delivery="exactly_once",
     )

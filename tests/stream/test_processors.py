@@ -1,7 +1,7 @@
 """What a processor's results mean: pass on, filter, split, refuse; per record and per batch, sync and async."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -331,7 +331,7 @@ class TestBrokenContracts:
 
     @pytest.mark.parametrize("result", [7, "text", (), {}, b""])
     async def test_by_a_function_of_one_record(self, result: object, autojump_clock: MockClock) -> None:
-        outcome = await run(Processor("sloppy", lambda record: result))
+        outcome = await run(Processor("sloppy", cast("Any", lambda record: result)))
 
         kind = type(result).__name__
         assert outcome.error == (

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -167,7 +166,7 @@ class TestAtProcessors:
         most = Counter[str]()
 
         def careful(name: str, refuses: bool) -> Processor:
-            async def work(batch: Sequence[Record]) -> list[Any]:
+            async def work(batch: Batch) -> list[Any]:
                 inside[name] += 1
                 most[name] = max(most[name], inside[name])
                 await trio.sleep(0.01)

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, processor
+from conduit_py import Batch, DeadLetters, Destination, Pipeline, Record, Source, processor
 from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource, run_to_end
 
 
@@ -52,7 +52,7 @@ async def test_a_batch_processor_that_proves_slow_is_in_a_thread_from_the_next_b
     loop = threading.current_thread()
 
     @processor(batch=True)
-    def step(batch: list[Record]) -> list[Record]:
+    def step(batch: Batch) -> list[Record]:
         here.append(threading.current_thread() is loop)
         time.sleep(0.1)
         return list(batch)

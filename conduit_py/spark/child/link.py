@@ -38,7 +38,7 @@ class LettersQueued(msgspec.Struct, frozen=True, tag=True):
     """From the server: dead letters of the pipeline were queued for replay."""
 
 
-class Answer(msgspec.Struct, frozen=True, tag=True):
+class StoreReply(msgspec.Struct, frozen=True, tag=True):
     """From the server: the result of a call. A change is durable before this is sent."""
 
     number: int
@@ -69,7 +69,7 @@ class PipelineEnded(msgspec.Struct, frozen=True, tag=True):
     error: WireError | None = None
 
 
-ToChild: TypeAlias = StartPipeline | StopPipeline | LettersQueued | Answer
+ToChild: TypeAlias = StartPipeline | StopPipeline | LettersQueued | StoreReply
 ToServer: TypeAlias = StoreCall | ProgressReport | PipelineEnded
 TO_CHILD = msgspec.msgpack.Decoder(ToChild)
 TO_SERVER = msgspec.msgpack.Decoder(ToServer)

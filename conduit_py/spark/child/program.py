@@ -19,13 +19,13 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline, derive
 from conduit_py.spark.child.link import (
     TO_CHILD,
-    Answer,
     ChildLink,
     LettersQueued,
     PipelineEnded,
     ProgressReport,
     StartPipeline,
     StopPipeline,
+    StoreReply,
     ToChild,
     recovery_in,
 )
@@ -98,7 +98,7 @@ def _supervisor(begin: StartPipeline, store: ChildStore) -> Supervisor:
 
 async def _listen(link: ChildLink[ToChild], store: ChildStore, supervisor: Supervisor) -> None:
     while (message := await link.receive()) is not None:
-        if isinstance(message, Answer):
+        if isinstance(message, StoreReply):
             store.answer(message)
         elif isinstance(message, LettersQueued):
             store.letters.notice()

@@ -10,7 +10,7 @@ import trio
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.errors import ConduitError, StateFailed
 from conduit_py.exactly_once.checkpoint import decode_replays, encode_replays
-from conduit_py.spark.child.link import Answer, ChildLink, StoreCall, ToChild
+from conduit_py.spark.child.link import ChildLink, StoreCall, StoreReply, ToChild
 from conduit_py.store.dead_letter_store import DeadLetterStore, SqlLetters
 from conduit_py.store.letter_codec import decode_stored_letter, encode_stored_letter
 from conduit_py.store.store import Kind, Store, StoredEntry
@@ -34,10 +34,10 @@ class ChildStore(Store):
         self.letters = ChildLetters(self._ask)
         self._link = link
         self._number = 0
-        self._waiting: dict[int, tuple[trio.Event, list[Answer]]] = {}
+        self._waiting: dict[int, tuple[trio.Event, list[StoreReply]]] = {}
         self._closed = False
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: StoreReply) -> None:
         """Pass an answer to the call that waits for it; that may have been cancelled."""
         if answer.number in self._waiting:
             event, answers = self._waiting[answer.number]
@@ -78,7 +78,7 @@ class ChildStore(Store):
             raise StateFailed("the state store is closed")
         signature = _SIGNATURES[name]
         self._number += 1
-        number, event, answers = self._number, trio.Event(), list[Answer]()
+        number, event, answers = self._number, trio.Event(), list[StoreReply]()
         self._waiting[number] = event, answers
         try:
             with suppress(trio.BrokenResourceError):
@@ -179,7 +179,7 @@ _SIGNATURES = {
 }
 
 
-async def answer_call(store: Store, call: StoreCall) -> Answer:
+async def answer_call(store: Store, call: StoreCall) -> StoreReply:
     """Run a call of a child on the server's store."""
     # The names of methods come over the wire: only those with a signature are called.
     signature = _SIGNATURES[call.name]
@@ -187,8 +187,8 @@ async def answer_call(store: Store, call: StoreCall) -> Answer:
     try:
         result = await _run_call(store, call.name, arguments)
     except ConduitError as error:
-        return Answer(call.number, error=WireError.of(error))
-    return Answer(call.number, _ENCODER.encode(result))
+        return StoreReply(call.number, error=WireError.of(error))
+    return StoreReply(call.number, _ENCODER.encode(result))
 
 
 async def _run_call(store: Store, name: str, arguments: tuple[Any, ...]) -> Any:

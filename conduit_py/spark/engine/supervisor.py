@@ -113,10 +113,8 @@ def with_shared_session(connector: Any, options: SparkOptions) -> Any:
     """The connector; if it uses Spark, one that uses the Spark with these options."""
     if not isinstance(connector.options, SparkOptions):
         return connector
-    same = connector.fresh()
     asked = {"master": options.master, "conf": options.conf, "remote": None, "start_seconds": options.start_seconds}
-    same._options = connector.options.model_copy(update=asked)
-    return same
+    return connector.with_options(connector.options.model_copy(update=asked))
 
 
 def _persistent(master: str) -> str:

@@ -1,0 +1,57 @@
+"""`conduit_py.run` and `run_async` of a pipeline on Spark, each in a process of its own, as a user's script."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import asyncio
+import conduit_py
+from conduit_connectors import file
+from conduit_py import DeadLetters, Pipeline, RecordRefused, Spark, processor
+
+@processor
+def double(record):
+    if record.payload["n"] == 3:
+        raise RecordRefused("not three")
+    record.payload["n"] *= 2
+    return record
+
+def copy():
+    return Pipeline(
+        "copy",
+        sources={{"in": file.Source(path="in.jsonl", format="json")}},
+        processors=[double],
+        destinations={{"out": file.Destination(path="out.jsonl", format="json")}},
+        dead_letters=DeadLetters.keep(),
+        engine=Spark(master="local[1]", conf={{"spark.ui.enabled": "false"}}, start_seconds=300),
+    )
+
+def in_a_script():
+    return conduit_py.run(copy(), state="state")
+
+def in_a_running_loop():
+    # As in a notebook: the loop of asyncio runs in the main thread.
+    return asyncio.run(conduit_py.run_async(copy(), state="state"))
+
+outcome = {how}()
+assert outcome.ok, outcome.error
+kept = [letter.record.payload["n"] for letter in outcome.dead_letters]
+print(outcome.status, outcome.counts.read, outcome.counts.acked, kept)
+"""
+
+
+@pytest.mark.parametrize("how", ["in_a_script", "in_a_running_loop"])
+def test_run_on_spark(how: str, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": n}) + "\n" for n in range(5)))
+    (tmp_path / "script.py").write_text(SCRIPT.format(how=how))
+    ran = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "completed 5 5 [3]\n"
+    assert [json.loads(line)["n"] for line in (tmp_path / "out.jsonl").open()] == [0, 2, 4, 8]

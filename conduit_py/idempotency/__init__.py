@@ -1,6 +1,6 @@
-"""Handling each message once: a processor for pipelines, trackers for applications with transactions of their own.
+"""Idempotency: handle each message once, in a pipeline or in an application with its own transactions.
 
-In reading order: `tracker` (what a tracker promises, in memory and in our store), `sqlalchemy_tracker` (in the user's
+In reading order: `tracker` (what a tracker guarantees, in memory and in our store), `sqlalchemy_tracker` (in the user's
 database), `message_context` (commit, then ack), `processor` (in a pipeline). The names below are public and imported
 on first use, because SQLAlchemy is optional.
 """

@@ -1,4 +1,4 @@
-"""MessageContext: what is done when a message was handled: first the commit, then the ack, whatever fails."""
+"""MessageContext: commits before it acks a message, and nacks the message if the commit fails."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -9,12 +9,12 @@ Action: TypeAlias = Callable[[], object]
 
 
 class MessageContext:
-    """For an application that takes messages from a queue by itself: collects actions, runs each list once.
+    """The actions at the end of a message, for an application that reads a queue itself. Each action runs once.
 
-    `complete` commits or rolls back and only then acks or nacks, as `set_result` said. If the first fails the
-    message is nacked, so that it comes again, and the error is raised. Leaving the block closes the context:
-    what was not completed is rolled back and nacked. An error for which there is nobody left to raise it to
-    goes to the `on_error` actions.
+    `complete` commits or rolls back, and only then acks or nacks, as set by `set_result`. If the first step fails,
+    the message is nacked, so that it is delivered again, and the error is raised. Leaving the block closes the
+    context: a message that was not completed is rolled back and nacked. Errors of `close` go to the `on_error`
+    actions.
     """
 
     def __init__(self) -> None:
@@ -27,35 +27,35 @@ class MessageContext:
         self._closed = False
 
     def on(self, moment: Moment, action: Action) -> None:
-        """Have `action` called at that moment, after those that were added before it."""
+        """Call `action` at that moment, after the actions added before it."""
         if self._completed or self._closed:
-            raise RuntimeError(f"the message is settled already: nothing more can be done on {moment}")
+            raise RuntimeError(f"the message is settled already: an action for {moment} would never run")
         self._actions[moment].append(action)
 
     def on_error(self, action: Callable[[BaseException], object]) -> None:
         self._on_error.append(action)
 
     def set_result(self, *, commit: bool, ack: bool) -> None:
-        """Say how the message was handled; the last word counts."""
+        """Set how the message was handled. The last call counts."""
         self._result = commit, ack
 
     def complete(self) -> None:
-        """Carry out the result. Raises RuntimeError when there is none yet."""
+        """Run the actions of the result. Raises RuntimeError if none was set."""
         if self._result is None:
-            raise RuntimeError("set_result must say first whether the message is committed and acked")
+            raise RuntimeError("call set_result first: it sets if the message is committed and acked")
         commit, ack = self._result
         self._completed = True
         try:
             self._run("commit" if commit else "rollback")
         except BaseException:
             self._run_or_report("nack")
-            # The message comes again: to ack it when the context is closed would lose it.
+            # The message is delivered again. An ack after this, on close, would lose it.
             self._actions["ack"].clear()
             raise
         self._run("ack" if ack else "nack")
 
     def close(self) -> None:
-        """Settle what was not completed, then run the close actions. Closing twice is closing once."""
+        """Roll back and nack if it was not completed, then run the close actions. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -73,6 +73,7 @@ class MessageContext:
         self.close()
 
     def _run(self, moment: Moment) -> None:
+        # Emptied before the first action runs: after an error `close` must not repeat those that succeeded.
         actions, self._actions[moment] = self._actions[moment], []
         for action in actions:
             action()
@@ -80,7 +81,7 @@ class MessageContext:
     def _run_or_report(self, moment: Moment) -> None:
         try:
             self._run(moment)
-        # The last border: the message is settled, and there is nobody else to tell.
+        # The message is settled, and no caller is left to raise this to.
         except Exception as error:
             for action in self._on_error:
                 action(error)

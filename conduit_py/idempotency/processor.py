@@ -1,4 +1,4 @@
-"""Idempotency: a processor that lets each message through once, or marks those that come again."""
+"""Idempotency: a processor that passes each message once, and filters or marks repeats."""
 
 import re
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from conduit_py.sdk.processor import Processor, Result
 
 
 class SeenKeys(Protocol):
-    """Where the keys of messages are remembered that were delivered. `Store.seen` is one."""
+    """Holds the keys of delivered messages. `Store.seen` is one."""
 
     async def known(self, scope: str, keys: Sequence[bytes]) -> set[bytes]: ...
 
@@ -26,7 +26,7 @@ class SeenKeys(Protocol):
 
 
 class RecentKeys:
-    """The last `count_max` keys, for as long as the process lasts."""
+    """The last `count_max` keys, in memory."""
 
     def __init__(self, count_max: int = 1_000_000) -> None:
         self._count_max = count_max
@@ -45,29 +45,29 @@ class RecentKeys:
 
 
 class IdempotencyOptions(Options):
-    """Which messages are the same, and what becomes of one that comes again."""
+    """The key that identifies a message, and what to do with a repeat."""
 
-    scope: str = Field(default="messages", description="keys of different scopes have nothing to do with each other")
+    scope: str = Field(default="messages", description="keys of different scopes are independent")
     key: str | Callable[[Record], bytes] = Field(
         default="metadata.message_id",
-        description="what names a message: `key`, `delivery`, `metadata.NAME`, `payload.NAME`, or a function in Python",
+        description="identifies a message: `key`, `delivery`, `metadata.NAME`, `payload.NAME`, or a function in Python",
     )
     repeat: Repeat = Field(
         default="skip",
-        description=f"`skip` filters a message that came before, `mark` gives it the metadata {REPEATED}",
+        description=f"`skip` filters a repeated message, `mark` adds the metadata {REPEATED} to it",
     )
     remember: Literal["transaction", "after-ack"] = Field(
         default="transaction",
-        description="`transaction`: with everything else an exactly-once pipeline commits; `after-ack`: in any "
-        "pipeline, once a message is delivered, which makes repeats fewer but does not exclude them",
+        description="`transaction`: keys commit with the transaction of an exactly-once pipeline; `after-ack`: in any "
+        "pipeline, after a message is delivered, which leaves some repeats",
     )
     retention_seconds: float | None = Field(
         default=None,
         gt=0,
-        description="with `transaction`: after how long a key may be forgotten; must be longer than a message "
+        description="with `transaction`: when a key may be deleted; must be longer than the time in which a message "
         "may be delivered again",
     )
-    # Made with the options, which all runs share, so that the next run knows what the last one delivered.
+    # In the options, which all runs share: made in `open`, the keys of the last run would be lost.
     seen: Any = Field(
         default_factory=RecentKeys, description="with `after-ack`: where keys are kept; by default in memory"
     )
@@ -84,16 +84,16 @@ _NAMED = re.compile(r"key|delivery|(metadata|payload)\.\S+")
 
 
 class Idempotency(Processor[IdempotencyOptions]):
-    """Lets each message through once.
+    """Passes each message once.
 
-    With remember="transaction", in an exactly-once pipeline, a message is recorded in the same step as its
-    effects: exactly once, however often it is sent. With remember="after-ack", in any other, it is recorded
-    once all destinations have it: a crash in between lets a repeat through, nothing is ever lost.
+    With remember="transaction", in an exactly-once pipeline, a message is recorded in the transaction of its
+    effects: exactly once, however often it is sent. With remember="after-ack", in any pipeline, it is recorded
+    after all destinations have it: a crash in between passes a repeat, but no message is lost.
     """
 
     @property
     def stateful(self) -> bool:  # type: ignore[override]
-        # Asked of one with mistakes in its options too, where there are none to look at.
+        # `options` would raise for a processor with problems, and the checks read this before they report them.
         return self._options is not None and self.options.remember == "transaction"
 
     def open(self) -> None:
@@ -111,20 +111,20 @@ class Idempotency(Processor[IdempotencyOptions]):
                 results.append(record)
             except RecordRefused as refusal:
                 results.append(refusal)
-        repeated = await self._repeated(batch, keys)
+        repeated = await self._find_repeats(batch, keys)
         for index in keys:
-            results[index] = self._judged(batch.records[index], index in repeated)
+            results[index] = self._filter_or_mark(batch.records[index], index in repeated)
         return results
 
-    def _judged(self, record: Record, repeated: bool) -> Record | None:
+    def _filter_or_mark(self, record: Record, repeated: bool) -> Record | None:
         record.metadata.pop(REPEATED, None)
         if not repeated:
             return record
         record.metadata[REPEATED] = "true"
         return record if self.options.repeat == "mark" else None
 
-    async def _repeated(self, batch: Batch, keys: dict[int, bytes]) -> set[int]:
-        """The indices of the messages that came before, in this batch or earlier."""
+    async def _find_repeats(self, batch: Batch, keys: dict[int, bytes]) -> set[int]:
+        """Return the indices of the messages that were seen before, in this batch or earlier."""
         if self.stateful:
             first = await self.state.once(self.options.scope, list(keys.values()))
             return {index for index, new in zip(keys, first, strict=True) if not new}
@@ -132,7 +132,7 @@ class Idempotency(Processor[IdempotencyOptions]):
         known = await self.options.seen.known(self.options.scope, list(keys.values()))
         repeated = set()
         for index, key in keys.items():
-            # The fate of one may have become known since the question was asked.
+            # All three: a message may have been delivered while `known` waited, after the store was read.
             if key in known or key in self._under_way or key in self._delivered:
                 repeated.add(index)
             else:
@@ -162,7 +162,7 @@ class Idempotency(Processor[IdempotencyOptions]):
         part, _, name = how.partition(".")
         value = _part(record, part, name)
         if value is None:
-            raise RecordRefused(f"the record has no {how}, by which it would be known again")
+            raise RecordRefused(f"the record has no {how}, which identifies it")
         return value if isinstance(value, bytes) else encode_json(value)
 
 

@@ -1,4 +1,4 @@
-"""SqlAlchemyTracker: messages that were handled, in the user's own database and transaction."""
+"""SqlAlchemyTracker: records handled messages in the user's own database and transaction."""
 
 import sqlite3
 import time
@@ -15,11 +15,11 @@ _KEY = LargeBinary().with_variant(mysql.VARBINARY(255), "mysql", "mariadb")
 
 
 class SqlAlchemyTracker:
-    """One row for each message, in a table of the database that holds what handling it changed.
+    """One row for each message, in the database that the handler changes.
 
-    `once` writes in the session that it is given and never commits: the row is there when the user's own
-    transaction is committed and not when it is rolled back. Two transactions with the same message wait
-    for each other; the second is told of a repeat if the first was committed, and goes on if not.
+    `once` writes in the given session and never commits, so the row commits or rolls back with the user's
+    transaction. Two transactions with the same message wait for each other. For the second, the message is a repeat
+    if the first committed, and new if it did not.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class SqlAlchemyTracker:
         )
 
     def create(self, bind: Engine | Connection) -> None:
-        """Create the table unless it is there."""
+        """Create the table if it does not exist."""
         self.table.create(bind, checkfirst=True)
 
     def once(self, session: Session, key: bytes) -> bool:
-        """Record the key in the transaction of the session; False when it was recorded before.
+        """Record the key in the transaction of the session. Return False if it was recorded before.
 
-        Only a key that is there means a repeat; any other error of the database is raised as it is.
+        Only an existing key means a repeat; every other error of the database is raised.
         """
         row = {"scope": self._scope, "key": key, "at": self._clock()}
         ignoring = _IGNORING.get(session.get_bind().dialect.name)
@@ -59,11 +59,12 @@ class SqlAlchemyTracker:
         return session.execute(inserted).first() is not None
 
     def _once_by_error(self, session: Session, row: Mapping[str, Any]) -> bool:
-        """For databases without a way to insert a row unless it is there."""
+        """`once` for databases without an insert that skips existing rows."""
         try:
             with session.begin_nested():
                 session.execute(insert(self.table).values(row))
         except IntegrityError:
+            # Another constraint may have failed, such as a foreign key of the user's. That is no repeat.
             if self.seen(session, row["key"]):
                 return False
             raise
@@ -74,14 +75,14 @@ class SqlAlchemyTracker:
         return await session.run_sync(self.once, key)
 
     def seen(self, session: Session, key: bytes) -> bool:
-        """Whether the key is recorded, as far as this session sees; records nothing."""
+        """Return True if this session sees the key. Records nothing."""
         found = select(self.table.c.scope).where(self.table.c.scope == self._scope, self.table.c.key == key)
         return session.execute(found).first() is not None
 
     def forget(self, session: Session, age_seconds: float) -> int:
-        """Forget what was recorded longer ago than that, in this session; returns how many it was.
+        """Delete keys older than `age_seconds`, in this session; return how many.
 
-        Choose it longer than a message may be delivered again, by hand too.
+        Choose more than the longest time after which a message may be delivered again, also by hand.
         """
         old = delete(self.table).where(self.table.c.scope == self._scope, self.table.c.at < self._clock() - age_seconds)
         forgotten: int = session.execute(old).rowcount  # type: ignore[attr-defined]

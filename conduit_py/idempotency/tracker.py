@@ -1,4 +1,4 @@
-"""MessageTracker: remembers handled messages in the transaction that handles them; in memory or in the store."""
+"""MessageTracker: records handled messages in the transaction that handles them, in memory or in the store."""
 
 import threading
 from collections import OrderedDict
@@ -14,28 +14,27 @@ REPEATED = "conduit.repeated"
 """The header or metadata key of a message that was handled before: "true", or absent. It is never "false"."""
 
 Repeat: TypeAlias = Literal["skip", "mark"]
-"""What becomes of a message that was handled before: it is not handled, or handled with the header REPEATED."""
+"""What to do with a message that was handled before: skip it, or handle it with the header REPEATED."""
 
 TransactionT = TypeVar("TransactionT", contravariant=True)
 T = TypeVar("T")
 
 
 class MessageTracker(Protocol[TransactionT]):
-    """Tells the first time that a message is handled from every other.
+    """Recognises messages that were handled before.
 
-    It writes in the transaction of whoever handles the message: rolled back with it, the message counts as
-    never handled. Of two transactions that handle the same message at once, one waits for the other or
-    fails with an error. Only a key that is there already means a repeat: every other error is raised, so
-    that the message is tried again and not taken for one that was handled.
+    It writes in the transaction that handles the message: if that is rolled back, the message counts as never
+    handled. If two transactions handle the same message at once, one waits for the other or fails. Only an existing
+    key means a repeat. Every other error is raised, so that the message is tried again and not skipped.
     """
 
     def once(self, transaction: TransactionT, key: bytes, /) -> bool:
-        """Record the key; False when it was recorded before."""
+        """Record the key. Return False if it was recorded before."""
         ...
 
 
 class AsyncMessageTracker(Protocol[TransactionT]):
-    """A MessageTracker for transactions that are awaited."""
+    """A MessageTracker for async transactions."""
 
     async def once(self, transaction: TransactionT, key: bytes, /) -> bool: ...
 
@@ -49,11 +48,11 @@ def handle_once(
     headers: MutableMapping[str, str] | None = None,
     repeat: Repeat = "skip",
 ) -> T | None:
-    """Call `handler`, unless the message was handled before and is to be skipped; returns what it returns.
+    """Call `handler` and return its result. A message that was handled before is skipped and returns None.
 
-    It ends normally either way, so the caller commits and acks in both cases. With repeat="mark" the
-    handler is always called, and `headers` say whether it is a repeat. An error of the handler or of the
-    tracker is raised: the caller rolls back, and the message counts as never handled.
+    The caller commits and acks in both cases. With repeat="mark" the handler is always called, and `headers` mark
+    a repeat. Errors of the handler and of the tracker are raised: the caller rolls back, and the message counts
+    as never handled.
     """
     if not mark_repeat(tracker.once(transaction, key), headers, repeat):
         return None
@@ -69,18 +68,16 @@ async def handle_once_async(
     headers: MutableMapping[str, str] | None = None,
     repeat: Repeat = "skip",
 ) -> T | None:
-    """`handle_once` for handlers and trackers that are awaited."""
+    """`handle_once` for async handlers and trackers."""
     if not mark_repeat(await tracker.once(transaction, key), headers, repeat):
         return None
     return await handler()
 
 
 def mark_repeat(first: bool, headers: MutableMapping[str, str] | None, repeat: Repeat) -> bool:
-    """Whether the message goes on to its handler; the headers say then whether it is a repeat.
-
-    A header that came with the message is removed: it says what another has seen.
-    """
+    """Return True if the handler should be called, and mark a repeat in `headers`."""
     if headers is not None:
+        # A sender, or an earlier consumer, may have set it: it would mark a message that is new here.
         headers.pop(REPEATED, None)
         if not first:
             headers[REPEATED] = "true"
@@ -88,24 +85,23 @@ def mark_repeat(first: bool, headers: MutableMapping[str, str] | None, repeat: R
 
 
 class KeyBusy(TransientError):
-    """Another transaction, which has not ended, handles the same message; it must be tried again."""
+    """Another open transaction handles the same message. Try again later."""
 
     code = "tracker.busy"
 
 
 class MemoryTransaction:
-    """What belongs together: kept when the block of `MemoryTracker.transaction` ends, dropped when it raises."""
+    """The keys of one transaction: kept when its block ends, dropped if the block raises."""
 
     def __init__(self) -> None:
         self.keys: set[bytes] = set()
 
 
 class MemoryTracker:
-    """For tests, and for handlers whose effects do not outlive the process either. Safe in several threads.
+    """A tracker in memory, for tests and for handlers without durable effects. Safe in several threads.
 
-    A message that another open transaction handles raises KeyBusy: whether it is a repeat is not known yet.
-    With `retention_seconds` keys are forgotten when they are older; choose it longer than a message may be
-    delivered again.
+    Raises KeyBusy for a message that another open transaction handles. Keys older than `retention_seconds` are
+    deleted; choose more than the longest time after which a message may be delivered again.
     """
 
     def __init__(self, *, retention_seconds: float | None = None, clock: Callable[[], float] = monotonic) -> None:
@@ -145,7 +141,7 @@ class MemoryTracker:
             return len(self._handled)
 
     def _forget(self) -> None:
-        """Take away what is too old. Keys are in the order of their times."""
+        """Delete keys that are too old. Keys are in the order of their times."""
         if self._retention is None:
             return
         before = self._clock() - self._retention
@@ -154,26 +150,26 @@ class MemoryTracker:
 
 
 class StoreTransaction:
-    """Gathers what one step of an owner makes durable; nothing is before the block of `store_transaction` ends."""
+    """Collects the changes of one transaction. They become durable when the block of `store_transaction` ends."""
 
     def __init__(self, claim: Claim) -> None:
         self._claim = claim
         self.changes = Changes(claim.committed + 1, claim.checkpoint or b"")
 
     async def get(self, key: bytes) -> bytes | None:
-        """The state of this owner, as this transaction has changed it."""
+        """Return a value of this owner's state, with the changes of this transaction."""
         return self.changes.puts[key] if key in self.changes.puts else await self._claim.get(key)
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Change the state; None deletes."""
+        """Set a value of the state; None deletes it."""
         self.changes.puts[key] = value
 
     def intend(self, target: str, key: bytes, body: bytes) -> None:
-        """Have a forwarder hand `body` to `target` after the commit."""
+        """Let a forwarder send `body` to `target` after the commit."""
         self.changes.intents.append(Intent(target, key, body))
 
     async def once(self, scope: str, key: bytes) -> bool:
-        """Record the key as seen; False when it was before."""
+        """Record the key. Return False if it was recorded before."""
         if (scope, key) in self.changes.once or await self._claim.seen(scope, [key]):
             return False
         self.changes.once.append((scope, key))
@@ -182,10 +178,10 @@ class StoreTransaction:
 
 @asynccontextmanager
 async def store_transaction(claim: Claim, checkpoint: bytes | None = None) -> AsyncIterator[StoreTransaction]:
-    """Commit what the block gathers in one fenced step when it ends, and nothing when it raises.
+    """Commit the changes of the block in one fenced transaction when it ends; commit nothing if it raises.
 
-    One at a time for each claim. Raises Fenced when a newer claim exists, and Repeated when another owner
-    has recorded one of the keys meanwhile: to run the block again then finds it recorded.
+    Use one at a time for each claim. Raises Fenced if a newer claim exists, and Repeated if another owner recorded
+    one of the keys meanwhile; the block can then be run again, and finds the key recorded.
     """
     gathered = StoreTransaction(claim)
     yield gathered
@@ -195,7 +191,7 @@ async def store_transaction(claim: Claim, checkpoint: bytes | None = None) -> As
 
 
 class StoreTracker:
-    """Handled messages of one scope, for handlers whose state and outgoing messages are in the same transaction."""
+    """A tracker in the store, for handlers that keep state and outgoing messages in the same transaction."""
 
     def __init__(self, scope: str) -> None:
         self._scope = scope

@@ -1,4 +1,4 @@
-"""Forwarder: sends what waits in an outbox, in order per target, until it has arrived."""
+"""Forwarder: sends the messages of an outbox, in order per target, until each has arrived."""
 
 import inspect
 import logging
@@ -19,50 +19,50 @@ from conduit_py.stream.signal import Signal
 
 
 class Outbox(Protocol):
-    """What a Forwarder needs of an outbox. `Store.outbox` is one; SqlAlchemyOutbox is another.
+    """What a Forwarder needs of an outbox. `Store.outbox` and SqlAlchemyOutbox are outboxes.
 
-    Messages have a target each, and a number that grows. A lease is of a whole target: two forwarders
-    at work on the same one could not keep its order.
+    Each message has a target and a growing number. A lease covers a whole target, because two forwarders of one
+    target could not keep its order.
     """
 
     async def targets(self) -> list[str]:
-        """The targets for which messages wait."""
+        """Return the targets that have messages."""
         ...
 
     async def lease(self, target: str, holder: str, seconds: float, limit: int) -> list[OutboxMessage] | None:
-        """The oldest messages of a target, which is the holder's alone for that long; None if it is another's."""
+        """Lease a target for `seconds` and return its oldest messages; None if another holder has the lease."""
         ...
 
     async def extend(self, target: str, holder: str, seconds: float) -> bool:
-        """Have a lease last that long from now; False when it was let go of, or went to another meanwhile."""
+        """Extend a lease to `seconds` from now. Return False if it was released or another holder has it."""
         ...
 
     async def forwarded(self, target: str, holder: str, numbers: Sequence[int]) -> bool:
-        """Remove messages that arrived; False, with nothing removed, if the lease is another's now."""
+        """Remove messages that arrived. Return False, and remove nothing, if another holder has the lease."""
         ...
 
     async def release(self, target: str, holder: str) -> None:
-        """Let another holder have the target at once."""
+        """End a lease, so that another holder can have the target at once."""
         ...
 
 
 log = logging.getLogger("conduit_py")
 
 Send: TypeAlias = Callable[[OutboxMessage], Awaitable[None] | None]
-"""Hands one message to its target; returns when it has arrived, raises when it has not."""
+"""Sends one message to its target. Returns when it has arrived, and raises if it has not."""
 
 Flush: TypeAlias = Callable[[str], Awaitable[None]]
-"""Returns when all that was handed to a target has arrived."""
+"""Returns when everything sent to a target has arrived."""
 
 DELAYS = Backoff(delay_seconds=0.1, delay_max_seconds=60.0)
 REMOVE_SECONDS = 5.0
 RELEASE_SECONDS = 2.0
-"""How long a store may hold up a forwarder that is told to end."""
+"""How long a slow store may delay the end of a cancelled forwarder."""
 
 
 @dataclass
 class TargetFailure:
-    """A target that does not take its first message: how often it was tried, why not, when it is tried again."""
+    """A target whose first message does not arrive: the attempts, the last error, and the time of the next one."""
 
     attempts: int
     error: str
@@ -70,12 +70,12 @@ class TargetFailure:
 
 
 class Forwarder:
-    """Each message is removed after `send` has returned, so it arrives at least once; `key` tells a repeat.
+    """Sends messages at least once: each is removed after `send` returned. The receiver finds repeats by `key`.
 
-    Several forwarders may work on one outbox, in any number of processes: each target is leased by one of
-    them, which extends the lease while it sends and stops when it has lost it. A message that does not
-    arrive is tried again after a pause that grows, and those behind it wait, for they must not overtake it;
-    other targets go on. A forwarder that was killed leaves its leases behind, which end by themselves.
+    Several forwarders may work on one outbox, in any number of processes. One of them leases a target, extends the
+    lease while it sends, and stops if it loses the lease. A message that does not arrive is tried again after a
+    growing pause. Later messages of its target wait, to keep the order; other targets continue. The leases of a
+    forwarder that was killed expire.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class Forwarder:
         rng: random.Random | None = None,
         flush: Flush | None = None,
     ) -> None:
-        """A sync `send` is called in a thread. With `targets` others are left to other forwarders.
+        """A sync `send` runs in a thread. With `targets`, other targets are left to other forwarders.
 
-        With `flush` messages have arrived not when `send` returns but when that does, which is called for several.
+        With `flush`, messages have arrived when `flush` returns, not when `send` does. It is called for several.
         """
         self._outbox = outbox
         self._send = send
@@ -105,23 +105,23 @@ class Forwarder:
         self._rng = rng or random.Random()
         self._flush = flush
         self.wake = Signal()
-        """Set it to have `run` look for messages at once."""
+        """Set it to make `run` look for messages at once."""
         self.holder = uuid.uuid4().hex
-        """By which name it holds its leases."""
+        """The name under which it holds leases."""
         self.failing: dict[str, TargetFailure] = {}
-        """The targets that do not take their messages at present."""
+        """The targets whose messages do not arrive at present."""
 
     async def run(self, turn: AbstractAsyncContextManager[object] | None = None) -> None:
-        """Forward for ever, looking for new messages every `period_seconds`. Cancel it to end it.
+        """Forward until cancelled, looking for new messages every `period_seconds`.
 
-        It drains only in its `turn`, if whoever runs it drains too.
+        It drains only while it holds `turn`, for a caller that also calls `drain`.
         """
         while True:
             try:
                 async with turn or nullcontext():
                     await self.drain()
             except StateFailed as error:
-                log.warning("the outbox cannot be read and is tried again: %s", error.message)
+                log.warning("the outbox cannot be read, and will be tried again: %s", error.message)
             with trio.move_on_after(self._period_seconds):
                 await self.wake.wait()
 
@@ -130,7 +130,7 @@ class Forwarder:
         trio.run(self.run)
 
     async def drain(self) -> int:
-        """Forward what waits now; returns how many messages arrived. Targets in trouble are left for later."""
+        """Forward the messages that are there now; return how many arrived. Failing targets are skipped until due."""
         targets = [target for target in await self._outbox.targets() if self._is_due(target)]
         arrived = dict.fromkeys(targets, 0)
         async with trio.open_nursery() as nursery:
@@ -149,6 +149,7 @@ class Forwarder:
                 sent: list[int] = []
                 try:
                     await self._send_all(target, pending, sent)
+                # Also after an error or a cancellation: what arrived and is not removed would be sent again.
                 finally:
                     arrived[target] += len(sent)
                     still_ours = await self._remove(target, sent)
@@ -157,27 +158,28 @@ class Forwarder:
             await self._outbox.release(target, self.holder)
         except StateFailed as error:
             self._note(target, error)
-        # Nothing but a cancellation comes here, alone or as a group of them.
+        # Only a cancellation arrives here, alone or in a group.
         except BaseException:
             await self._let_go(target)
             raise
 
     async def _let_go(self, target: str) -> None:
-        """Told to end: another may have the target at once, and need not wait until the lease ends by itself."""
+        """Release the lease after a cancellation, so that another forwarder need not wait until it expires."""
         with trio.move_on_after(RELEASE_SECONDS, shield=True), suppress(StateFailed):
             await self._outbox.release(target, self.holder)
 
     async def _remove(self, target: str, sent: list[int]) -> bool:
-        """Remove what arrived, also when the forwarder is told to end: else it would be sent again."""
+        """Remove what arrived, also after a cancellation: otherwise it would be sent again."""
         crash_point.reach("forwarder.sent")
         ours = True
+        # Shielded, but not for ever: a store that hangs must not keep a cancelled forwarder alive.
         with trio.move_on_after(REMOVE_SECONDS, shield=True) as scope:
             ours = await self._outbox.forwarded(target, self.holder, sent) if sent else True
         crash_point.reach("forwarder.removed")
         return ours and not scope.cancelled_caught
 
     async def _send_all(self, target: str, pending: list[OutboxMessage], sent: list[int]) -> None:
-        """Send in order up to the first that does not arrive, noting the numbers of those that did."""
+        """Send in order up to the first message that does not arrive, and add the numbers of the others to `sent`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_lease, target, nursery.cancel_scope)
             handed: list[int] = []
@@ -190,8 +192,9 @@ class Forwarder:
             nursery.cancel_scope.cancel()
 
     async def _keep_lease(self, target: str, sending: trio.CancelScope) -> None:
-        """Extend the lease again and again; stop the sending when it is another's, or may be."""
+        """Extend the lease again and again. Cancel the sending if the lease is lost, or may be."""
         while True:
+            # A third, so that one failed extension still leaves time for another before the lease expires.
             await trio.sleep(self._lease_seconds / 3)
             try:
                 extended = await self._outbox.extend(target, self.holder, self._lease_seconds)
@@ -204,7 +207,7 @@ class Forwarder:
     async def _arrives(self, message: OutboxMessage) -> bool:
         try:
             await self._call(message)
-        # The border to the user's own function: whatever it raises, the message has not arrived.
+        # Plugin boundary: whatever the user's function raises, the message has not arrived.
         except Exception as error:
             self._note(message.target, error)
             return False
@@ -215,7 +218,7 @@ class Forwarder:
         assert self._flush is not None
         try:
             await self._flush(target)
-        # The same border: what was handed over has not arrived.
+        # Plugin boundary: what was sent has not arrived.
         except Exception as error:
             self._note(target, error)
             return False
@@ -235,5 +238,5 @@ class Forwarder:
         delay = self._delays.delay(attempts, self._rng)
         self.failing[target] = TargetFailure(attempts, describe(error), trio.current_time() + delay)
         log.warning(
-            "the outbox cannot go on with %r (attempt %d, next in %.1f s): %s", target, attempts, delay, describe(error)
+            "the outbox cannot send to %r (attempt %d, next in %.1f s): %s", target, attempts, delay, describe(error)
         )

@@ -20,10 +20,10 @@ LOOK_SECONDS = 1.0
 
 
 class PipelineForwarder:
-    """A forwarder whose targets are connectors, opened and torn down by the run.
+    """A forwarder whose targets are connectors, which the run opens and tears down.
 
-    It sends what is committed, in order per target: while the pipeline runs, and once more when everything of
-    it is committed. What has not arrived then, or when a run is cut short, waits in the store for the next one.
+    It sends committed messages, in order per target, while the pipeline runs and once more after its last commit.
+    What has not arrived by then, or when a run is stopped by force, stays in the store for the next run.
     """
 
     def __init__(self, outbox: Outbox, calls: Mapping[str, PluginCaller]) -> None:
@@ -32,11 +32,11 @@ class PipelineForwarder:
         self._forwarder = Forwarder(
             outbox, self._send, targets=frozenset(calls), lease_seconds=LEASE_SECONDS, flush=self._flush
         )
-        # One who drains at a time: to the outbox, both would be the same holder.
+        # `run` and `finish` use one holder, so the lease does not keep them apart: without the lock both would send.
         self._turn = trio.Lock()
 
     def wake(self) -> None:
-        """There is something new to send."""
+        """Called after a commit with new messages."""
         self._forwarder.wake.set()
 
     async def run(self) -> None:
@@ -44,9 +44,9 @@ class PipelineForwarder:
         await self._forwarder.run(turn=self._turn)
 
     async def finish(self) -> None:
-        """Forward everything that is committed, except to targets in trouble.
+        """Forward everything that is committed, except to failing targets.
 
-        What a process that was killed had leased is waited for, as long as such a lease can last.
+        Waits for leases of a process that was killed, for as long as such a lease can last.
         """
         until: float | None = None
         while await self._left_after_draining():
@@ -56,13 +56,13 @@ class PipelineForwarder:
             await trio.sleep(LOOK_SECONDS)
 
     async def _left_after_draining(self) -> bool:
-        """Forward what waits; whether there is more, which another has leased."""
+        """Forward what is there. Return True if messages are left, whose target another forwarder has leased."""
         try:
             async with self._turn:
                 await self._forwarder.drain()
             waiting = set(await self._outbox.targets()) & set(self._calls) - set(self._forwarder.failing)
         except StateFailed as error:
-            log.warning("the outbox cannot be read: %s; what is in it waits for the next run", error.message)
+            log.warning("the outbox cannot be read: %s; its messages stay there for the next run", error.message)
             return False
         return bool(waiting)
 
@@ -83,7 +83,7 @@ class PipelineForwarder:
 
 
 def target_node(target: str) -> str:
-    """How a target of the outbox is called where nodes are named."""
+    """Return the id of an outbox target in places where nodes are listed."""
     return f"outbox:{target}"
 
 
@@ -100,7 +100,7 @@ class _PublishedBatch(Batch):
     def __init__(self, message: OutboxMessage) -> None:
         record = Record.from_json(message.body)
         record.position = record.position or b"%d" % message.number
-        # Several published records may have the same position: what names the message is its key.
+        # The key in place of the position: several published records may have the same position.
         span = Span(message.owner, target_node(message.target), message.number, [message.key])
         super().__init__(span, [record], [message.number])
 

@@ -34,10 +34,10 @@ _NUMBER = BigInteger().with_variant(Integer, "sqlite")
 
 
 class SqlAlchemyOutbox:
-    """`add` writes a message in a session of the user's; a Forwarder with this outbox sends it after the commit.
+    """`add` writes a message in the user's session. A Forwarder with this outbox sends it after the commit.
 
-    Messages of one target are sent in the order in which their transactions wrote them; those of transactions
-    that ran at the same time in either order. Forwarders in several processes share the targets.
+    Messages of one target are sent in the order in which they were written; those of concurrent transactions in any
+    order. Forwarders in several processes share the targets.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class SqlAlchemyOutbox:
             Column("target", String(255), nullable=False, index=True),
             Column("key", LargeBinary, nullable=False),
             Column("body", LargeBinary, nullable=False),
+            # Otherwise SQLite gives the number of a removed message to a new one, and numbers would not only grow.
             sqlite_autoincrement=True,
         )
         self.leases = Table(
@@ -69,14 +70,14 @@ class SqlAlchemyOutbox:
         )
 
     def create(self, bind: Engine | Connection | None = None) -> None:
-        """Create the tables unless they are there."""
+        """Create the tables if they do not exist."""
         for table in (self.messages, self.leases):
             table.create(bind if bind is not None else self._engine, checkfirst=True)
 
     def add(self, session: Session, target: str, body: bytes, *, key: bytes | None = None) -> bytes:
-        """Have `body` sent to `target` once the transaction of the session is committed; never before, nor without.
+        """Send `body` to `target` after the transaction of the session is committed, and only then.
 
-        Returns the key by which a receiver can tell that it got the message before: the given one, or a new one.
+        Returns the key by which a receiver recognises a repeat: the given one, or a new one.
         """
         key = key if key is not None else uuid.uuid4().bytes
         session.execute(insert(self.messages).values(target=target, key=key, body=body))
@@ -111,7 +112,7 @@ class SqlAlchemyOutbox:
                 with self._engine.begin() as connection:
                     return work(connection)
             except DBAPIError as error:
-                raise StateFailed(f"the outbox {self.messages.name!r} could not be used: {error.orig}") from error
+                raise StateFailed(f"the outbox {self.messages.name!r} failed: {error.orig}") from error
 
         return await trio.to_thread.run_sync(in_transaction)
 
@@ -129,7 +130,8 @@ class SqlAlchemyOutbox:
         return [OutboxMessage(number, "", target, key, body) for number, key, body in on.execute(oldest.limit(limit))]
 
     def _first(self, on: Connection, row: dict[str, Any]) -> bool:
-        """Whether nobody had the lease yet."""
+        """Insert the lease of a target that never had one. Return False if another holder was faster."""
+        # In a savepoint: a failed insert would end the whole transaction in PostgreSQL.
         try:
             with on.begin_nested():
                 on.execute(insert(self.leases).values(row))
@@ -139,7 +141,7 @@ class SqlAlchemyOutbox:
 
     def _forwarded(self, on: Connection, target: str, holder: str, numbers: Sequence[int]) -> bool:
         mine = (self.leases.c.target == target, self.leases.c.holder == holder)
-        # An update, not a select: it keeps the lease from changing hands until the messages are gone.
+        # An update, not a select: it locks the row, so nobody else gets the lease before the messages are removed.
         if not on.execute(update(self.leases).where(*mine).values(holder=holder)).rowcount:
             return False
         on.execute(delete(self.messages).where(self.messages.c.number.in_(numbers)))

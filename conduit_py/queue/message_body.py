@@ -15,19 +15,19 @@ from conduit_py.record import Record
 
 
 class Announcement(msgspec.Struct, frozen=True):
-    """The pieces of work that a message stands for: their names, which are the same whenever they are announced."""
+    """The names of the work that a message announces: the same names at every delivery."""
 
     partitions: tuple[str, ...]
 
 
 class Discard(msgspec.Struct, frozen=True):
-    """There is nothing to do about the message: ack it."""
+    """The message announces no work: ack it."""
 
     reason: str
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """The message is not what it should be: leave it to the queue's own policy for such messages."""
+    """The body cannot be parsed. The message is not acked, so that the queue's own policy for it applies."""
 
     reason: str
 
@@ -36,7 +36,7 @@ MessageBody: TypeAlias = Announcement | Discard | Unreadable
 
 
 def parse_body(delivery: QueueDelivery, kind: BodyKind) -> MessageBody:
-    """What a message is about."""
+    """Return what a message announces."""
     if kind is BodyKind.RECORD:
         return Announcement((delivery.id,))
     if kind is BodyKind.URI:
@@ -81,6 +81,7 @@ class _TestEvent(msgspec.Struct):
 
 
 def _s3(body: bytes) -> MessageBody:
+    # S3 sends this event once, when notifications are set up. It names no object.
     try:
         if msgspec.json.decode(body, type=_TestEvent).event == "s3:TestEvent":
             return Discard("a test event")
@@ -97,11 +98,12 @@ def _s3(body: bytes) -> MessageBody:
         return Discard(f"no object was created: {events[0].event_name}")
     # Keys are encoded as in a form: a plus is a space.
     addresses = [f"s3://{each.bucket.name}/{unquote_plus(each.object.key)}" for each in created]
+    # Without duplicates: two events about one object are one piece of work.
     return Announcement(tuple(dict.fromkeys(addresses)))
 
 
 class ObjectRecord(NamedTuple):
-    """A record of an object, how far the object is read after it, and why it cannot be understood if it cannot."""
+    """A record of an object, the offset after it, and the reason if it could not be parsed."""
 
     record: Record
     offset: int
@@ -109,27 +111,27 @@ class ObjectRecord(NamedTuple):
 
 
 class ObjectOpener(Protocol):
-    """Opens objects by their address. If it is `blocking`, all its work is done in a thread."""
+    """Opens objects by their address. If it is `blocking`, its calls run in a thread."""
 
     blocking: bool
 
     def open(self, address: str, offset: int) -> Iterator[ObjectRecord]:
-        """What follows `offset`, in order; each part of the object has the same offset every time.
+        """Yield the records after `offset`, in order. A record has the same offset at every opening.
 
-        Raises FileNotFoundError when there is no such object.
+        Raises FileNotFoundError if there is no such object.
         """
         ...
 
 
 class LookAhead:
-    """Reads one part further than it gives, so that the last one is known to be the last."""
+    """Reads one record ahead, so that the last record is recognised as the last."""
 
     def __init__(self, parts: Iterator[ObjectRecord]) -> None:
         self._parts = parts
         self._next = next(parts, None)
 
     def take(self, count: int) -> tuple[list[ObjectRecord], bool]:
-        """At most `count` parts, and whether these are the last."""
+        """Return at most `count` records, and True if they are the last."""
         taken: list[ObjectRecord] = []
         while self._next is not None and len(taken) < count:
             taken.append(self._next)
@@ -152,23 +154,23 @@ _POINT = re.compile(rb"(\d{20})?|~(\d{20})?")
 
 
 def point_at(number: int) -> bytes:
-    """So far: bytes, lines or records, as the reader counts them."""
+    """Return the point after `number` bytes, lines or records, in the units of the reader."""
     if not 0 <= number < 10**_DIGITS:
         raise ValueError(f"an offset must have at most {_DIGITS} digits and no sign, not {number}")
     return b"%020d" % number
 
 
 def end_point(number: int | None = None) -> bytes:
-    """At the end, after so much. Any end comes after any offset."""
+    """Return the point at the end of an object. It compares greater than every offset."""
     # A tilde comes after every digit.
     return b"~" if number is None else b"~" + point_at(number)
 
 
 def offset_of(point: bytes) -> int:
-    """The offset that a point stands for; 0 for the beginning."""
+    """Return the offset of a point; 0 for the beginning."""
     match = _POINT.fullmatch(point)
     if match is None:
-        raise ValueError(f"{point!r} is no progress point")
+        raise ValueError(f"{point!r} is not a progress point")
     return int(match[1] or match[2] or 0)
 
 

@@ -1,4 +1,4 @@
-"""QueueSource: what every source over a leased queue has in common; a connector adds only its queue."""
+"""QueueSource: the source that all connectors of leased queues share. A connector adds only its queue."""
 
 import inspect
 import logging
@@ -34,20 +34,20 @@ log = logging.getLogger("conduit_py.queue")
 T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.1
-"""After a receive that gave nothing to do at once: a queue that does not wait must not be asked in a loop."""
+"""The pause after a receive without new work: a queue that returns at once must not be polled in a busy loop."""
 
 
 class QueueSource(SharedSource[OptionsT]):
-    """Takes messages from a queue that delivers at least once, and has the content of each committed once.
+    """Receives messages from a queue that delivers at least once, and commits the content of each once.
 
-    Every piece of work has a row in the state store with a token of whoever works on it and how far it has
-    come. In an exactly-once pipeline progress commits with the data: a message that is delivered again, to
-    this process or another, goes on where the last commit was, and one that is done is only acked. A
-    lease that is lost stops the work; should it go on all the same, the token makes its commit fail.
-    At least once otherwise. In order within a piece of work.
+    Every shard of work has a row in the state store, with the token of its worker and its progress. In an
+    exactly-once pipeline the progress commits with the data: a message that is delivered again, to this process or
+    another, continues at the last commit, and a finished one is only acked. Work stops when its lease is lost; if
+    it continues all the same, the token makes its commit fail. Other pipelines deliver at least once. Records of
+    one shard stay in order.
     """
 
-    tally: QueueCounts
+    queue_counts: QueueCounts
     _queue: LeasedQueue
 
     @abstractmethod
@@ -55,7 +55,7 @@ class QueueSource(SharedSource[OptionsT]):
         """The queue, not opened."""
 
     def objects(self) -> ObjectOpener:
-        """Where the content of announced objects is read from."""
+        """Return what opens the announced objects."""
         raise NotImplementedError(f"{type(self).__qualname__} cannot read objects: its messages are the records")
 
     @property
@@ -71,10 +71,10 @@ class QueueSource(SharedSource[OptionsT]):
     def join(self, shards: ShardTable, home: str) -> None:
         self._shards = shards
         self._home = home
-        self.tally = QueueCounts()
+        self.queue_counts = QueueCounts()
 
     async def open(self, position: bytes | None) -> None:
-        # Where to go on is in the table, piece by piece; the position of the last record says nothing.
+        # The position is ignored: each shard has its own in the table, and another worker may have moved it since.
         self._token = f"{self._home}/{uuid.uuid4().hex}"
         self._work = WorkInProgress(self.settings.window_messages)
         self._content: LookAhead | None = None
@@ -134,12 +134,12 @@ class QueueSource(SharedSource[OptionsT]):
         await self._call(self._queue.close)
 
     async def _keep(self, lease: Lease) -> None:
-        self.tally.held += 1
+        self.queue_counts.held += 1
         try:
             await lease.keep()
         finally:
-            self.tally.held -= 1
-            self.tally.lost += lease.lost
+            self.queue_counts.held -= 1
+            self.queue_counts.lost += lease.lost
 
     async def _clean_up(self) -> None:
         settings = self.settings
@@ -154,86 +154,88 @@ class QueueSource(SharedSource[OptionsT]):
                 )
 
     async def _poll(self, count: int) -> None:
-        """Receive messages, and find out what is to be done about each."""
+        """Receive messages and decide what to do with each."""
         asked_at = trio.current_time()
         terms = self.settings.terms
         receive = partial(self._queue.receive, min(count, self._queue.receive_max), terms.receive_seconds)
         deliveries: Sequence[QueueDelivery] = await self._call(receive)
-        haul = _Received()
+        received = _Received()
         for delivery in deliveries:
             finding = parse_body(delivery, self.settings.messages)
             if isinstance(finding, Discard):
-                haul.done.append(delivery)
+                received.done.append(delivery)
             elif isinstance(finding, Announcement):
-                self._sort(delivery, finding.partitions, haul)
+                self._sort(delivery, finding.partitions, received)
             else:
-                self.tally.unreadable += 1
+                self.queue_counts.unreadable += 1
                 log.error("message %s cannot be used: %s", delivery.id, finding.reason)
-        if haul.fresh:
-            await self._track(haul, asked_at + terms.receive_seconds)
-        for delivery, partitions in haul.again:
+        if received.fresh:
+            await self._track(received, asked_at + terms.receive_seconds)
+        # After the new ones are tracked: a second message about the same work may be in the same batch.
+        for delivery, partitions in received.again:
             self._work.redelivered(partitions, delivery)
-        await self._ack(haul.done)
-        if not haul.fresh:
+        await self._ack(received.done)
+        if not received.fresh:
             await trio.sleep(_PAUSE_SECONDS)
 
-    def _sort(self, delivery: QueueDelivery, partitions: tuple[str, ...], haul: "_Received") -> None:
-        """A message that is done is acked, one whose work we have is left, any other is new."""
+    def _sort(self, delivery: QueueDelivery, partitions: tuple[str, ...], received: "_Received") -> None:
+        """Sort a message: finished ones are acked, ones whose work is held are kept for later, others are new."""
         if all(self._work.is_completed(partition) for partition in partitions):
-            self.tally.duplicates += 1
-            haul.done.append(delivery)
-        elif haul.names.intersection(partitions) or any(map(self._work.tracked, partitions)):
-            # Not acked yet: should our work fail, somebody must get it again.
-            self.tally.duplicates += 1
-            haul.again.append((delivery, partitions))
+            self.queue_counts.duplicates += 1
+            received.done.append(delivery)
+        elif received.names.intersection(partitions) or any(map(self._work.tracked, partitions)):
+            # Not acked yet: if this worker fails, another must receive the message again.
+            self.queue_counts.duplicates += 1
+            received.again.append((delivery, partitions))
         else:
-            haul.names.update(partitions)
-            haul.fresh.append((delivery, partitions))
+            received.names.update(partitions)
+            received.fresh.append((delivery, partitions))
 
-    async def _track(self, haul: "_Received", deadline: float) -> None:
-        """Make what may be worked on ready; messages all of whose work is done already are done with."""
-        rows = {row.shard: row for row in await self._shards.open(self.scope, list(haul.names), self._token)}
+    async def _track(self, received: "_Received", deadline: float) -> None:
+        """Prepare the work of new messages. A message whose work is all done is only acked."""
+        rows = {row.shard: row for row in await self._shards.open(self.scope, list(received.names), self._token)}
         rows |= {row.shard: row for row in await self._take_over(rows.values())}
-        for delivery, names in haul.fresh:
+        for delivery, names in received.fresh:
             open_names = [name for name in names if not rows[name].done]
             for name in set(names) - set(open_names):
                 self._work.note_completed(name)
             ours = [name for name in open_names if rows[name].token == self._token]
             if not open_names:
-                self.tally.duplicates += 1
-                haul.done.append(delivery)
+                self.queue_counts.duplicates += 1
+                received.done.append(delivery)
             elif ours:
-                # What others work on keeps the message from being acked, and it will be delivered again.
+                # With all open names, not only ours: the message may be acked only after other workers finish theirs.
                 held = HeldMessage(delivery, self._extend, deadline, self.settings.terms, open_names)
                 for name in ours:
                     self._work.add(WorkItem(name, held, rows[name].position))
                 await self._leases.send(held.lease)
 
     async def _take_over(self, rows: Iterable[SharedShard]) -> list[SharedShard]:
-        """What we began in an earlier run is ours at once, for that one is over; what others began, if they left it."""
+        """Acquire shards of an earlier run of this source at once, and those of other workers if abandoned."""
         foreign = [row for row in rows if row.token != self._token and not row.done]
         earlier = [row.shard for row in foreign if row.token.startswith(f"{self._home}/")]
         left = [row.shard for row in foreign if row.shard not in earlier]
         taken: list[SharedShard] = []
+        # Without a grace period: only one run of a source exists at a time, so the earlier one has ended.
         if earlier:
             taken += await self._shards.acquire(self.scope, earlier, self._token, 0.0)
         if left:
             acquired = await self._shards.acquire(self.scope, left, self._token, self.settings.grace_seconds)
-            self.tally.taken_over += len(acquired)
+            self.queue_counts.taken_over += len(acquired)
             taken += acquired
         return taken
 
     async def _extend(self, delivery: QueueDelivery, seconds: float) -> None:
         await self._call(self._queue.extend, delivery, seconds)
-        self.tally.extended += 1
+        self.queue_counts.extended += 1
 
     async def _begin(self, item: WorkItem) -> None:
-        """Open an object where its last commit was. One that cannot be opened is left to be delivered again."""
+        """Open an object at its last commit. If that fails, its message is delivered again later."""
         opener = partial(self._objects.open, item.partition, offset_of(item.committed))
         try:
             self._content = await self._apart(lambda: LookAhead(opener()))
-        except Exception as error:  # a border: the object is the user's
-            self.tally.failed += 1
+        except Exception as error:  # plugin boundary: the object is the user's
+            self.queue_counts.failed += 1
             log.error("%s cannot be opened: %s: %s", item.partition, type(error).__qualname__, error)
             self._work.give_up(item)
             return
@@ -247,8 +249,8 @@ class QueueSource(SharedSource[OptionsT]):
         if not item.held.lease.lost:
             try:
                 parts, last = await self._apart(partial(content.take, n))
-            except Exception as error:  # a border: the object is the user's
-                self.tally.failed += 1
+            except Exception as error:  # plugin boundary: the object is the user's
+                self.queue_counts.failed += 1
                 log.error("%s cannot be read on: %s: %s", item.partition, type(error).__qualname__, error)
         if parts:
             item.read = end_point(parts[-1].offset) if last else point_at(parts[-1].offset)
@@ -268,7 +270,7 @@ class QueueSource(SharedSource[OptionsT]):
         if not finished:
             self._work.give_up(item)
         elif item.read == item.committed:
-            # Nothing follows what is committed: there is no record to carry the end, and none is needed.
+            # No record follows the last commit, so no later commit could complete the item.
             await self._ack(self._work.complete(item))
         else:
             self._work.await_commit(item)
@@ -290,22 +292,23 @@ class QueueSource(SharedSource[OptionsT]):
             await self._call(self._queue.ack, deliveries)
 
     async def _apart(self, work: Callable[[], T]) -> T:
-        """Do something with an object, which may take time."""
+        """Call a method of an object, in a thread if it may block."""
         if self._objects.blocking:
             return await trio.to_thread.run_sync(work)
         await trio.lowlevel.checkpoint()
         return work()
 
     async def _call(self, method: Callable[..., Any], *args: object) -> Any:
-        """Call a method of the queue: a sync one in a thread, for it may wait."""
+        """Call a method of the queue, a sync one in a thread."""
         target = method.func if isinstance(method, partial) else method
         if inspect.iscoroutinefunction(target):
             return await method(*args)
+        # Abandoned on cancel: a `receive` may wait for minutes, and what it receives then is delivered again.
         return await trio.to_thread.run_sync(method, *args, abandon_on_cancel=True)
 
 
 class _Received:
-    """The messages of one receive: new ones, those whose work is under way, and those that are done with."""
+    """The messages of one receive: new ones, repeats of held work, and finished ones."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()

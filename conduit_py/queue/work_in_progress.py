@@ -14,19 +14,19 @@ log = logging.getLogger("conduit_py.queue")
 
 
 Extend: TypeAlias = Callable[[float], Awaitable[None]]
-"""Asks the queue for so many seconds from now on."""
+"""Extends a lease at the queue by so many seconds from now."""
 
 
 class Lease:
-    """Extended by `keep` before it runs out, until it is released or its last extension is made.
+    """The lease of one message. `keep` extends it until it is released or its last extension is made.
 
-    A lost lease is not an error: somebody else may now work on the same, and the token in the commit
-    decides whose work counts. It only says that going on is not worth it.
+    A lost lease is not an error: another worker may now have the same message, and the token in the commit decides
+    whose work counts. To continue would only waste work.
     """
 
     def __init__(self, extend: Extend, deadline: float, terms: LeaseTerms) -> None:
         self.deadline = deadline
-        """By the clock of trio, and no later than the queue's own."""
+        """By trio's clock, and never later than the queue's own deadline."""
         self.lost = False
         self.extensions = 0
         self._extend = extend
@@ -36,16 +36,16 @@ class Lease:
         self._changed = trio.Event()
 
     def finish(self) -> None:
-        """Everything was read: keep it just long enough for the commit."""
+        """Called when everything is read: extend it once more, for the commit."""
         self._finishing = True
         self._changed.set()
 
     def release(self) -> None:
-        """Extend it no more."""
+        """Stop extending it."""
         self._scope.cancel()
 
     async def keep(self) -> None:
-        """Extend it as long as it is needed."""
+        """Extend it before each deadline, until it is finished, released or lost."""
         with self._scope:
             while not self._finishing and not self.lost:
                 with trio.move_on_at(self._due_at):
@@ -67,30 +67,30 @@ class Lease:
         try:
             with trio.fail_at(min(asked_at + self._terms.request_seconds, self.deadline)):
                 await self._extend(seconds)
-        except Exception as error:  # a border: whatever the queue says, the message may be another's now
+        except Exception as error:  # plugin boundary: after any error another worker may have the message
             log.warning("a lease is lost: %s", error)
             self.lost = True
             return
-        # Counted from when we asked, the deadline is never later than the queue's.
+        # Counted from before the request: from after it, a slow answer would put our deadline behind the queue's.
         self.deadline = asked_at + seconds
         self.extensions += 1
 
 
 class WorkState(Enum):
-    """Where a piece of work is. Only what is completed may be acked."""
+    """The state of a work item. Only a completed item may be acked."""
 
     READY = "ready"
     READING = "reading"
     AWAITING = "awaiting commit"
     GIVEN_UP = "given up"
-    """Not read any further; what was read of it is on its way, and until that is settled it is not begun again."""
+    """Not read any further. It is not begun again before its records in flight are settled."""
 
 
 class HeldMessage:
-    """A message that is ours: its lease, and the pieces of work in it.
+    """A message that this worker holds: its lease and the names of its work.
 
-    `deliveries` has what is acked with it, by the ids of messages: its own newest delivery, and others that
-    announce nothing but the same work.
+    `deliveries` has what is acked with it, by message id: its own newest delivery, and deliveries of other messages
+    that announce only the same work.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class HeldMessage:
 
     @property
     def delivery(self) -> QueueDelivery:
-        """The newest of its own."""
+        """Its own newest delivery."""
         return self.deliveries[self._id]
 
     async def _extend_newest(self, seconds: float) -> None:
@@ -119,7 +119,7 @@ class HeldMessage:
 
 
 class WorkItem:
-    """One piece of work, the message it came with, and how far it is read and committed."""
+    """One piece of work, its message, and how far it is read and committed."""
 
     __slots__ = ("committed", "held", "partition", "read", "stage")
 
@@ -132,10 +132,10 @@ class WorkItem:
 
 
 class WorkInProgress:
-    """Pieces of work by name. At most one is being read; those that wait for their commit are not bounded.
+    """Work items by name. At most one is being read; any number may wait for their commit.
 
-    Completed ones are remembered by name, the latest `completed_max` of them, so that a message that is
-    delivered again can be acked without asking the store.
+    It keeps the names of the latest `completed_max` completed items, so that a message that is delivered again can
+    be acked without a call of the store.
     """
 
     def __init__(self, completed_max: int = 100_000) -> None:
@@ -164,7 +164,7 @@ class WorkInProgress:
         self._ready.append(item)
 
     def take(self, count: int) -> list[WorkItem]:
-        """The next that are ready, at most `count`; those whose lease was lost meanwhile are forgotten."""
+        """Return at most `count` items that are ready. Items whose lease was lost meanwhile are dropped."""
         taken: list[WorkItem] = []
         while self._ready and len(taken) < count:
             item = self._ready.popleft()
@@ -180,27 +180,28 @@ class WorkInProgress:
         self._reading = item
 
     def await_commit(self, item: WorkItem) -> None:
-        """It is read to its end. When that holds for the whole message its lease need not go on for ever."""
+        """Mark an item as read to its end. After the last item of a message its lease is extended only once more."""
         self._leave(item, WorkState.AWAITING)
         item.held.unread.discard(item.partition)
         if not item.held.unread:
             item.held.lease.finish()
 
     def give_up(self, item: WorkItem) -> None:
-        """Read no further. It is forgotten as soon as nothing of it is on its way."""
+        """Stop reading an item. It is dropped once none of its records is in flight."""
         self._leave(item, WorkState.GIVEN_UP)
         item.held.lease.release()
+        # Kept while records are in flight: begun again now, they would be read and delivered a second time.
         if item.committed == item.read:
             self.forget(item)
 
     def settle(self, item: WorkItem, point: bytes) -> None:
-        """It is committed up to this point."""
+        """Record that an item is committed up to `point`."""
         item.committed = point
         if item.stage is WorkState.GIVEN_UP and point == item.read:
             self.forget(item)
 
     def complete(self, item: WorkItem) -> list[QueueDelivery]:
-        """All of it is committed. Gives the deliveries to ack if this was the last piece of its message."""
+        """Mark an item as committed to its end. Return the deliveries to ack if its whole message is."""
         self.forget(item)
         self.note_completed(item.partition)
         item.held.incomplete.discard(item.partition)
@@ -221,9 +222,10 @@ class WorkInProgress:
         self._items.pop(item.partition, None)
 
     def redelivered(self, partitions: Sequence[str], delivery: QueueDelivery) -> bool:
-        """Whether we have work that is announced here. If that is all there is in it, it is acked with that work."""
+        """Return True if a held message has work announced here. If it has all of it, both are acked together."""
         found = [self._items[partition].held for partition in partitions if partition in self._items]
         for held in found:
+            # Only if nothing else is announced: acked with this work, the rest of the message would be lost.
             if all(partition in held.names or self.is_completed(partition) for partition in partitions):
                 held.deliveries[delivery.id] = delivery
         return bool(found)
@@ -235,14 +237,14 @@ class WorkInProgress:
 
 
 class Cooldown:
-    """Remembers when a key may be used again. When it is full of keys that still cool down it grows."""
+    """Remembers when a key may be used again. Expired keys make room for new ones; without any it grows."""
 
     def __init__(self, size_max: int = 1024) -> None:
         self._size_max = size_max
         self._until: OrderedDict[str, float] = OrderedDict()
 
     def ready(self, key: str, now: float, seconds: float) -> bool:
-        """Whether the key may be used now; if so, not again for that long."""
+        """Return True if the key may be used now. It then may not be used again for `seconds`."""
         if self._until.get(key, now) > now:
             return False
         self._until.pop(key, None)

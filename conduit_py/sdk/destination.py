@@ -1,4 +1,4 @@
-"""Destinations: plain ones, those that take part in transactions, and those whose records can be prepared elsewhere."""
+"""Destinations: plain ones, transactional ones, and those whose records executors can prepare."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
@@ -23,7 +23,7 @@ class AckMode(Enum):
     FLUSH = "flush"
     """When the next `flush` returns; the runtime paces them."""
     LATER = "later"
-    """When `answers` says so."""
+    """When `answers` returns it."""
 
 
 class WriteGuarantee(Enum):
@@ -36,19 +36,18 @@ class WriteGuarantee(Enum):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a destination says later about one message: handled, or refused with a reason."""
+    """The later result of one message: handled, or refused with a reason."""
 
     message: MessageId
     refused: str | None = None
 
 
 class DestinationConnector(Connector[OptionsT], ABC):
-    """Writes records in the order given and says which are durably handled.
+    """Writes records in the order given and reports which are durably handled.
 
     Calls come in this order, one at a time: `open`, then `write` and `flush`, `finish`, then `teardown`. Only
-    `answers` runs beside the others, a sync one in a thread of its own. An exception from `write` means
-    that nothing is known about the batch: the whole batch is written again, now if the node has a retry
-    policy, else after a restart.
+    `answers` runs beside the others, a sync one in a thread of its own. After an exception from `write`
+    the whole batch is written again: at once if the node has a retry policy, else after a restart.
     """
 
     acks: ClassVar[AckMode] = AckMode.WRITE
@@ -68,22 +67,23 @@ class DestinationConnector(Connector[OptionsT], ABC):
         """Return when everything written is durable (AckMode.FLUSH), or is on its way (AckMode.LATER)."""
 
     def finish(self) -> Awaitable[None] | None:
-        """Nothing more will be written in this run: do not wait for more (AckMode.LATER only).
+        """Called after the last `write` of a run: do not wait for more records (AckMode.LATER only).
 
-        A run that ends with an error, or by force, ends without it.
+        Not called if the run ends with an error or is stopped by force.
         """
 
     def answers(self) -> Awaitable[Sequence[Answer | Batch]] | Sequence[Answer | Batch]:
         """Wait for the next answers, in any order, each message once (AckMode.LATER only).
 
-        A batch in place of an answer says that all of its messages that had no answer yet are handled: that costs
-        the same for one message and for thousands.
+        A batch in place of an answer means that all of its messages without an answer are handled. That costs the
+        same for one message and for thousands.
         """
-        raise NotImplementedError(f"{type(self).__qualname__} says AckMode.LATER but has no answers()")
+        raise NotImplementedError(f"{type(self).__qualname__} declares AckMode.LATER but has no answers()")
 
 
 def refusal_text(reason: str | Exception) -> str:
-    """The reason as text: tracebacks held for every nack cost more than the work itself."""
+    """Return the reason as text."""
+    # Text, not the exception: an exception keeps its traceback and every local in it alive for each nack.
     if isinstance(reason, str):
         return reason
     if isinstance(reason, RecordRefused):
@@ -92,13 +92,13 @@ def refusal_text(reason: str | Exception) -> str:
 
 
 class StagedDestination(DestinationConnector[OptionsT]):
-    """Writes records where no reader sees them yet, and shows them once the transaction is committed.
+    """Writes records where no reader sees them, and makes them visible after the transaction is committed.
 
     In an exactly-once pipeline the calls come one at a time and in this order: `open`, `begin`, then for
     each transaction `write` (any number of times), `stage`, and after the commit `apply`; the next
     transaction is not written before that. A record counts as handled when `write` returns, whatever
-    `acks` says: `stage` makes it durable. A run that ends before its commit just tears down; the next
-    one's `begin` discards what it left.
+    the value of `acks`: `stage` makes it durable. A run that ends before its commit is only torn down; `begin`
+    of the next run discards what it wrote.
 
     In any other pipeline `begin` is not called, and `write` and `flush` do what they do in a plain
     destination: readers see the records at once.
@@ -108,7 +108,7 @@ class StagedDestination(DestinationConnector[OptionsT]):
 
     @abstractmethod
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> Awaitable[None] | None:
-        """Start to work for `owner`, a pipeline, under `fence`, which grows with every start of it.
+        """Start to work for `owner`, a pipeline, under `fence`, which grows with every start of the pipeline.
 
         Apply `intents`, those of the last committed transaction, which may have been applied already; then
         discard every other stage of this owner with a lower or equal fence. A process that works under a
@@ -119,24 +119,24 @@ class StagedDestination(DestinationConnector[OptionsT]):
     def stage(self) -> Awaitable[bytes | None] | bytes | None:
         """Make everything written since the last `stage` durable and keep it invisible.
 
-        Returns the intent that will make it visible, in whatever form; it is committed with the transaction.
-        None when nothing was written. What the intent itself carries is durable with it.
+        Returns the intent: bytes of any form that let `apply` make it visible. The intent is committed with the
+        transaction, so data inside the intent is durable too. Returns None if nothing was written.
         """
 
     @abstractmethod
     def apply(self, intent: bytes) -> Awaitable[None] | None:
-        """Make what `intent` stands for visible, in full, in the order written; durable on return.
+        """Make everything that `intent` names visible, in the order written, and durable before the return.
 
         Called after the commit, and again after a restart, when it must have no further effect. The intent is
         committed: an error here is repaired only by applying it again.
         """
 
     def apply_for(self, owner: str, intent: bytes) -> Awaitable[bool] | bool:
-        """Make visible what another pipeline committed last and may not have shown: work that it shared goes on here.
+        """Apply the last committed intent of another pipeline, whose shared work continues here.
 
-        `owner` may be dead, or alive and about to apply it as well; either way it becomes visible once. It may
-        come at any time after `begin`, beside other calls. False when `owner` does not write to the same
-        place as this: then it is for itself to show it when it starts again.
+        `owner` may have died before it applied the intent, or may be about to apply it too: the records must become
+        visible once. May be called at any time after `begin`, beside other calls. Returns False if `owner` writes
+        to another place; it then applies the intent itself when it starts again.
         """
         return False
 
@@ -144,81 +144,80 @@ class StagedDestination(DestinationConnector[OptionsT]):
 class TransactionalDestination(StagedDestination[OptionsT]):
     """Keeps records in a database that can hold the checkpoint too, so that one commit makes both durable.
 
-    In an exactly-once pipeline `open` is followed by `claim`. The first one of a pipeline, unless `locks` keeps it
-    from that, is its home: there each transaction is `write` (any number of times), then `commit`; `begin`,
-    `stage` and `apply` are not called. Any further one is then used as a staged destination.
+    In an exactly-once pipeline `open` is followed by `claim`. The first such destination of a pipeline is
+    its home, unless `locks` prevents that. There each transaction is `write` (any number of times), then `commit`;
+    `begin`, `stage` and `apply` are not called. Every other one is used as a staged destination.
     """
 
     guarantee: ClassVar[WriteGuarantee] = WriteGuarantee.TRANSACTIONAL
 
     @property
     def locks(self) -> str | None:
-        """What nobody else can write to while a transaction is open here, by a name; None if others can.
+        """The name of what an open transaction here locks against all other writers; None if it locks nothing.
 
-        Where several destinations of a pipeline lock the same, none of them is its home: all are staged.
+        If several destinations of a pipeline lock the same thing, all of them are staged: a home would block them.
         """
         return None
 
     @abstractmethod
     def claim(self, owner: str, fence: int) -> Awaitable[bytes | None] | bytes | None:
-        """Note durably that `owner` now works under `fence`, and return what its last `commit` was given.
+        """Record durably that `owner` now works under `fence`, and return the `changes` of its last `commit`.
 
-        From now on `commit` under a lower fence fails. Raises Fenced when this database knows a higher
-        fence of this owner. None when the owner never committed here.
+        From now on a `commit` under a lower fence fails. Raises Fenced if this database has a higher fence of
+        this owner. Returns None if the owner never committed here.
         """
 
     @abstractmethod
     def commit(self, changes: bytes) -> Awaitable[None] | None:
         """Commit everything written since the last `commit`, and `changes`, in one transaction of this database.
 
-        `changes` is the runtime's, in place of those of the last commit. Raises Fenced, with nothing
-        changed, when another claim of this owner was made here since; that is checked in the
-        transaction itself. Called also when nothing was written.
+        `changes` belongs to the runtime and replaces that of the last commit. Raises Fenced, and changes nothing,
+        if this owner was claimed again since; check that in the transaction itself. Also called when nothing
+        was written.
         """
 
 
 class PieceRefused(TransientError):
-    """A destination does not take a piece because of some record in it. Nothing of the piece was written."""
+    """A destination refused a prepared piece because of one record in it. Nothing of the piece was written."""
 
     code = "run.piece_refused"
 
 
 class PreparingDestination(DestinationConnector[OptionsT]):
-    """Can have the work of writing done elsewhere, up to the bytes, so that little is left to do in its own place.
+    """Lets executors of Spark prepare the bytes to write, so that the driver has little left to do.
 
-    On one machine it is a destination like any other. On Spark a task gives its records to `prepare` of an instance
-    of its own, which is never opened and reaches nothing outside of its process, and sends what `prepared`
-    returns to the driver. There `take` comes in place of `write`, in the order of the records, between the same
-    calls: what it writes is flushed, staged, committed and applied as if it had been given the records. In between,
-    `write` is called too: with dead letters that are sent again, which come one by one.
+    On one machine it is a plain destination. On Spark each task calls `prepare` of its own instance, which is never
+    opened and uses nothing outside its process, and sends the result of `prepared` to the driver. The driver calls
+    `take` in place of `write`, in the order of the records. What `take` writes is flushed, staged, committed and
+    applied as after `write`. Dead letters that are replayed still arrive through `write`, one by one.
     """
 
     def prepares(self, *, exactly_once: bool) -> bool:
-        """Whether it can do so with the options it has, in a pipeline of that kind."""
+        """Return True if it can prepare records with its options, in an exactly-once pipeline or any other."""
         return True
 
     def equipment(self) -> bytes:
-        """What instances elsewhere have to know beyond the options. Asked of one that is not opened either.
+        """Return what the instances of executors need beyond the options, for `equip`.
 
-        It is asked on the driver, when that has its Spark, and may take its time.
+        Called on the driver, on an instance that is not opened, after Spark has started. It may block.
         """
         return b""
 
     def equip(self, equipment: bytes) -> None:
-        """Get to know it, before anything is prepared."""
+        """Receive the driver's `equipment`, before the first `prepare`."""
 
     @abstractmethod
     def prepare(self, batch: Batch) -> Refusals | None:
-        """Make records ready, after those of the calls before. Which of them are refused, and why, as of `write`."""
+        """Prepare records, after those of earlier calls. Returns the refused ones, as `write` does."""
 
     @abstractmethod
     def prepared(self) -> bytes:
-        """Everything since `prepare` was first called, as one piece."""
+        """Return everything prepared since the first `prepare`, as one piece."""
 
     @abstractmethod
     def take(self, pieces: Sequence[bytes]) -> Awaitable[None] | None:
-        """Write the records of these pieces, in order; they are handled when those of a `write` would be.
+        """Write the records of these pieces in order. They count as handled when those of a `write` would.
 
-        Raises PieceRefused when one of the records is not taken: the pipeline then goes back to where it was and
-        gives them to `write`, which can say which one.
+        Raises PieceRefused if one of the records is refused. The pipeline then starts again from its last commit
+        and calls `write`, which reports the refused record.
         """

@@ -16,9 +16,9 @@ from conduit_py.errors import PipelineInvalid, Problem
 
 
 class Options(BaseModel):
-    """Base of every plugin's options: unknown names are mistakes, values never change."""
+    """Base of every plugin's options. Unknown names are problems, and values never change."""
 
-    # Invariant 12: an option that nobody knows is a problem, not ignored.
+    # Invariant 12: an unknown option is a problem. Ignored, a misspelt one would run with its default.
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
@@ -27,27 +27,27 @@ OptionsT = TypeVar("OptionsT", bound=Options, covariant=True)
 
 
 class Place(NamedTuple):
-    """Where something is written down: the file and line of the user's own call."""
+    """The file and line of the user's call that made an object."""
 
     file: str
     line: int
 
 
 class Plugin(Generic[OptionsT]):
-    """A connector or processor as a user writes it down: options now, work later.
+    """A connector or processor, made with its options.
 
-    Making one checks its options and keeps every mistake in `problems`, so that a pipeline can report
-    all of them at once. The runtime works with a `fresh()` one per run, so instance attributes set in
-    `open` never leak from one run into the next. Methods may be sync or async: the runtime awaits the
-    async ones and runs the sync ones in a thread that belongs to the node, so they may block.
+    The constructor checks the options and collects every problem in `problems`, so that a pipeline reports all of
+    them at once. Each run uses its own `fresh()` instance, so attributes set in `open` do not reach the next run.
+    Methods may be sync or async: the runtime awaits async ones and runs sync ones in a thread of the node, so
+    they may block.
     """
 
     options_model: ClassVar[type[Options]] = Options
 
     blocking: ClassVar[bool | None] = True
-    """Whether sync methods may block. True: they run in the node's thread. False: in the event loop.
-    None: those on the data path run in the event loop until a call proves slow, so they must not
-    mind in which thread they are."""
+    """Where sync methods run. True: in the node's thread, so they may block. False: in the event loop.
+    None: those on the data path run in the event loop until a call is slow, then in the thread, so they
+    must not depend on the thread."""
 
     def __init__(self, **options: Any) -> None:
         self._declare(options, place_of_call())
@@ -68,13 +68,14 @@ class Plugin(Generic[OptionsT]):
 
     @property
     def options(self) -> OptionsT:
-        """The checked options; a plugin made with mistakes raises them here."""
+        """The checked options. Raises PipelineInvalid if they have problems."""
         if self._options is None:
             raise PipelineInvalid(type(self).__qualname__, self.problems)
         return self._options  # type: ignore[return-value]
 
     def fresh(self) -> Self:
-        """A new plugin with the same options and nothing else in common."""
+        """Return a new plugin with the same options and no other state."""
+        # Not by calling the class: a subclass may have a constructor with arguments of its own.
         new = type(self).__new__(type(self))
         new.place, new.problems = self.place, self.problems
         new._written, new._options = self._written, self._options
@@ -89,28 +90,28 @@ class Plugin(Generic[OptionsT]):
 
 
 class Connector(Plugin[OptionsT]):
-    """A source or destination: a plugin with a life outside of runs."""
+    """A source or destination. Its `on_…` methods are called when its definition changes, outside of runs."""
 
     @property
     def declared(self) -> "Connector[Options]":
-        """The connector that the user wrote down: itself, unless the runtime put this one in its place."""
+        """The connector that the user declared: this one, unless the runtime replaced it."""
         return self
 
     def on_created(self) -> Awaitable[None] | None:
-        """Called before the first `open` ever with this state directory; again if a crash came in between."""
+        """Called before the first `open` with this state. Called again if a crash comes before that `open`."""
 
     def on_updated(self, before: dict[str, Any]) -> Awaitable[None] | None:
-        """Called before `open` when the options differ from those of the last run, given as plain values."""
+        """Called before `open` if the options changed; `before` has those of the last run as plain values."""
 
     def on_deleted(self) -> Awaitable[None] | None:
-        """Called, and nothing else, when the connector has been taken out of the pipeline."""
+        """Called when the connector was removed from the pipeline, on an instance that is never opened."""
 
     def teardown(self) -> Awaitable[None] | None:
-        """Release everything. Called once after `open`, even when that failed; nothing is called after it."""
+        """Release everything. The last call, made once after `open`, even if `open` failed."""
 
 
 def connector_label(connector: object) -> str:
-    """The short name of a connector: the system for those that come along, the class for others."""
+    """Return the short name of a connector: its module if it is one of ours, else its class."""
     package, _, module = type(connector).__module__.partition(".")
     return module.partition(".")[0] if package == "conduit_connectors" else type(connector).__name__
 
@@ -118,7 +119,7 @@ def connector_label(connector: object) -> str:
 def check_options(
     model: type[Options], values: Mapping[str, Any], place: Place | None
 ) -> tuple[Options | None, list[Problem]]:
-    """The checked options, or every mistake in them, each with its path, place and a suggestion."""
+    """Return the checked options, or every problem with them, each with its path, place and a suggestion."""
     try:
         return model(**values), []
     except ValidationError as invalid:
@@ -126,14 +127,14 @@ def check_options(
 
 
 def _problem(model: type[BaseModel], error: ErrorDetails, place: Place | None) -> Problem:
-    # pydantic marks a mistake in a key of a mapping with a part of its own, which says nothing to a user.
+    # pydantic adds a part "[key]" for an error in a key of a mapping, which is no part of what the user wrote.
     path = ".".join(str(part) for part in error["loc"] if part != "[key]")
     message, suggestion = error["msg"], error.get("ctx", {}).get("suggestion")
     name = str(error["loc"][0]) if error["loc"] else ""
     if error["type"] == "extra_forbidden":
         known = sorted(model.model_fields)
         message = "there is no such option"
-        suggestion = did_you_mean(name, known) or (f"options are {', '.join(known)}" if known else "it takes none")
+        suggestion = did_you_mean(name, known) or (f"options are {', '.join(known)}" if known else "it has no options")
     elif error["type"] == "missing":
         message = "this option is required"
         description = model.model_fields[name].description if name in model.model_fields else None
@@ -146,7 +147,7 @@ def _problem(model: type[BaseModel], error: ErrorDetails, place: Place | None) -
 
 
 def at(problem: Problem, prefix: str) -> Problem:
-    """The same problem, seen from further out: its path begins with `prefix`."""
+    """Return the problem with `prefix` before its path."""
     path = f"{prefix}.{problem.path}" if problem.path else prefix
     return Problem(path, problem.message, problem.suggestion, problem.file, problem.line)
 
@@ -157,7 +158,8 @@ def did_you_mean(word: str, known: list[str]) -> str | None:
 
 
 def place_of_call() -> Place | None:
-    """The nearest caller that is not a constructor nor ours: the line in the user's file that made the object."""
+    """Return the line of the user's file that makes the object: the nearest caller outside of our modules."""
+    # Frames, not inspect.stack(): that reads source files, once for every object of a definition.
     frame = sys._getframe(1)
     while frame is not None:
         ours = frame.f_globals.get("__name__") in _DECLARING
@@ -176,20 +178,20 @@ _DECLARING = {
     "conduit_py.sdk.plugin",
     "conduit_py.sdk.processor",
 }
-"""The modules that make objects on behalf of the user: a plugin by its name, a processor of a bare function."""
+"""The modules that make objects for the user: a plugin from its name, a processor from a function."""
 
 
 class TextOption:
-    """A value parsed from text by `of` and written down again by `str`; the two are inverse.
+    """A value that `of` parses from text and `str` turns back into the same text.
 
-    Options may be declared of such a type. In JSON and in its schema it is text.
+    Options may have such a type. It is text in JSON and in its schema.
     """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """The value for what a user wrote, which may be such a value already; anything else raises ValueError."""
+        """Return the value for a text, or for such a value. Raises ValueError for anything else."""
         raise NotImplementedError
 
     @classmethod
@@ -213,6 +215,6 @@ class TextOption:
 
 
 def option_error(message: str, suggestion: str | None = None) -> ValueError:
-    """An error to raise while options are checked. The message says what must be; what was written is added to it."""
+    """Return an error to raise while options are checked. Its message names what is expected; the value is added."""
     # Passed as a value, because pydantic's message is a format string and ours may contain braces.
     return PydanticCustomError("option", "{message}", {"message": message, "suggestion": suggestion})

@@ -1,4 +1,4 @@
-"""Processors: what happens to records on the way, as a class or as a function."""
+"""Processors: change, filter, split or refuse records. A processor is a class or a function."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 Result: TypeAlias = Record | list[Record] | Exception | None
-"""One record goes on, a list splits, None filters, an exception nacks."""
+"""One record continues, a list splits the record, None filters it, an exception nacks it."""
 
 RecordFunction: TypeAlias = Callable[[Record], Awaitable[Result] | Result]
 """A function that can be a processor without a decorator."""
@@ -30,7 +30,7 @@ Condition: TypeAlias = Callable[[Record], bool]
 
 
 class Processor(Plugin[OptionsT]):
-    """Turns each record into one, none or several; raising refuses the record.
+    """Turns each record into one, none or several. A record for which it raises is refused.
 
     Implement `process`, or `process_batch` to see the records of a batch together, or `process_table` to
     see their fields as Arrow columns. A processor may change the record it is given and return it. With
@@ -40,31 +40,31 @@ class Processor(Plugin[OptionsT]):
     blocking: ClassVar[bool | None] = None
 
     stateful: bool = False
-    """Whether it remembers things in `state`, which an exactly-once pipeline sets before `open`."""
+    """True if it uses `state`, which an exactly-once pipeline sets before `open`."""
     state: State
 
     defers: bool = False
-    """Whether it may raise `Defer`: see there, and docs/explanation/exactly-once.md for where that is allowed."""
+    """True if it may raise `Defer`; docs/explanation/exactly-once.md explains where that is allowed."""
 
     def open(self) -> Awaitable[None] | None:
         """Get ready. Called once per run, before the first record."""
 
     def process(self, record: Record) -> Awaitable[Result] | Result:
-        """The result for one record."""
+        """Return the result for one record."""
         raise NotImplementedError(f"{type(self).__qualname__} must implement process or process_batch")
 
     def process_batch(self, batch: Batch) -> Awaitable[Sequence[Result]] | Sequence[Result]:
-        """One result per record of the batch, in the same order. Overriding this takes the place of `process`."""
+        """Return one result per record of the batch, in the same order. Replaces `process`."""
         raise NotImplementedError(f"{type(self).__qualname__} must implement process or process_batch")
 
     table_schema: "pa.Schema | None" = None
-    """The columns that `process_table` sees; None shows it every field, with the type of what is there."""
+    """The columns of the table that `process_table` gets; None: every field, with the type of its values."""
 
     def process_table(self, table: "pa.Table", batch: Batch) -> "Awaitable[TableResult] | TableResult":
-        """The table changed, a boolean array of the rows to keep, or `Rows`; row i is the record `batch[i]`.
+        """Return the changed table, a boolean array of the rows to keep, or `Rows`. Row i is the record `batch[i]`.
 
-        Overriding this takes the place of `process`. It may be asked again about some of the rows alone, so what it
-        answers for a row must not depend on the others.
+        Replaces `process`. It may be called again with some of the rows, so the result for a row must not
+        depend on the others.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not implement process_table")
 
@@ -73,12 +73,12 @@ class Processor(Plugin[OptionsT]):
 
     @property
     def by_batch(self) -> bool:
-        """Whether the runtime calls `process_batch` rather than `process`."""
+        """True if the runtime calls `process_batch` instead of `process`."""
         return type(self).process_batch is not Processor.process_batch
 
     @property
     def by_table(self) -> bool:
-        """Whether the runtime calls `process_table`."""
+        """True if the runtime calls `process_table`."""
         return type(self).process_table is not Processor.process_table
 
 
@@ -90,7 +90,7 @@ TableResultT = TypeVar("TableResultT", bound="Awaitable[TableResult] | TableResu
 
 
 class FunctionProcessor(Processor[Options], Generic[P, R]):
-    """A Python function as a processor; calling it calls the function, so it can be tested alone."""
+    """A Python function as a processor. Calling it calls the function, for tests without a pipeline."""
 
     def __init__(
         self,
@@ -134,18 +134,19 @@ class FunctionProcessor(Processor[Options], Generic[P, R]):
         return self.arrow is not False
 
     def fresh(self) -> Self:
+        # The same object: a function has no attributes that one run could leave to the next.
         return self
 
 
 def _form_problems(function: Callable[..., Any], takes: list[str], place: Place | None) -> list[Problem]:
-    """What can be seen from outside: every call of such a function would fail, and refuse its record."""
+    """Find functions whose every call would fail, and so refuse every record."""
     spot = place or (None, None)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         return [Problem("", "has a yield, so its calls return no records", "return a list of them", *spot)]
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return []  # Some functions written in C do not say what they take.
+        return []  # Some functions written in C have no signature.
     try:
         signature.bind(*takes)
     except TypeError as error:
@@ -155,7 +156,7 @@ def _form_problems(function: Callable[..., Any], takes: list[str], place: Place 
 
 
 def table_problems(processor: Processor[Any]) -> list[Problem]:
-    """What keeps a processor from being given tables; nothing if it asks for none."""
+    """The problems of a processor that takes Arrow tables; none for any other processor."""
     if not processor.by_table:
         return []
     spot = getattr(processor, "place", None) or (None, None)
@@ -171,7 +172,7 @@ def table_problems(processor: Processor[Any]) -> list[Problem]:
     elif schema is not None and len(set(schema.names)) < len(schema.names):
         problems.append(Problem("arrow", "has two columns of one name", None, *spot))
     if processor.stateful:
-        what, hint = "cannot go with Arrow tables, whose rows may be asked about again", "use batch=True instead"
+        what, hint = "cannot be used with Arrow tables, whose rows may be processed again", "use batch=True instead"
         problems.append(Problem("state", what, hint, *spot))
     return problems
 
@@ -264,11 +265,11 @@ def processor(function: Callable[..., Any] | None = None, /, **settings: Any) ->
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The answer of an Arrow processor that filters or refuses rows. Row i is always the record of row i.
+    """The result of an Arrow processor that filters or refuses rows. Row i is always the record of row i.
 
-    `table` has the rows as they are now, all of them; without it the records stay as they are. `keep`, a boolean
-    array, filters the rows for which it is not true. `refuse`, an array of texts, refuses those that have one, for
-    that reason, whatever `keep` says of them.
+    `table` has all the rows with their changes; without it the records do not change. `keep`, a boolean array,
+    filters the rows for which it is not true. `refuse`, an array of texts, refuses the rows that have a text, with
+    the text as the reason, whether `keep` is true for them or not.
     """
 
     table: "pa.Table | pa.RecordBatch | None" = None

@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal["source", "destination", "processor"]
 
 @functools.cache
 def installed(kind: Kind) -> dict[str, EntryPoint]:
-    """The plugins of one kind by name, not yet imported."""
+    """Return the plugins of one kind by name, without importing them."""
     return {entry.name: entry for entry in entry_points(group=f"conduit_py.{kind}s")}
 
 
@@ -39,7 +39,7 @@ def find(kind: Kind, name: str) -> type[Plugin[Any]]:
 
 
 def name_of(kind: Kind, plugin: type[Plugin[Any]]) -> str:
-    """The name under which a plugin class is registered, or "" if it is not."""
+    """Return the name under which a plugin class is registered, or "" if it is not registered."""
     target = f"{plugin.__module__}:{plugin.__qualname__}"
     for name, entry in installed(kind).items():
         module, _, attribute = entry.value.partition(":")
@@ -66,7 +66,7 @@ class PluginUnknown(ConduitError):
 
 
 class PluginEntry(msgspec.Struct, frozen=True):
-    """A plugin at a glance. One that cannot be imported is not available, and its summary says why."""
+    """A plugin in a list. One that cannot be imported is not available, and its summary has the reason."""
 
     kind: Kind
     name: str
@@ -75,12 +75,12 @@ class PluginEntry(msgspec.Struct, frozen=True):
 
 
 def list_plugins() -> list[PluginEntry]:
-    """Every plugin of this machine. Imports them all."""
+    """Return every plugin of this machine. Imports all of them."""
     return [_entry(kind, name) for kind in get_args(Kind) for name in sorted(installed(kind))]
 
 
 def load_plugin(kind: Kind, name: str) -> type[Any]:
-    """Import a plugin by its very name. Raises PluginUnknown, or EnvironmentUnfit for what it needs and is missing."""
+    """Import a plugin by its exact name. Raises PluginUnknown, or EnvironmentUnfit if a package it needs is missing."""
     if name not in installed(kind):
         unknown = UnknownPlugin(kind, name)
         raise PluginUnknown(unknown.message, suggestion=unknown.suggestion)
@@ -106,7 +106,7 @@ def _entry(kind: Kind, name: str) -> PluginEntry:
 
 
 class _Lenient(GenerateJsonSchema):
-    """Shows an option that only Python can give, such as a function, as one that may be anything."""
+    """Describes an option that only Python can set, such as a function, as one that accepts anything."""
 
     def handle_invalid_for_json_schema(self, schema: CoreSchema, error_info: str) -> JsonSchemaValue:
         return {}

@@ -1,4 +1,4 @@
-"""Sources: SourceConnector, and what one may offer beyond it (input that can be split, work that is shared)."""
+"""Sources: SourceConnector, sources whose input can be split, and sources that share their work."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
@@ -11,22 +11,22 @@ from conduit_py.sdk.plugin import Connector, OptionsT
 
 
 class QueueCounts(msgspec.Struct):
-    """`held` is how many leases are kept just now; the others only grow while a source runs."""
+    """Counts of a source over a queue. `held` is the number of leases held now; the others only grow."""
 
     held: int = 0
     extended: int = 0
     lost: int = 0
     taken_over: int = 0
-    """Pieces of work that somebody else had begun and left."""
+    """Shards that another worker began and abandoned."""
     duplicates: int = 0
-    """Messages that were delivered though their work was done, or begun, already."""
+    """Messages delivered again after their work was begun or done."""
     unreadable: int = 0
-    """Messages that are not what they should be."""
+    """Messages whose body could not be parsed."""
     failed: int = 0
     """Objects that could not be opened or read."""
 
     def plus(self, earlier: "QueueCounts | None") -> "QueueCounts":
-        """A new one with the counts of both; what is held is held now."""
+        """Return the counts of both runs; `held` is that of this one."""
         if earlier is None:
             return msgspec.structs.replace(self)
         counts = {name: getattr(self, name) + getattr(earlier, name) for name in self.__struct_fields__}
@@ -38,13 +38,13 @@ class EndOfSource(Exception):
 
 
 class NothingYet(Exception):
-    """Raised by `read` when there is no record now: the runtime asks again after a growing pause."""
+    """Raised by `read` when there is no record now: the runtime calls `read` again after a growing pause."""
 
 
 class Reading(msgspec.Struct):
-    """Records of which some could not be understood: `refused` maps their index to the reason.
+    """Records, some of which could not be parsed: `refused` maps their index to the reason.
 
-    A refused record carries what was read, as raw bytes, and its position: it becomes a dead letter.
+    A refused record has the raw bytes that were read and its position. It becomes a dead letter.
     """
 
     records: list[Record]
@@ -52,16 +52,16 @@ class Reading(msgspec.Struct):
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """How much there is that a source has not read yet: what of it is known, in units that it knows."""
+    """How much input a source has not read yet, in the units that it can measure."""
 
     records: int | None = None
     bytes: int | None = None
     seconds: float | None = None
-    """How long ago the oldest of it came to be."""
+    """The age of the oldest unread record."""
 
 
 class SourceConnector(Connector[OptionsT], ABC):
-    """Reads records in a stable order and can say where it is.
+    """Reads records in a stable order, each with a position to resume from.
 
     Calls come in this order, never two of `open`, `read` and `teardown` at once:
     `open`, `read` again and again, `stop`, `teardown`. `ack` may be called while `read`
@@ -69,9 +69,9 @@ class SourceConnector(Connector[OptionsT], ABC):
     """
 
     resumable: ClassVar[bool] = True
-    """Whether `open` with the position of a record continues exactly after that record."""
-    tally: QueueCounts | None = None
-    """What a source over a shared queue counts while it runs, for metrics and the page."""
+    """True if `open` with the position of a record continues exactly after that record."""
+    queue_counts: QueueCounts | None = None
+    """The counts of a source over a shared queue, for metrics and the page."""
 
     def open(self, position: bytes | None) -> Awaitable[None] | None:
         """Get ready to read what follows `position`; None is from the beginning."""
@@ -90,17 +90,17 @@ class SourceConnector(Connector[OptionsT], ABC):
         """Wait for records and return at least one and at most `n`, in order, each with its own position.
 
         Raise EndOfSource when there will never be more, NothingYet when there is none now. A read that
-        is cancelled (async) or told to `stop` must not have lost a record for the next run.
+        is cancelled (async) or ended by `stop` must not lose a record for the next run.
         """
 
     def ack(self, positions: Sequence[bytes]) -> Awaitable[None] | None:
         """Everything up to the last of these positions is durably handled: called in order, once each."""
 
     def lag(self) -> Awaitable[Lag | None] | Lag | None:
-        """How much there is that `read` has not returned yet; None if that is not known.
+        """Return how much input `read` has not returned yet; None if that cannot be measured.
 
-        Asked every few seconds between `open` and `teardown`, beside all other calls: a sync one runs in a
-        thread of its own, and may be under way while `teardown` is called. What it raises is logged.
+        Called every few seconds between `open` and `teardown`, beside all other calls: a sync one runs in a
+        thread of its own, and may still run while `teardown` is called. Its exceptions are logged.
         """
         return None
 
@@ -112,16 +112,16 @@ class SourceConnector(Connector[OptionsT], ABC):
 
 
 class SplittableSource(SourceConnector[OptionsT]):
-    """Can say where its next stretch of input lies without reading it, so that many machines read at once.
+    """Can locate its next part of input without reading it, so that many machines read at once.
 
-    On one machine it is a source like any other. On Spark the driver calls `open` and then `split` in place of
-    `read`; each part goes to an executor, where another instance is given it with `open_part` and then read to its
-    end. The records of all parts, one after another, must be those that `read` would have given, with the same
-    positions: so a pipeline may go from one engine to the other and on from where it was.
+    On one machine it is a plain source. On Spark the driver calls `open` and then `split` in place of `read`. Each
+    part goes to an executor, where another instance gets `open_part` and is read to its end. The records of all
+    parts, in order, must be those that `read` would return, with the same positions: a pipeline may change
+    its engine and continue from its last position.
     """
 
     def splits(self) -> bool:
-        """Whether it can be split with the options it has."""
+        """Return True if it can be split with its options."""
         return True
 
     @abstractmethod
@@ -137,7 +137,7 @@ class SplittableSource(SourceConnector[OptionsT]):
 
 
 class SharedShard(Protocol):
-    """One piece of work: whose it is, and how far it has come. Times are those of the store."""
+    """One shard of shared work: the token of its worker, and its last committed position."""
 
     @property
     def shard(self) -> str: ...
@@ -150,7 +150,7 @@ class SharedShard(Protocol):
 
 
 class ShardProgress(msgspec.Struct, frozen=True):
-    """How far one piece of work has come with a commit. Refused if it does not carry the token any more."""
+    """The progress of one shard in a commit. The commit is refused if the shard has another token now."""
 
     shard: str
     token: str
@@ -160,47 +160,48 @@ class ShardProgress(msgspec.Struct, frozen=True):
 
 
 class ShardTable(Protocol):
-    """The pieces of work that are known, in the state store; shared by all who work on the same scope."""
+    """The shards in the state store. All workers of the same scope share them."""
 
     async def open(self, scope: str, names: Sequence[str], token: str) -> Sequence[SharedShard]:
-        """Create those that are missing with this token, leave the others, return all in the order asked."""
+        """Create the missing shards with this token, leave the others; return all in the order of `names`."""
         ...
 
     async def acquire(self, scope: str, names: Sequence[str], token: str, idle_seconds: float) -> Sequence[SharedShard]:
-        """Put this token on those that are not done and did not change for that long; return them.
+        """Give this token to the shards that are not done and did not change for `idle_seconds`; return them.
 
-        To be called with what the last `open` gave. What their last holder had committed is seen by then.
+        Call it with names that `open` returned. Before it returns, the last committed intent of each former
+        worker is applied, in case that worker died before it applied the intent.
         """
         ...
 
     async def prune(self, scope: str, *, age_seconds: float, count_max: int, grace_seconds: float) -> int:
-        """Forget old ones, never unfinished ones younger than the grace; returns how many."""
+        """Delete old shards, but no unfinished shard younger than `grace_seconds`; return how many."""
         ...
 
 
 class SharedSource(SourceConnector[OptionsT]):
-    """Takes its work from a place that others take from too, and reports progress piece by piece.
+    """Shares its work with other workers and reports the progress of each shard.
 
-    The runtime calls `join` before `open`. What `progress` says about the positions of a commit becomes
-    durable with that commit: in an exactly-once pipeline within the transaction, which is refused whole if
-    a piece of work has gone to somebody else. `ack` follows the commit as with any source.
+    The runtime calls `join` before `open`. The result of `progress` for the positions of a commit becomes
+    durable with that commit. In an exactly-once pipeline that is the transaction, which is refused as a whole if
+    another worker has taken over a shard. `ack` follows the commit as with any source.
     """
 
     @property
     @abstractmethod
     def scope(self) -> str:
-        """Names the work: those with the same scope, in whatever process, share it."""
+        """The name of the shared work. Workers with the same scope share it, in any number of processes."""
 
     @abstractmethod
     def join(self, shards: ShardTable, home: str) -> None:
-        """Use this table from now on. `home` names this source of this pipeline: a scope nobody else has.
+        """Use this table from now on. `home` is the name of this source in this pipeline, a scope of its own.
 
-        A token must begin with `home` and a slash, so that it tells whose it is.
+        A token must begin with `home` and a slash, so that a later run recognises its own shards.
         """
 
     @abstractmethod
     def progress(self, positions: Sequence[bytes]) -> Sequence[ShardProgress]:
-        """What these positions, which are about to be committed, mean for each piece of work, in order."""
+        """Return the progress of each shard up to these positions, which are about to be committed, in order."""
 
     async def background(self) -> None:
-        """Run beside `read` for as long as the run does, and be cancelled at its end: leases are kept here."""
+        """Run beside `read` until the run ends and cancels it. Leases are extended here."""

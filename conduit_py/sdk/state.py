@@ -1,4 +1,4 @@
-"""State: what a processor of an exactly-once pipeline remembers. Defer: puts a record off to the next transaction."""
+"""State: what a processor of an exactly-once pipeline remembers. Defer: moves a record to the next transaction."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -23,7 +23,7 @@ class PublishedMessage(NamedTuple):
 
 
 class StateChanges(NamedTuple):
-    """What was done to a state since it was last drained."""
+    """The changes of a state since it was last drained."""
 
     puts: dict[str, bytes | None]
     once: list[tuple[str, bytes]]
@@ -33,12 +33,12 @@ class StateChanges(NamedTuple):
 class State:
     """A mapping from text to plain values that belongs to one processor and commits with the transaction.
 
-    Whatever is put, deleted, recorded with `once` or published while a record is processed becomes durable
-    in the same step as the position of that record, or not at all; a record that is refused by this
-    processor leaves no trace in it. Values are what MessagePack can carry, and are kept as they were when
-    they were put. All of it is held in memory, so reading needs no waiting; it must fit there.
+    What is put, deleted, recorded with `once` or published while a record is processed becomes durable
+    together with the position of that record, or not at all. A record that this processor refuses changes
+    nothing. Values are those that MessagePack can encode; a later change of the object does not change the
+    state. The whole state is in memory, so reads do not wait; it must fit there.
 
-    `State()` works by itself, to test a processor with.
+    `State()` works without a pipeline, to test a processor.
     """
 
     def __init__(self) -> None:
@@ -55,31 +55,31 @@ class State:
         self._index = 0
         self._unit = _Unit()
         self.targets: frozenset[str] | None = None
-        """Where the pipeline forwards to what is published; None if that is left to somebody else."""
+        """The targets of the pipeline's outbox; None if another process forwards what is published."""
         self.first = True
-        """Whether the record being processed is the first that the processor has in the running transaction.
+        """True if the current record is the first of this processor in the running transaction.
 
-        For a processor that takes batches, whether that is the first record of the batch.
+        For a processor that takes batches: True if the first record of the batch is.
         """
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value last put under `key`."""
+        """Return the value last put under `key`."""
         value = self._unit.puts[key] if key in self._unit.puts else self._values.get(key)
         return default if value is None else _decode(value)
 
     def put(self, key: str, value: Any) -> None:
-        """Remember `value`. One that MessagePack cannot carry raises RecordRefused naming it."""
+        """Store `value`. Raises RecordRefused if MessagePack cannot encode it."""
         try:
             self._unit.puts[_text(key)] = _ENCODER.encode(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise RecordRefused(f"the state {key!r} cannot be kept: {error}") from error
+            raise RecordRefused(f"the value of the state {key!r} cannot be stored: {error}") from error
 
     def delete(self, key: str) -> None:
-        """Forget `key`. To forget what is unknown does nothing."""
+        """Delete `key`, if it is there."""
         self._unit.puts[_text(key)] = None
 
     def scan(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
-        """Every key that begins with `prefix`, sorted, with its value; as it stands now."""
+        """Yield every key that begins with `prefix`, sorted, with its current value."""
         present = self._values | self._unit.puts
         for key in sorted(key for key in present if key.startswith(prefix)):
             value = present[key]
@@ -88,22 +88,24 @@ class State:
 
     @property
     def delivery_key(self) -> bytes:
-        """128 bits that name the record being processed on every attempt and after every restart.
+        """128 bits that identify the current record, the same on every attempt and after every restart.
 
-        For a processor that takes batches it names the first record: `batch.delivery_key(index)` has each.
+        For a processor that takes batches it identifies the first record; see `batch.delivery_key(index)`.
         """
         if self._batch is None:
             raise RuntimeError("there is a delivery key only while a record is processed")
         return self._batch.delivery_key(self._index)
 
     async def once(self, scope: str, keys: Sequence[bytes]) -> list[bool]:
-        """Record the keys as seen in `scope`, for good; True for each that was not seen before.
+        """Record the keys as seen in `scope`; return True for each that was not seen before.
 
-        A scope belongs to this processor, as the state does.
+        Scopes belong to this processor, as the state does.
         """
         asked = [(scope, key) for key in keys]
         unknown = [key for scope_and_key, key in zip(asked, keys, strict=True) if not self._is_known(scope_and_key)]
         durable = await self._seen(scope, unknown) if unknown else set()
+        # Checked again after the await, and key by key: another worker, or an earlier key of the same call, may have
+        # recorded the key meanwhile.
         first = []
         for each in asked:
             new = each[1] not in durable and not self._is_known(each)
@@ -113,23 +115,24 @@ class State:
         return first
 
     def retain(self, scope: str, seconds: float) -> None:
-        """Have keys of `scope` forgotten some time after they are that old; without it they are kept for ever.
+        """Let keys of `scope` be deleted once they are older than `seconds`; without it they are kept for ever.
 
-        Choose it longer than a message may be delivered again: by a queue, after an outage, or by hand.
+        Choose more than the longest time after which a message may be delivered again, also by hand.
         """
         self.retentions[scope] = seconds
 
     def publish(self, target: str, record: Record) -> None:
-        """Have `record` sent to `target`, a target of the outbox, once the transaction is committed.
+        """Send `record` to `target`, a target of the outbox, after the transaction is committed.
 
-        In order per target, under a key made of the delivery key of the record being processed. A pipeline
-        with an `outbox` has no other targets: one that it does not have ends the run.
+        Records of one target are sent in order. Their key is made from the delivery key of the current record.
+        A target that the `outbox` of the pipeline does not have ends the run.
         """
         if self.targets is not None and target not in self.targets:
             known = sorted(self.targets)
             hint = did_you_mean(target, known) or f"targets are {', '.join(known)}"
             what = f"there is no target {target!r} in the outbox of the pipeline"
             raise FatalError(what, suggestion=f"{hint}; others must be added to outbox={{…}}")
+        # Numbered within the record, so that a retry of the record publishes under the same keys.
         number = len(self._unit.letters)
         key = delivery_key((self.delivery_key, target.encode(), number.to_bytes(8, "big")))
         self._unit.letters.append(PublishedMessage(target, key, record.to_json()))
@@ -140,21 +143,21 @@ class State:
     # What follows is for the runtime.
 
     def load(self, values: Mapping[str, bytes], seen: Seen) -> None:
-        """Start from what is durable."""
+        """Start from the durable values."""
         self._values = dict(values)
         self._seen = seen
 
     def enter(self, batch: Batch) -> None:
-        """The records of this batch are processed next."""
+        """Called before the records of this batch are processed."""
         self._batch = batch
         self._index = -1
 
     def advance(self) -> None:
-        """The next record of the batch is processed, or, by a processor that takes batches, all of it."""
+        """Move to the next record of the batch, or to the whole batch if the processor takes batches."""
         self._index += 1
 
     def keep(self) -> None:
-        """What was done since `advance` is part of the transaction."""
+        """Add the changes since `advance` to the transaction."""
         unit = self._unit
         if unit.puts:
             self._changed.update(unit.puts)
@@ -170,17 +173,17 @@ class State:
         self._leave()
 
     def undo(self) -> None:
-        """What was done since `advance` did not happen."""
+        """Discard the changes since `advance`."""
         self._leave()
 
     def defer(self) -> None:
-        """What was done since `advance` did not happen, nor did the record come, in this transaction.
+        """Discard the changes since `advance`; the record belongs to the next transaction.
 
-        Raises DeferredFirst when it was the first in it: it would be that in the next one too, for ever (GZ-T11).
+        Raises DeferredFirst for the first record of a transaction: it would be deferred for ever (GZ-T11).
         """
         if self.first:
             raise DeferredFirst(
-                "the first record of a transaction was deferred: nothing is before it, so that would go on for ever",
+                "the first record of a transaction was deferred, and would be in every later transaction",
                 suggestion="raise Defer only if state.first is false",
             )
         self._leave()
@@ -191,9 +194,10 @@ class State:
             self._unit = _Unit()
 
     def drain(self) -> StateChanges:
-        """What the transaction that ends now makes durable. The last one is committed by then."""
+        """Return the changes of the transaction that ends now. The transaction before it is committed by then."""
         drained = StateChanges(self._changed, self._once, self._letters)
-        # Until they are durable, only this knows them.
+        # The store does not have these keys until the commit. Forgotten here, a repeat in the next transaction
+        # would pass as new.
         self._committing, self._known = self._known, set()
         self._changed, self._once, self._letters = {}, [], []
         self.first = True
@@ -201,7 +205,7 @@ class State:
 
 
 class _Unit:
-    """What was done while one record, or one batch, was processed."""
+    """The changes made while one record, or one batch, is processed."""
 
     __slots__ = ("letters", "once", "puts")
 
@@ -217,7 +221,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 def _text(key: str) -> str:
     if not isinstance(key, str):
-        raise RecordRefused(f"the keys of a state are text, not {type(key).__name__}")
+        raise RecordRefused(f"a key of a state must be text, not {type(key).__name__}")
     return key
 
 
@@ -226,15 +230,15 @@ async def _nothing_seen(scope: str, keys: Sequence[bytes]) -> set[bytes]:
 
 
 class Defer(Exception):
-    """Ends the transaction before this record: everything before it commits, and it is the first of the next one.
+    """Ends the transaction before this record, which becomes the first of the next transaction.
 
-    For a processor of an exactly-once pipeline that is declared to do so, `@processor(state=True, defers=True)`.
-    The record comes again as it came, and what was done to the state since is undone. The first record of a
-    transaction (`state.first`) cannot be deferred: there is nothing to commit before it, so it would be deferred
-    for ever. One that takes batches gives `Defer()` in place of the result for the record and all behind it.
+    For a processor of an exactly-once pipeline, declared with `@processor(state=True, defers=True)`. The record
+    arrives again unchanged, and its changes to the state are discarded. The first record of a transaction
+    (`state.first`) cannot be deferred: it would be deferred for ever. A processor that takes batches returns
+    `Defer()` as the result of the record and of all records after it.
     """
 
     def __init__(self, record: Record | None = None) -> None:
-        """The runtime notes the record as it came."""
+        """The runtime sets `record`: the record as it arrived."""
         super().__init__("deferred to the next transaction")
         self.record = record

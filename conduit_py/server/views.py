@@ -272,7 +272,7 @@ def _node_view(node: Node, meter: Meter | None, queue_size: int) -> NodeView:
             **counters,
             **histograms,
             "lag": lag,
-            "tally": meter.tally and TallyView(**msgspec.structs.asdict(meter.tally)),
+            "tally": meter.queue_counts and TallyView(**msgspec.structs.asdict(meter.queue_counts)),
             "id": node.id,
             "kind": node.kind,
             "label": node.label,

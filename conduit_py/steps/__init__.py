@@ -1,7 +1,7 @@
-"""Steps: functions joined by durable queues, each message taken through each of them exactly once.
+"""Steps: functions joined by durable queues. Each step processes each message exactly once.
 
-In reading order: `step` (what an author writes), `queue` (messages in journals), `attempt_log` (what a step writes
-down, and what that tells the next start), `worker` (one step), `graph` (all of them). The names below are public.
+In reading order: `step` (what an author writes), `queue` (messages in journals), `attempt_log` (the log of a step,
+from which it recovers), `worker` (one step), `graph` (all of them). The names below are public.
 """
 
 from conduit_py.steps.graph import StepGraph, open_steps

@@ -1,17 +1,17 @@
-"""Attempts: what a step writes down about its work, and what that tells the next start.
+"""AttemptLog: the log of one step, from which it recovers after a crash.
 
-One log per step is the only truth about it. Its entries, in the order of a step:
+The log alone decides where a step continues. Its entries, in the order of a step:
 
-    Takeover   a process begins: what others write from here on is refused
-    PositionSnapshot   where every tailer stands: what the step is about to read
-    Choice     (alts) which tailer was read, before anything is done about it
-    Sent       the index that the output or error message is to have, and where the tailers stand after it
-    Decided    (fork) the messages for several outputs: from here on they are sent, whatever happens
-    Nothing    the step came to its end without a message
+    Takeover   a process starts: later entries of other processes are refused
+    PositionSnapshot   the index of every tailer: what the step is about to read
+    Choice     (alts) which tailer is read, before its message is processed
+    Sent       the index that the output or error message will have, and the indices of the tailers after it
+    Decided    (fork) the messages for several outputs: from here on they are sent, also after a crash
+    Nothing    the step ended without a message
 
-The log is written before the queue, so the newest entry and one look at the queue tell whether the
-step was delivered. The key is that of the inputs consumed, never of those merely available, and a
-choice is recorded whenever none is in force: so no key ever names two different messages.
+The log is written before the queue, so the newest entry and one read of the queue show if the message was
+delivered. The key is made from the inputs consumed, not from those available, and every choice is
+recorded before it is used. So no key ever identifies two different messages.
 """
 
 import uuid
@@ -26,11 +26,11 @@ from conduit_py.journal.registers import Selector
 
 
 class Takeover(msgspec.Struct, frozen=True, tag="T"):
-    """Says nothing about the work; the registers of the journal change with it."""
+    """Has no content; it changes the registers of the journal, which fence earlier processes."""
 
 
 class PositionSnapshot(msgspec.Struct, frozen=True, tag="S"):
-    """Queue → the index that is read next. Queues of an earlier shape of the graph are carried along."""
+    """Queue → the index to read next. It keeps queues of an earlier form of the graph."""
 
     indices: dict[str, int]
 
@@ -42,7 +42,7 @@ class Choice(msgspec.Struct, frozen=True, tag="A"):
 
 
 class Sent(msgspec.Struct, frozen=True, tag="O"):
-    """A message with this key is about to become number `index` of `queue`."""
+    """A message with this key is about to be appended to `queue` at `index`."""
 
     queue: str
     index: int
@@ -52,7 +52,7 @@ class Sent(msgspec.Struct, frozen=True, tag="O"):
 
 
 class ForkMessage(msgspec.Struct, frozen=True):
-    """One message of a fork: `message` is to become number `index` of `queue`."""
+    """One message of a fork, to be appended to `queue` at `index`."""
 
     queue: str
     index: int
@@ -60,7 +60,7 @@ class ForkMessage(msgspec.Struct, frozen=True):
 
 
 class Decided(msgspec.Struct, frozen=True, tag="D"):
-    """The messages of a fork that are not known to be sent. None of them is ever made anew."""
+    """The messages of a fork that may not be sent yet. They are sent as they are; the handler is not called again."""
 
     parts: list[ForkMessage]
     key: bytes
@@ -68,7 +68,7 @@ class Decided(msgspec.Struct, frozen=True, tag="D"):
 
 
 class Nothing(msgspec.Struct, frozen=True, tag="N"):
-    """The step for this key is done and has no message."""
+    """The step with this key ended without a message."""
 
     key: bytes
     after: dict[str, int]
@@ -90,23 +90,22 @@ def decode_entry(frame: bytes) -> Entry:
 
 
 class StartPoint(msgspec.Struct, frozen=True):
-    """How a step sets out."""
+    """Where a step starts after a restart."""
 
     indices: Mapping[str, int]
-    """Where its tailers stand; a queue that is not named was never read."""
+    """The index of each tailer; a queue that is missing was never read."""
     retrying: bool = False
-    """Whether it repeats a step that has a snapshot already."""
+    """True if it repeats a step whose snapshot is in the log."""
     choice: str | None = None
-    """The queue that must be read, because that was the choice."""
+    """The queue that must be read, because the log has this choice."""
     unfinished: Decided | None = None
-    """A fork that is decided and may not be sent in full."""
+    """A fork that was decided, and of which some messages may not be sent."""
 
 
 async def find_start(newest_first: AsyncIterable[Entry], delivered: Callable[[Sent], Awaitable[bool]]) -> StartPoint:
-    """What the log says about the next step. `delivered` finds out whether a message is where it was to go, for good.
+    """Return where the next step starts. `delivered` checks if a message is in its queue, and if not, excludes it.
 
-    Reads back no further than the nearest snapshot, and gives the same answer when it is asked again
-    after another crash.
+    Reads back to the nearest snapshot. Returns the same result again after another crash.
     """
     newest: Entry | None = None
     choice: str | None = None
@@ -124,13 +123,14 @@ async def find_start(newest_first: AsyncIterable[Entry], delivered: Callable[[Se
         if isinstance(entry, Choice):
             choice = entry.queue
     if newest is not None:
-        raise EnvironmentUnfit("the log of a step has attempts but no snapshot: what it was about to read is not known")
+        raise EnvironmentUnfit("the log of a step has attempts but no snapshot, so its input is unknown")
     return StartPoint({})
 
 
 def key_parts(uid: str, consumed: Mapping[str, int]) -> Sequence[bytes]:
-    """What the delivery key of a step is made of: the step and the messages it consumed, by queue and index."""
+    """Return the parts of a delivery key: the step and the messages it consumed, by queue and index."""
     parts = [uid.encode()]
+    # Sorted: the order of inputs in a definition may change between runs, and the key must not.
     for queue in sorted(consumed):
         parts += [queue.encode(), consumed[queue].to_bytes(8, "big")]
     return parts
@@ -141,7 +141,7 @@ _PRUNE_EVERY = 1024
 
 
 class AttemptLog:
-    """Whoever took over last may append; all others get Fenced."""
+    """The log of a step. Only the process that took over last may append; all others get Fenced."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -150,7 +150,7 @@ class AttemptLog:
         self._snapshots = 0
 
     async def take_over(self) -> None:
-        """From here on nobody else's entries are taken, so what is read back now is the last word."""
+        """Fence all other processes. What is read back after this can no longer change."""
         await self._journal.append([encode_entry(Takeover())], union={AUTHOR: self._author})
 
     async def append(self, entry: Entry) -> None:
@@ -158,11 +158,12 @@ class AttemptLog:
         self._newest = entry
         if isinstance(entry, PositionSnapshot):
             self._snapshots += 1
+            # Only up to a snapshot: recovery reads back to the nearest one, and never further.
             if self._snapshots % _PRUNE_EVERY == 0:
                 await self._journal.prune(commit.begin)
 
     async def newest_first(self) -> AsyncIterator[Entry]:
-        """The entries of the last step and of a few before it."""
+        """Yield the entries back to the nearest snapshot."""
         for frame in await self._journal.call(self._back):
             yield decode_entry(frame)
 
@@ -172,7 +173,7 @@ class AttemptLog:
         return self._newest
 
     def _back(self) -> list[bytes]:
-        """Back to the nearest snapshot: what lies before it is of no use any more."""
+        """Read back to the nearest snapshot; earlier entries are not needed."""
         found: list[bytes] = []
         for frame in self._journal.log.backward():
             found.append(frame.bodies[0])

@@ -1,4 +1,4 @@
-"""StepGraph: steps joined by durable queues, each step on its own, and which step feeds which."""
+"""StepGraph: runs steps that are joined by durable queues; and the topology of such a graph."""
 
 import logging
 from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
@@ -29,10 +29,10 @@ async def open_steps(
     errors: str | None = None,
     system: Mapping[str, Any] | None = None,
 ) -> "AsyncIterator[StepGraph]":
-    """A graph, not started, whose queues are open. It is stopped at the end, and queues given as a path are closed.
+    """Open a graph and its queues, without starting it. At the end of the block the graph is stopped.
 
-    `errors` is the error queue of every step that names none. `system` is what handlers find in
-    `process.system`.
+    Queues given as a path are closed too. `errors` is the error queue of every step without one. `system` is
+    passed to handlers as `process.system`. Raises PipelineInvalid with every problem of the steps.
     """
     problems = problems_of(steps, errors)
     if problems:
@@ -54,10 +54,10 @@ async def open_steps(
 
 
 class StepGraph:
-    """Starts and stops the steps. One that fails ends, and is in `failures`; the others go on.
+    """Starts and stops the steps. A step that fails ends and is in `failures`; the others continue.
 
-    Each step is known by the graph and its own id, so graphs that share a queue each see all of its
-    messages (isolation), and a graph that runs somewhere else too is fenced there.
+    A step is identified by the id of the graph and its own id. So graphs that share a queue each read all of its
+    messages, and a second process with the same graph fences the first.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class StepGraph:
                 await self._queues.open(queue)
 
     def queue(self, id: str) -> Queue:
-        """A queue of the graph."""
+        """Return a queue of the graph. Raises PipelineUnknown if it has none with this id."""
         known = sorted({queue for step in self.steps for queue in step.queues})
         if id not in known:
             raise PipelineUnknown(f"graph {self.id!r} has no queue {id!r}", suggestion=f"queues are {', '.join(known)}")
         return self._queues[id]
 
     async def send(self, message: Message, source: str | None = None) -> int:
-        """Append a message to a source, which need not be named if there is only one; gives its index."""
+        """Append a message to a source and return its index. The only source need not be named."""
         sources = [step.id for step in self.steps if step.kind is StepKind.SOURCE]
         if source is None and len(sources) == 1:
             (source,) = sources
@@ -105,7 +105,7 @@ class StepGraph:
         return await self._queues[source].append(message)
 
     async def start(self) -> None:
-        """Start every step where its log says; waits until a stop that is under way has ended."""
+        """Start every step where its log ends. Waits for a running stop first."""
         if not self._ended.is_set() and not self._stopping.is_set():
             raise PipelineBusy(f"graph {self.id!r} is running already")
         await self._ended.wait()
@@ -114,14 +114,14 @@ class StepGraph:
         self._nursery.start_soon(self._run, self._stopping, self._ended, self._scope, name=f"steps {self.id}")
 
     async def stop(self, *, force: bool = False) -> None:
-        """Let every step finish what it has in hand, or with `force` drop it; returns when all have ended."""
+        """Stop every step after its current message, or with `force` at once; return when all have ended."""
         self._stopping.set()
         if force:
             self._scope.cancel()
         await self._ended.wait()
 
     async def failure(self) -> tuple[str, BaseException]:
-        """The first step that failed since the start, and why, as soon as there is one."""
+        """Wait for the first step to fail since the start; return its id and the error."""
         await self._failed.wait()
         return next(iter(self.failures.items()))
 
@@ -144,14 +144,14 @@ class StepGraph:
                 await worker.run()
             finally:
                 worker.close()
-        except Exception as error:  # a border: each step is a failure domain of its own
+        except Exception as error:  # one failed step must not end the others
             log.error("step %s has ended: %s: %s", uid, type(error).__qualname__, error)
             self.failures[step.id] = error
             self._failed.set()
 
 
 def topology(steps: Iterable[Step]) -> "nx.DiGraph[str]":
-    """The steps as a graph: an edge for every queue that one writes and another reads."""
+    """Return the steps as a graph, with an edge for every queue that one step writes and another reads."""
     steps = list(steps)
     digraph: nx.DiGraph[str] = nx.DiGraph()
     digraph.add_nodes_from(step.id for step in steps)
@@ -168,25 +168,25 @@ def _output_queues(step: Step) -> set[str]:
 
 
 def isomorphic(these: Iterable[Step], those: Iterable[Step]) -> bool:
-    """Whether two graphs do the same steps in the same order, whatever their queues are called."""
+    """Return True if two graphs have the same steps and edges, whatever the names of their queues."""
     one, other = topology(these), topology(those)
     return set(one.nodes) == set(other.nodes) and set(one.edges) == set(other.edges)
 
 
 def graph_of_shape(shape: Any) -> "nx.DiGraph[Hashable]":
-    """A graph from its drawing: a list is a pipeline, a set is side by side, a map is edges, None is nothing."""
+    """Return a graph from its shape: a list is a chain, a set is parallel, a map is edges, None is empty."""
     digraph: nx.DiGraph[Hashable] = nx.DiGraph()
     _draw(digraph, shape)
     return digraph
 
 
 def inward(digraph: "nx.DiGraph[Hashable]") -> set[Hashable]:
-    """The nodes that nothing feeds."""
+    """Return the nodes without input."""
     return {node for node, degree in digraph.in_degree() if degree == 0}
 
 
 def outward(digraph: "nx.DiGraph[Hashable]") -> set[Hashable]:
-    """The nodes that feed nothing."""
+    """Return the nodes without output."""
     return {node for node, degree in digraph.out_degree() if degree == 0}
 
 

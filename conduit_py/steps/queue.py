@@ -1,4 +1,4 @@
-"""Queues: messages in journals, tailers that remember where they are, and the metadata that queues add."""
+"""Queue: messages in a journal, tailers that read them, and the metadata that queues add."""
 
 import math
 import time
@@ -30,13 +30,13 @@ class QueueMetadata(msgspec.Struct, frozen=True):
     time: bool = False
     """When it was written, in seconds since 1970."""
     transaction: bool = False
-    """The index it has in this queue, as a number that every message made from it carries on."""
+    """The index in this queue, which every message made from it keeps."""
     strip: bool = False
-    """Take all metadata away instead."""
+    """Remove all metadata instead."""
 
 
 def merge_metadata(messages: Iterable[Message]) -> dict[str, Any]:
-    """The metadata of the inputs, merged: what an output starts out with."""
+    """Return the merged metadata of the inputs, with which an output starts."""
     merged: dict[str, Any] = {}
     for message in messages:
         meta = message.get(META) or {}
@@ -48,7 +48,7 @@ def merge_metadata(messages: Iterable[Message]) -> dict[str, Any]:
 
 
 def at_write(message: Message, keeping: QueueMetadata, now: float) -> tuple[Message, float | None]:
-    """The message as it is stored, and the time stored beside it. The index is not known yet."""
+    """Return the message as stored, and the time stored with it. It has no index yet."""
     if keeping.strip:
         return {name: value for name, value in message.items() if name != META}, None
     if keeping.transaction and (message.get(META) or {}).get(TRANSACTION) is None:
@@ -58,7 +58,7 @@ def at_write(message: Message, keeping: QueueMetadata, now: float) -> tuple[Mess
 
 
 def at_read(message: Message, queue: str, index: int, keeping: QueueMetadata, written_at: float | None) -> Message:
-    """The message as a reader sees it: with what this queue knows about it."""
+    """Return the message as a reader gets it: with the metadata of this queue."""
     if keeping.strip or not (keeping.index or keeping.time or keeping.transaction):
         return message
     meta = dict(message.get(META) or {})
@@ -75,7 +75,7 @@ def at_read(message: Message, queue: str, index: int, keeping: QueueMetadata, wr
 
 
 class IndexTaken(Exception):
-    """The index that a message was to have belongs to another one."""
+    """Another message already has the index."""
 
 
 class ReadMessage(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class ReadMessage(msgspec.Struct, frozen=True):
 
 
 class _Envelope(msgspec.Struct, array_like=True):
-    """A message as a journal holds it. The key is nobody's business but the step's; no message is a filler."""
+    """A message as stored in a journal. Only steps read the key. Without a message it is a filler."""
 
     message: dict[str, Any] | None
     key: bytes | None = None
@@ -95,7 +95,7 @@ class _Envelope(msgspec.Struct, array_like=True):
 
 
 class Queue:
-    """A durable sequence of messages. Indices grow, not by one, and never change their message."""
+    """A durable sequence of messages. Indices grow, not by one, and always name the same message."""
 
     def __init__(self, id: str, journal: Journal, keeping: QueueMetadata | None = None) -> None:
         self.id = id
@@ -104,9 +104,9 @@ class Queue:
         self.appended = trio.Event()
 
     async def append(self, message: Message, *, key: bytes | None = None, at: int | None = None) -> int:
-        """Add a message and return its index; it is durable as far as the journal's policy makes it.
+        """Append a message and return its index. The sync policy of the journal decides when it is durable.
 
-        With `at`, the next index as `end` gave it, raises IndexTaken when another message has got it.
+        With `at`, an index from `end`, raises IndexTaken if another message has that index.
         """
         stored, written_at = at_write(message, self.keeping, time.time())
         return await self._append(_Envelope(stored, key, written_at), at)
@@ -116,19 +116,19 @@ class Queue:
         return (await self.journal.barrier()).end
 
     async def use_up(self, index: int) -> None:
-        """Make sure that no message will ever be appended at this index, by an append that readers skip."""
+        """Append a filler, which readers skip, so that no message can ever get this index."""
         try:
             await self._append(_Envelope(None), index)
         except IndexTaken:
             return
 
     async def key_at(self, index: int) -> bytes | None:
-        """The key of what was appended at this index, None when there is nothing or it has none."""
+        """Return the key of the message at this index; None if there is no message or it has no key."""
         frame = await self.journal.call(_first, self.journal, index)
         return _decode(frame).key if frame is not None else None
 
     async def messages(self) -> list[Message]:
-        """Every message that is there now."""
+        """Return every message that is there now."""
         tailer = Tailer(self)
         found: list[Message] = []
         while (read := await tailer.read()) is not None:
@@ -136,7 +136,7 @@ class Queue:
         return found
 
     def read_from(self, frame: Frame) -> ReadMessage | None:
-        """What a reader sees of a frame: nothing of a filler, and never the key."""
+        """Return the message of a frame without its key; None for a filler."""
         envelope = _decode(frame)
         if envelope.message is None:
             return None
@@ -148,6 +148,7 @@ class Queue:
             commit = await self.journal.append([_ENCODER.encode(envelope)], at=at)
         except WrongOffset as error:
             raise IndexTaken(str(error)) from error
+        # Also after an error: another process may have appended, and a tailer would sleep through its message.
         finally:
             self.appended.set()
             self.appended = trio.Event()
@@ -155,22 +156,22 @@ class Queue:
 
 
 class Tailer:
-    """Reads a queue from an index on. Reading takes nothing away: every tailer sees every message."""
+    """Reads a queue from an index. Reading removes nothing: every tailer reads every message."""
 
     def __init__(self, queue: Queue, index: int = 0) -> None:
         self._queue = queue
         self.index = index
-        """From where it reads on."""
+        """The index to read next."""
         self._reader: FrameBatchReader | None = None
         self._ahead: deque[ReadMessage] = deque()
 
     @property
     def ahead(self) -> bool:
-        """Whether the next message is known already, so that `wait` returns at once."""
+        """True if the next message is in memory, so that `wait` returns at once."""
         return bool(self._ahead)
 
     async def peek(self) -> ReadMessage | None:
-        """The next message, which stays the next; None when there is none now."""
+        """Return the next message without moving on; None if there is none now."""
         journal = self._queue.journal
         while not self._ahead:
             if self._reader is None:
@@ -182,7 +183,7 @@ class Tailer:
         return self._ahead[0]
 
     async def read(self) -> ReadMessage | None:
-        """The next message; None when there is none now."""
+        """Return the next message and move on; None if there is none now."""
         read = await self.peek()
         if read is not None:
             self._ahead.popleft()
@@ -190,10 +191,10 @@ class Tailer:
         return read
 
     async def wait(self) -> ReadMessage:
-        """The next message, which stays the next, as soon as there is one."""
+        """Wait for the next message and return it without moving on."""
         pause = POLL_SECONDS[0]
         while True:
-            # Taken before the look, so that what comes in between is not slept through.
+            # Taken before the read: after it, a message appended in between would not wake this task.
             appended = self._queue.appended
             read = await self.peek()
             if read is not None:
@@ -224,13 +225,13 @@ def _decode(frame: Frame) -> _Envelope:
     try:
         return _DECODER.decode(frame.bodies[0])
     except msgspec.DecodeError as error:
-        raise JournalFailed(f"journal {frame.journal}: what lies at {frame.begin} is no message of a step") from error
+        raise JournalFailed(f"journal {frame.journal}: the frame at {frame.begin} is not a step's message") from error
 
 
 class Queues:
-    """Every queue in a folder of its own under one root; without a root all of them live in memory.
+    """The queues below one folder, each in its own; without a folder all of them are in memory.
 
-    Graphs that are to share queues are given the same root or, in one process, the same Queues.
+    Graphs share queues if they have the same folder or, in one process, the same Queues.
     """
 
     def __init__(
@@ -247,11 +248,11 @@ class Queues:
         self._queues: dict[str, Queue] = {}
 
     def __getitem__(self, id: str) -> Queue:
-        """A queue that has been opened."""
+        """Return a queue that is open."""
         return self._queues[id]
 
     async def open(self, id: str) -> Queue:
-        """A queue, made if it is not there yet."""
+        """Open a queue; create it if it does not exist."""
         if id not in self._queues:
             self._queues[id] = Queue(id, await self.journal(f"queues/{id}"), self._metadata.get(id))
         return self._queues[id]
@@ -262,7 +263,7 @@ class Queues:
         return self._journals[name]
 
     async def close(self) -> None:
-        """Let go of all of them; what is in memory is gone with this object."""
+        """Close all of them. Queues in memory are lost."""
         journals, self._journals, self._queues = self._journals, {}, {}
         for journal in journals.values():
             await journal.close()

@@ -1,4 +1,4 @@
-"""Step: one function between queues, as its author writes it; its filters, and what its handler sees."""
+"""Step: a function between queues as its author declares it, its filters, and what its handler gets."""
 
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 Message: TypeAlias = dict[str, Any]
-"""What a queue holds: a map of plain values."""
+"""A message of a queue: a map of plain values."""
 
 Outputs: TypeAlias = Mapping[str, Message | None] | None
 Handler: TypeAlias = Callable[..., Awaitable[Outputs] | Outputs]
-"""Takes the process and the messages by input name; gives the messages by output name, or nothing."""
+"""Takes the process and the messages by input name; returns messages by output name, or None."""
 
 Strategy: TypeAlias = Literal["exactly_once", "at_most_once"]
 OnError: TypeAlias = Literal["stop", "drop"]
@@ -28,7 +28,7 @@ ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 
 
 class StepKind(Enum):
-    """What a step is, decided by its shape alone."""
+    """The kind of a step, which follows from its inputs and outputs."""
 
     SOURCE = "source"
     """Only an id: a queue that code outside the graph appends to."""
@@ -36,17 +36,17 @@ class StepKind(Enum):
     JOIN = "join"
     JOIN_FORK = "join and fork"
     IMPERATIVE = "imperative"
-    """Is handed queues to read and write as it likes, outside the exactly-once protocol."""
+    """Its handler reads and writes queues itself, outside of the exactly-once protocol."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A step of a graph.
 
     `inputs` and `outputs` map the names that the handler uses to the ids of queues. A step with
-    `inputs` waits for one message from each of them, one with `alts` takes the next message of
-    whichever has one. What the handler returns for no output is not sent: leaving an output out
-    routes. A handler that raises sends its messages to the `errors` queue; without one `on_error`
-    decides: "stop" ends this step until the graph is started again, "drop" logs and goes on.
+    `inputs` waits for one message from each of them; one with `alts` takes the next message of any
+    of them. An output that the handler leaves out gets no message, which is how a handler routes. If the
+    handler raises, its messages go to the `errors` queue. Without such a queue `on_error` decides: "stop"
+    ends this step until the graph is started again, "drop" logs the error and continues.
     """
 
     id: str
@@ -55,21 +55,21 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     alts: Mapping[str, str] = msgspec.field(default_factory=dict)
     outputs: Mapping[str, str] = msgspec.field(default_factory=dict)
     tailers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Queues that the handler reads by itself. What it reads is not part of the delivery key."""
+    """Queues that the handler reads itself. Their messages are not part of the delivery key."""
     appenders: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Queues that the handler writes by itself. What it writes may be written again after a crash."""
+    """Queues that the handler writes itself. After a crash it may write a message again."""
     errors: str | None = None
     on_error: OnError = "stop"
     topics: Sequence[str] = ()
-    """Take only messages with one of these topics; wins over `types`."""
+    """Process only messages with one of these topics; `types` is then ignored."""
     types: Sequence[str] = ()
-    """Take only messages of one of these types."""
+    """Process only messages of one of these types."""
     strategy: Strategy = "exactly_once"
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def bindings(self) -> Mapping[str, str]:
-        """The inputs, of whichever kind, by name."""
+        """The inputs or alts, by name."""
         return self.alts or self.inputs
 
     @property
@@ -84,14 +84,14 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queues(self) -> list[str]:
-        """Every queue this step touches; a source's queue has the id of the source."""
+        """Every queue that this step uses. The queue of a source has the id of the source."""
         if self.kind is StepKind.SOURCE:
             return [self.id]
         bound = [*self.bindings.values(), *self.outputs.values(), *self.tailers.values(), *self.appenders.values()]
         return list(dict.fromkeys([*bound, *([self.errors] if self.errors else [])]))
 
     def describe(self) -> dict[str, Any]:
-        """Its configuration as plain values, as an error message carries it."""
+        """Return its configuration as plain values, for error messages."""
         said = {
             "id": self.id,
             "inputs": dict(self.inputs),
@@ -108,13 +108,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def problems_of(steps: Sequence[Step], errors: str | None = None) -> list[Problem]:
-    """Everything that is wrong with the steps of a graph, together."""
+    """Return every problem of the steps of a graph."""
     problems: list[Problem] = []
     seen: set[str] = set()
     for index, step in enumerate(steps):
         path = f"steps[{index}]"
         if step.id in seen:
-            problems.append(Problem(f"{path}.id", f"{step.id!r} is the id of another step already", "ids are unique"))
+            problems.append(Problem(f"{path}.id", f"another step has the id {step.id!r}", "use an id of its own"))
         seen.add(step.id)
         problems += [Problem(f"{path}.{name}", what, hint) for name, what, hint in _mistakes(step)]
     if errors is not None and not _fit(errors):
@@ -152,7 +152,7 @@ def _mistakes(step: Step) -> list[tuple[str, str, str | None]]:
 
 
 def filter_messages(step: Step, messages: Mapping[str, Message]) -> dict[str, Message]:
-    """The messages that pass the filters of the step, by name. The others are consumed all the same."""
+    """Return the messages that pass the filters of the step, by name. The others are consumed too."""
     if step.topics:
         return {name: message for name, message in messages.items() if _has_topic(step, message)}
     if step.types:
@@ -169,10 +169,10 @@ ERROR_TYPE = "step.failed"
 
 
 class Process(msgspec.Struct, frozen=True):
-    """The step as its handler sees it, and this one delivery of it.
+    """What a handler gets besides its messages: the step and this delivery.
 
-    `delivery_key` is the same on every attempt at the same messages and different for any others: a
-    handler with side effects makes them idempotent by it.
+    `delivery_key` is the same on every attempt for the same messages, and different for all others. A handler
+    with side effects uses it to make them idempotent.
     """
 
     id: str
@@ -181,14 +181,14 @@ class Process(msgspec.Struct, frozen=True):
     strategy: Strategy
     errors: str | None
     system: Mapping[str, Any]
-    """What the graph was given for all its handlers: connections, clients and the like."""
+    """The `system` of the graph, for all its handlers: connections, clients and so on."""
     options: Mapping[str, Any]
     tailers: "Mapping[str, Tailer]" = MappingProxyType({})
     appenders: "Mapping[str, Queue]" = MappingProxyType({})
 
 
 def error_message(step: Step, messages: Mapping[str, Message], error: Exception) -> Message:
-    """What goes to the error queue: which step, what it had in hand, and why it failed."""
+    """Return the message for the error queue: the step, its messages, and the error."""
     return {
         "type": ERROR_TYPE,
         "step": step.describe(),

@@ -1,4 +1,4 @@
-"""Worker: runs one step of a graph, message after message, and knows after a crash where it was."""
+"""Worker: runs one step of a graph, message by message, and recovers its place after a crash."""
 
 import inspect
 import logging
@@ -27,15 +27,15 @@ from conduit_py.steps.step import Message, Outputs, Process, Step, error_message
 log = logging.getLogger("conduit_py.steps")
 
 UNPLACED = -1
-"""In place of an index: the message was never on its way."""
+"""In place of an index: the message was never sent."""
 
 
 class Worker:
-    """Takes a step from its inputs to its output, again and again, until it is told to stop or fails.
+    """Runs a step from its inputs to its outputs, again and again, until it is stopped or fails.
 
-    Exactly once: every input ends in exactly one of output, error or deliberately nothing (I11), also
-    when the process is killed at any moment. The handler may be called again for the same messages,
-    with the same delivery key. At most once: an input that was being handled in a crash is not seen again.
+    Exactly once: every input ends as exactly one of output, error or nothing (I11), even if the process is killed
+    at any moment. The handler may be called again for the same messages, with the same delivery key. At most
+    once: an input that was being handled during a crash is not handled again.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Worker:
     async def run(self) -> None:
         await self._set_out()
         while not self._stopping.is_set():
+            # Before anything is read: after a crash the step must read the same messages again, for the same key.
             if not self._retrying and self._exactly_once:
                 await self._attempts.append(PositionSnapshot(dict(self._cursors)))
             self._retrying = True
@@ -82,7 +83,8 @@ class Worker:
         return self._step.strategy == "exactly_once"
 
     async def _set_out(self) -> None:
-        """Learn from the log where the last run was, and finish what it had decided."""
+        """Find where the last run ended, and finish a fork that it had decided."""
+        # First: while an older process can still append, what is read from the log may change.
         await self._attempts.take_over()
         start = await find_start(self._attempts.newest_first(), self._delivered)
         unknown = [queue for queue in self._step.bindings.values() if queue not in start.indices]
@@ -97,16 +99,16 @@ class Worker:
             await self._send_parts(start.unfinished)
 
     async def _delivered(self, sent: Sent) -> bool:
-        """Whether the message is where it was to go; if it is not, it will never be."""
+        """Return True if the message is in its queue. If not, make sure that it never will be."""
         queue = await self._queues.open(sent.queue)
         if await queue.key_at(sent.index) == sent.key:
             return True
-        # Whoever was about to write there may only be frozen: a used index stops him.
+        # An older process may only be suspended, and append it later. With the index used up it cannot.
         await queue.use_up(sent.index)
         return await queue.key_at(sent.index) == sent.key
 
     async def _take(self) -> dict[str, ReadMessage] | None:
-        """The next message of every input, or with alts of one; None when told to stop before there is one."""
+        """Return the next message of every input, or with alts of one; None if stopped before there is one."""
         if not self._step.alts:
             await self._unless_stopped(self._wait_for_all)
             return {queue: await tailer.wait() for queue, tailer in self._tailers.items()} if self._came else None
@@ -117,6 +119,7 @@ class Worker:
 
     async def _choose(self) -> dict[str, ReadMessage]:
         chosen = self._choice or next(queue for queue, tailer in self._tailers.items() if tailer.ahead)
+        # Recorded before use: after a crash another queue could be ready first, and the handler would see other input.
         if self._choice is None and self._exactly_once:
             reach("steps.before_choice")
             await self._attempts.append(Choice(chosen))
@@ -125,7 +128,7 @@ class Worker:
         return {chosen: await self._tailers[chosen].wait()}
 
     async def _unless_stopped(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Wait, and note whether it was for something: a stop ends the waiting."""
+        """Wait until `wait` returns or the step is stopped; `_came` is True if there is input."""
         self._came = False
         async with trio.open_nursery() as nursery:
 
@@ -149,7 +152,7 @@ class Worker:
         if self._choice is not None:
             await self._tailers[self._choice].wait()
             return
-        # Reading takes nothing away, so those that wait in vain have lost nothing.
+        # Cancelling the other waits is safe: waiting does not consume a message.
         async with trio.open_nursery() as nursery:
 
             async def wait(tailer: Tailer) -> None:
@@ -164,6 +167,7 @@ class Worker:
         key = delivery_key(key_parts(self._uid, {queue: read.index for queue, read in taken.items()}))
         names = {queue: name for name, queue in self._step.bindings.items()}
         messages = {names[queue]: read.message for queue, read in taken.items()}
+        # At most once: recorded as done before the handler runs, so that a crash cannot repeat it.
         if not self._exactly_once:
             await self._attempts.append(Nothing(key, after))
         in_hand: Mapping[str, Message] = messages
@@ -176,14 +180,14 @@ class Worker:
             raise
         except _Decided as failed:
             raise failed.error from None
-        except Exception as error:  # a border: the handler is the user's
+        except Exception as error:  # plugin boundary: the handler is the user's
             await self._fail(error, in_hand, key, after)
         self._cursors = after
         for queue in taken:
             await self._tailers[queue].read()
 
     async def _handle(self, messages: Mapping[str, Message], key: bytes) -> dict[str, Message]:
-        """What the handler makes of the messages, by the id of the output queue."""
+        """Call the handler; return its messages by the id of the output queue."""
         step = self._step
         assert step.handler is not None
         appenders = {name: self._queues[queue] for name, queue in step.appenders.items()}
@@ -196,7 +200,7 @@ class Worker:
             return {}
         unknown = sorted(set(made) - set(step.outputs))
         if unknown:
-            raise ContractBroken(self._uid, f"returned a message for {', '.join(unknown)}, which it has no output for")
+            raise ContractBroken(self._uid, f"returned a message for {', '.join(unknown)}, which is no output of it")
         meta = merge_metadata(messages.values())
         return {step.outputs[name]: _with(message, meta) for name, message in made.items() if message is not None}
 
@@ -216,7 +220,7 @@ class Worker:
     async def _send(
         self, queue: str, message: Message, key: bytes, after: dict[str, int], *, error: bool = False
     ) -> None:
-        """The attempt first, then the message: what the log says is to be there can be looked up."""
+        """Log the attempt, then append the message: after a crash the log names the index to check."""
         target = self._queues[queue]
         while True:
             sent = Sent(queue, await target.end(), key, after, error)
@@ -226,7 +230,7 @@ class Worker:
             try:
                 await target.append(message, key=key, at=sent.index)
             except IndexTaken:
-                # Another writer of this queue came first; or it was our own frozen predecessor.
+                # Another step wrote to this queue first, or an earlier process of this step that was suspended.
                 if await self._delivered(sent):
                     return
                 continue
@@ -234,7 +238,7 @@ class Worker:
             return
 
     async def _send_parts(self, decided: Decided) -> None:
-        """Send what is not there yet. The messages are in the log, so there is no way back and none is needed."""
+        """Send the messages of a fork that are not in their queues yet. They are in the log, so none is made again."""
         parts = [part for part in decided.parts if not await self._has(part, decided.key)]
         try:
             while parts:
@@ -243,7 +247,7 @@ class Worker:
                 await self._attempts.append(Decided(parts, decided.key, decided.after))
                 reach("steps.after_attempt")
                 parts = [part for part in parts if not await self._placed(part, decided.key)]
-        except Exception as error:  # a border: beyond the point where an error queue could take it
+        except Exception as error:  # some parts may be sent, so the error queue must not get the inputs as well
             raise _Decided(error) from error
         await self._attempts.append(Nothing(decided.key, decided.after))
 
@@ -259,10 +263,11 @@ class Worker:
         return True
 
     async def _fail(self, error: Exception, messages: Mapping[str, Message], key: bytes, after: dict[str, int]) -> None:
-        """Send the messages to the error queue, drop them, or let the step end: one of these, and no output."""
+        """Send the messages to the error queue, drop them, or end the step; never after an output was sent."""
         step = self._step
         log.error("%s failed: %s: %s", self._uid, type(error).__qualname__, error)
         newest = self._attempts.newest if self._exactly_once else None
+        # The append may have failed after the message was written. Then it counts as delivered, not as failed.
         if isinstance(newest, Sent) and newest.key == key and await self._delivered(newest):
             return
         if step.errors is not None:
@@ -286,7 +291,7 @@ class _Decided(Exception):
 
 
 async def call(handler: Any, process: Process, messages: dict[str, Message]) -> Outputs:
-    """Call a handler, a sync one in a thread, because it may block."""
+    """Call a handler; a sync one runs in a thread, because it may block."""
     if inspect.iscoroutinefunction(handler):
         made: Outputs = await handler(process, messages)
         return made

@@ -123,7 +123,7 @@ class Meter(msgspec.Struct):
     """Time since the last record was settled while others are open; 0 if all are settled."""
     lag: Lag | None = None
     """What a source has still to read, as `lag` last returned it."""
-    tally: QueueCounts | None = None
+    queue_counts: QueueCounts | None = None
     """The counts of a source that reads a shared queue."""
     settled_at: float = float("-inf")
     waits: list[Wait] = []
@@ -142,7 +142,7 @@ class Meter(msgspec.Struct):
         total = copy(self)
         # A copy: tasks change the list while others read it.
         total.waits = list(self.waits)
-        total.tally = self.tally and self.tally.plus(earlier.tally if earlier else None)
+        total.queue_counts = self.queue_counts and self.queue_counts.plus(earlier.queue_counts if earlier else None)
         for name in COUNTERS:
             setattr(total, name, getattr(self, name) + (getattr(earlier, name) if earlier else 0))
         for name in HISTOGRAMS:
@@ -154,8 +154,8 @@ class Meter(msgspec.Struct):
         self.in_flight = self.queued = 0
         self.oldest_seconds = self.stalled_seconds = 0.0
         self.lag = None
-        if self.tally is not None:
-            self.tally.held = 0
+        if self.queue_counts is not None:
+            self.queue_counts.held = 0
 
     @property
     def waiting_on(self) -> str | None:

@@ -144,7 +144,7 @@ class Wiring:
         source = declared.connector.fresh()
         progress = self._shard_progress(node.id, source)
         context.meter.window = declared.window
-        context.meter.tally = source.tally
+        context.meter.queue_counts = source.queue_counts
         scope = self._scopes[node.id] = progress.scope if progress is not None else ""
         ledger = Ledger(pipeline.id, node.id, context.voters, declared.window, scope=scope, on_released=wake.set)
         self.ledgers[node.id] = ledger

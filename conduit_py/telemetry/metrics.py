@@ -209,7 +209,7 @@ LAG_SECONDS = LAG.gauge(
 )
 
 QUEUE: MetricGroup[QueueCounts] = MetricGroup(
-    "A source over a shared queue", NODE, ("source",), part=lambda meter: meter.tally
+    "A source over a shared queue", NODE, ("source",), part=lambda meter: meter.queue_counts
 )
 LEASES_HELD = QUEUE.gauge(
     "conduit_leases_held",

@@ -41,7 +41,7 @@ def pick(record: Record) -> Record | None:
 class Behind(ScriptedSource):
     """Says in every unit how far it is behind."""
 
-    tally = QueueCounts(held=1, extended=2, lost=3, taken_over=4, duplicates=5, unreadable=6, failed=7)
+    queue_counts = QueueCounts(held=1, extended=2, lost=3, taken_over=4, duplicates=5, unreadable=6, failed=7)
 
     async def lag(self) -> Lag:
         return Lag(records=7, bytes=700, seconds=0.5)

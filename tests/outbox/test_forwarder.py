@@ -288,7 +288,7 @@ async def test_an_outbox_that_cannot_be_reached_is_tried_again(autojump_clock: M
 
 async def test_errors_of_the_users_database_are_ours_to_retry(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'app.db'}")
-    with pytest.raises(StateFailed, match="the outbox 'conduit_outbox' could not be used: no such table"):
+    with pytest.raises(StateFailed, match="the outbox 'conduit_outbox' failed: no such table"):
         await SqlAlchemyOutbox(engine).targets()
     engine.dispose()
 

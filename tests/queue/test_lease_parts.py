@@ -164,7 +164,7 @@ def test_qw_po1_the_beginning_comes_before_every_offset_and_any_end_after_all_of
     for wrong in (-1, 10**20):
         with pytest.raises(ValueError, match="an offset must have"):
             point_at(wrong)
-    with pytest.raises(ValueError, match="is no progress point"):
+    with pytest.raises(ValueError, match="is not a progress point"):
         offset_of(b"12")
 
 

@@ -139,7 +139,7 @@ async def test_qw_s2_what_another_worked_on_a_moment_ago_is_left(rig: Rig, autoj
     rig.queue.send(b"p2")
     async with rig.source() as source:
         assert await read_all(source) == [list(range(100))]
-        assert source.tally.taken_over == 0
+        assert source.queue_counts.taken_over == 0
 
     assert (rig.queue.acked, rig.table.acquired) == ([], [])
 
@@ -153,7 +153,7 @@ async def test_qw_s3_what_another_left_longer_ago_than_the_grace_goes_on_where_i
     rig.queue.send(b"p2")
     async with rig.source(commit_seconds=5) as source:
         assert await read_all(source) == [[98, 99], list(range(100))]
-        assert source.tally.taken_over == 1
+        assert source.queue_counts.taken_over == 1
 
     assert (rig.table.opened, rig.table.acquired) == (1, ["p1"])
 
@@ -166,7 +166,7 @@ async def test_what_an_earlier_run_of_the_same_pipeline_began_goes_on_at_once(
     rig.queue.send(b"p1")
     async with rig.source() as source:
         assert await read_all(source) == [[97, 98, 99]]
-        assert source.tally.taken_over == 0
+        assert source.queue_counts.taken_over == 0
 
 
 async def test_qw_s4_positions_map_back_to_the_progress_of_each_piece_of_work(
@@ -250,7 +250,7 @@ async def test_qw_r1_whoever_waits_for_messages_keeps_nobody_from_extending_and_
         await source.ack([record.position for record in reading.records])
 
         assert (rig.queue.acked, trio.current_time()) == (["message-1/1"], before)
-        assert source.tally.extended == 1
+        assert source.queue_counts.extended == 1
         nursery.cancel_scope.cancel()
 
 

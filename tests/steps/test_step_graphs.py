@@ -336,7 +336,7 @@ async def test_a_message_for_an_output_that_does_not_exist_is_a_mistake_of_the_h
         await graph.send({"x": 1})
         (error,) = await bench.arrived("errors", 1)
 
-    assert error["cause"]["message"] == "g.p: returned a message for outt, which it has no output for"
+    assert error["cause"]["message"] == "g.p: returned a message for outt, which is no output of it"
 
 
 async def test_what_is_asked_of_the_wrong_graph_is_refused_with_what_there_is(bench: Any) -> None:
@@ -350,6 +350,6 @@ async def test_what_is_asked_of_the_wrong_graph_is_refused_with_what_there_is(be
             await graph.start()
 
     assert caught.value.suggestion == "sources are s1, s2"
-    with pytest.raises(PipelineInvalid, match="'s1' is the id of another step already"):
+    with pytest.raises(PipelineInvalid, match="another step has the id 's1'"):
         async with open_steps("g", [Step(id="s1"), Step(id="s1")]):
             pass

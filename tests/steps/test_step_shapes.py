@@ -42,7 +42,7 @@ def test_every_mistake_of_a_graph_is_reported_at_once() -> None:
 
     assert [(problem.path, problem.message) for problem in problems_of(steps, errors="bad/path")] == [
         ("steps[0].alts", "cannot be given together with inputs"),
-        ("steps[1].id", "'p' is the id of another step already"),
+        ("steps[1].id", "another step has the id 'p'"),
         ("steps[1].inputs", "binds two names to one queue"),
         ("steps[1].handler", "is missing"),
         ("steps[2].id", "'no spaces' cannot name a step or a queue"),

@@ -182,7 +182,7 @@ async def test_a_wrong_answer_stops_the_pipeline_in_the_name_of_the_node(autojum
         (
             {"arrow": True, "state": True},
             lambda table, state: table,
-            "cannot go with Arrow tables, whose rows may be asked about again (use batch=True instead)",
+            "cannot be used with Arrow tables, whose rows may be processed again (use batch=True instead)",
         ),
         ({"arrow": True}, answer_with_batch, "cannot be called with a table: missing a required argument: 'batch'"),
         ({"arrow": True, "batch": True}, answer, "cannot be called with a table and a batch: too many positional"),

@@ -8,9 +8,9 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package, for the names that stand in these modules.
+    """Return `__getattr__` and `__dir__` for a package whose names are in these modules.
 
-    Type checkers read the imports under TYPE_CHECKING beside it, so that an unknown name is an error for them.
+    For type checkers the package also imports the names under TYPE_CHECKING, so that they report unknown names.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 

@@ -1,6 +1,6 @@
-"""Pipeline, Source, Processor, Destination, DeadLetters: how a user writes a pipeline down.
+"""Pipeline, Source, Processor, Destination, DeadLetters: the definition of a pipeline.
 
-Nothing here raises for a mistake: every object keeps what is wrong with it in `problems`, and
+Nothing here raises for a wrong value. Every object collects its `problems`, and
 `conduit_py.graph.compile_pipeline` reports all of them together before anything starts.
 """
 
@@ -38,18 +38,14 @@ from conduit_py.sdk.plugin import at, check_options, did_you_mean, place_of_call
 from conduit_py.sdk.processor import Condition, FunctionProcessor, RecordFunction
 
 After: TypeAlias = str | Sequence[str] | None
-
-
 DeadLettersTo: TypeAlias = (
     "Literal['stop', 'drop', 'journal'] | DeadLetterPolicy | sdk.DestinationConnector[sdk.Options] | DeadLetterFunction"
 )
-
-
 ProcessorLike: TypeAlias = "Processor | sdk.Processor[sdk.Options] | RecordFunction"
 
 
 class Source:
-    """A source in a pipeline: an id that outlives restarts, a connector, and processors for it alone."""
+    """A source in a pipeline: its id, under which positions are stored, its connector and its own processors."""
 
     def __init__(
         self,
@@ -83,7 +79,7 @@ class Destination:
     """A destination in a pipeline. `when` sends it only the records for which it is true."""
 
     write_adapter: "WriteAdapter | None" = None
-    """What stands between the writer and the connector, where an engine has done part of the work before."""
+    """Replaces the direct call of `write`, if an engine did part of the work before the batch arrived."""
 
     def __init__(
         self,
@@ -124,7 +120,7 @@ class WriteAdapter(Protocol):
 
 
 class Processor:
-    """A processor in a pipeline. `when` lets the records for which it is false pass by untouched."""
+    """A processor in a pipeline. Records for which `when` is false pass unchanged."""
 
     def __init__(
         self,
@@ -153,7 +149,7 @@ class Processor:
 
 
 class DeadLetters:
-    """What becomes of refused records: `DeadLetters.stop()`, `drop()`, `keep()`, `to(connector)` or `call(function)`.
+    """What happens to refused records: `DeadLetters.stop()`, `drop()`, `keep()`, `to(connector)` or `call(function)`.
 
     Of the last `window_size` outcomes of a source at most `window_nack_threshold` may be nacks; one more stops
     the pipeline. `DeadLetters("stop")`, `("drop")`, `("journal")`, `(connector)` and `(function)` mean the same.
@@ -197,7 +193,7 @@ class DeadLetters:
 
     @classmethod
     def keep(cls, *, retention: Retention | None = None, window_size: int = 0, window_nack_threshold: int = 0) -> Self:
-        """The state keeps refused records, as long as `retention` says: they can be listed, edited and sent again."""
+        """The state keeps refused records within `retention`. They can be listed, edited and sent again."""
         return cls("journal", retention=retention, window_size=window_size, window_nack_threshold=window_nack_threshold)
 
     @classmethod
@@ -209,17 +205,17 @@ class DeadLetters:
 
     @classmethod
     def call(cls, function: DeadLetterFunction, *, window_size: int = 0, window_nack_threshold: int = 0) -> Self:
-        """A function is given each refused record, as a DeadLetter."""
+        """A function is called with each refused record, as a DeadLetter."""
         return cls(function, window_size=window_size, window_nack_threshold=window_nack_threshold)
 
 
 class Pipeline:
-    """Sources → processors → destinations, and what becomes of refused records.
+    """Sources → processors → destinations, and what happens to refused records.
 
-    `sources` and `destinations` are lists, or mappings from id to connector where nothing but the connector is
-    to be said. Unless `after` says otherwise, every source feeds the first processor, each processor the next,
-    and the last one every destination. `engine` is "trio", this machine, or "spark", or `Spark(…)` to say which.
-    `outbox` has a connector for every target to which processors of an exactly-once pipeline publish.
+    `sources` and `destinations` are lists, or mappings from id to connector. Without `after`, every source feeds
+    the first processor, each processor the next, and the last one every destination. `engine` is "trio" for this
+    machine, "spark", or `Spark(…)` for a certain Spark. `outbox` has a connector for every target to which
+    processors of an exactly-once pipeline publish.
     """
 
     def __init__(
@@ -302,7 +298,7 @@ class Pipeline:
 
 
 def as_processor(item: ProcessorLike) -> Processor:
-    """What stands in a list of processors, as a Processor: bare ones are named after themselves."""
+    """Return an item of a list of processors as a Processor. A bare function or plugin gets its own name as id."""
     if isinstance(item, Processor):
         return item
     name = item.name if isinstance(item, FunctionProcessor) else getattr(item, "__name__", type(item).__name__)
@@ -313,7 +309,7 @@ Declared = TypeVar("Declared", "Source", "Processor", "Destination", "DeadLetter
 
 
 def derive(declared: Declared, **changes: object) -> Declared:
-    """The same declaration with other values of some attributes, as an engine runs it. The given one is not changed."""
+    """Return a copy of a declaration with other values of some attributes, as an engine runs it."""
     assert all(hasattr(declared, name) for name in changes), f"{changes.keys()} of {type(declared).__name__}"
     derived = copy(declared)
     vars(derived).update(changes)

@@ -14,18 +14,14 @@ from conduit_py.sdk.plugin import Options
 Id = Annotated[
     str, StringConstraints(min_length=1, max_length=defaults.PIPELINE_ID_LENGTH_MAX, pattern=f"^{defaults.ID_PATTERN}$")
 ]
-
-
 NodeId = Annotated[
     str, StringConstraints(min_length=1, max_length=defaults.NODE_ID_LENGTH_MAX, pattern=f"^{defaults.ID_PATTERN}$")
 ]
-
-
 Delivery: TypeAlias = Literal["at_least_once", "at_most_once", "exactly_once"]
 
 
 def _answers_at_once(when: Callable[..., Any]) -> Callable[..., Any]:
-    # The coroutine that an async one returns would count as true.
+    # The coroutine that an async function returns is always true, so no record would be filtered.
     if inspect.iscoroutinefunction(when):
         raise ValueError("must answer at once: write a plain function, not an async one")
     return when
@@ -35,7 +31,7 @@ When = Annotated[Callable[..., Any], AfterValidator(_answers_at_once)]
 
 
 class SourceSettings(Options):
-    """How the runtime treats a source, whatever the connector."""
+    """The settings of a source, whatever its connector."""
 
     id: NodeId
     batch_size: int = Field(default=defaults.BATCH_SIZE, ge=1, description="the most records that travel together")
@@ -43,7 +39,7 @@ class SourceSettings(Options):
 
 
 class DestinationSettings(Options):
-    """How the runtime treats a destination, whatever the connector."""
+    """The settings of a destination, whatever its connector."""
 
     id: NodeId
     retry: Retry | None = None
@@ -51,7 +47,7 @@ class DestinationSettings(Options):
 
 
 class ProcessorSettings(Options):
-    """How the runtime treats a processor, whatever it does."""
+    """The settings of a processor."""
 
     id: NodeId
     workers: int = Field(
@@ -64,8 +60,8 @@ class ProcessorSettings(Options):
 class TransactionLimits(Options):
     """When a transaction of an exactly-once pipeline closes.
 
-    It closes when the sources have nothing more at the moment, but not before `min_seconds`; and at the
-    latest after `max_seconds`, or with `max_records` or `max_bytes`. Larger ones cost less per record, and
+    It closes when the sources have no more records for now, but not before `min_seconds`. It closes at the latest
+    after `max_seconds`, or with `max_records` or `max_bytes`. Larger transactions cost less per record, but
     readers of the destinations wait longer.
     """
 
@@ -84,10 +80,10 @@ class TransactionLimits(Options):
 
 
 class Retention(BaseModel):
-    """When kept letters of a pipeline are forgotten: once they are older than `age`, or above `count_max`.
+    """When kept letters of a pipeline are deleted: once they are older than `age`, or above `count_max`.
 
-    Without either they are kept until somebody replays or discards them. Letters that are about to be sent
-    again are never forgotten.
+    Without either they are kept until they are replayed or discarded. Letters that are queued for replay are never
+    deleted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -96,12 +92,12 @@ class Retention(BaseModel):
     count_max: int | None = Field(default=None, ge=1, description="the oldest above this number go first")
 
     def since(self, now: float) -> float | None:
-        """The time, in seconds since 1970, before which letters are too old."""
+        """Return the time, in seconds since 1970, before which letters are too old."""
         return None if self.age is None else now - self.age.total_seconds()
 
 
 class DeadLetterSettings(Options):
-    """When nacks become too many."""
+    """How many nacks stop the pipeline, and how long letters are kept."""
 
     window_size: int = Field(default=0, ge=0, description="how many of the latest outcomes count; 0 counts none")
     window_nack_threshold: int = Field(default=0, ge=0, description="how many of those may be nacks")
@@ -120,9 +116,9 @@ EngineName: TypeAlias = Literal["trio", "spark"]
 
 
 class Spark(Options):
-    """The engine that has the executors of Spark read and process the records.
+    """The engine that reads and processes records on the executors of Spark.
 
-    What is not set here is taken from the `spark` connectors of the pipeline; otherwise Spark runs on this machine.
+    What is not set here is taken from the `spark` connectors of the pipeline. Without those Spark runs on this machine.
     """
 
     master: str | None = Field(
@@ -138,15 +134,15 @@ Engine: TypeAlias = EngineName | Spark
 
 
 def parse_engine(engine: Any) -> Engine:
-    """The engine as given by the user. Raises ValueError when it is none."""
+    """Return the engine that a user named. Raises ValueError if it is not one."""
     if engine in ("trio", "spark") or isinstance(engine, Spark):
-        known: Engine = engine
-        return known
+        chosen: Engine = engine
+        return chosen
     raise ValueError('must be "trio", "spark" or Spark(…)')
 
 
 class PipelineSettings(Options):
-    """How a pipeline as a whole behaves."""
+    """The settings of a pipeline as a whole."""
 
     id: Id
     description: str = Field(default="", max_length=8192)
@@ -154,19 +150,19 @@ class PipelineSettings(Options):
     stop_seconds: float = Field(default=defaults.STOP_SECONDS, gt=0, description="how long a graceful stop may take")
     recovery: Recovery | None = None
     transaction: TransactionLimits | None = None
-    # Any: as a union, each of its members would complain of a value that is none of them.
+    # Any: for a union pydantic would report one problem for each member that does not match.
     engine: Annotated[Any, AfterValidator(parse_engine)] = "trio"
 
 
 def spark_of(engine: Engine) -> Spark | None:
-    """The Spark of an engine, or None for the engine of one machine."""
+    """Return the Spark of an engine, or None for the engine of one machine."""
     if isinstance(engine, Spark):
         return engine
     return Spark() if engine == "spark" else None
 
 
 def choose_engine(engine: Engine, name: EngineName | None, master: str | None) -> Engine:
-    """The engine of a pipeline, unless the command line chooses another one, or another Spark for it."""
+    """Return the engine of a pipeline, with the engine or master that the command line chose in its place."""
     if name == "trio":
         return "trio"
     spark = spark_of(engine) or (Spark() if name == "spark" else None)

@@ -11,7 +11,7 @@ from conduit_py.sdk.processor import FunctionProcessor, table_problems
 
 
 def as_list(name: str, given: Any, place: Place | None) -> tuple[list[Any], list[Problem]]:
-    """The items of a list. A single item counts as a list of one, so that its own problems are found too."""
+    """Return the items of a list. A single item counts as a list of one, so that its own problems are found too."""
     if isinstance(given, Iterable) and not isinstance(given, str | bytes):
         return list(given), []
     what = f"must be a list, not {describe_value(given)}"
@@ -25,7 +25,7 @@ def resolve_connector(
     settings: Mapping[str, object] | None,
     place: Place | None,
 ) -> tuple[Any, list[Problem]]:
-    """The connector of a definition, given as an object or by name, or None; and its problems."""
+    """Return the connector of a definition, given as an object or by name, or None; and its problems."""
     spot = place or (None, None)
     if isinstance(connector, str):
         connector, problems = _by_name(kind, "connector", connector, settings, place)
@@ -44,7 +44,7 @@ def resolve_connector(
 def resolve_outbox(
     outbox: object, place: Place | None
 ) -> tuple[dict[str, sdk.DestinationConnector[sdk.Options]], list[Problem]]:
-    """The targets of an outbox, each with its connector; and their problems."""
+    """Return the targets of an outbox, each with its connector; and their problems."""
     if outbox is None:
         return {}, []
     spot = place or (None, None)
@@ -65,7 +65,8 @@ def resolve_outbox(
 
 
 def plugin_problems(plugin: Plugin[sdk.Options], path: str, spot: tuple[str | None, int | None]) -> list[Problem]:
-    """The problems of the options of a plugin."""
+    """Return the problems of the options of a plugin."""
+    # A subclass with an `__init__` of its own that does not call ours has no such attribute.
     if hasattr(plugin, "problems"):
         return list(plugin.problems)
     hint = "call super().__init__(**options), or declare options and leave __init__ out"
@@ -75,7 +76,7 @@ def plugin_problems(plugin: Plugin[sdk.Options], path: str, spot: tuple[str | No
 def resolve_processor(
     item: object, settings: Mapping[str, object] | None, place: Place | None
 ) -> tuple[sdk.Processor[sdk.Options] | None, list[Problem]]:
-    """The processor of a definition, given as an object, a function or by name, or None; and its problems."""
+    """Return the processor of a definition, given as an object, a function or by name, or None; and its problems."""
     spot = place or (None, None)
     if isinstance(item, str):
         item, problems = _by_name("processor", "processor", item, settings, place)
@@ -94,7 +95,9 @@ def resolve_processor(
 def _by_name(
     kind: registry.Kind, path: str, name: str, settings: Mapping[str, object] | None, place: Place | None
 ) -> tuple[object, list[Problem]]:
-    """The plugin with this name. One that is installed but cannot be imported raises: the definition is not wrong."""
+    """Return the plugin with this name. Raises if it is installed but cannot be imported: that is no problem of the
+    definition.
+    """
     try:
         return registry.find(kind, name)(**(settings or {})), []
     except registry.UnknownPlugin as unknown:
@@ -102,7 +105,7 @@ def _by_name(
 
 
 def describe_value(value: object) -> str:
-    """A wrong value, as an error message calls it."""
+    """Return what an error message calls a wrong value."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     for kind, name in ((sdk.SourceConnector, "source"), (sdk.DestinationConnector, "destination")):

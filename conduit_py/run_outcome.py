@@ -12,7 +12,7 @@ from conduit_py.store.stored_letter import LetterFilter
 from conduit_py.stream.meter import NodeKind, Progress
 
 KEPT_MAX = 1000
-"""The most dead letters that an outcome lists: a pipeline may keep more than fit into memory."""
+"""The most dead letters in an outcome: a pipeline may keep more than fit into memory."""
 
 
 class NodeCounts(msgspec.Struct, frozen=True):
@@ -57,9 +57,9 @@ class RunOutcome(msgspec.Struct, frozen=True):
     status: Status
     counts: RunCounts
     dead_letters: Sequence[KeptDeadLetter] = ()
-    """What `DeadLetters.keep()` holds for this pipeline now: the newest first, at most 1000."""
+    """The letters that `DeadLetters.keep()` has kept for this pipeline, newest first, at most 1000."""
     error: ConduitError | None = None
-    """What made it fail, or kept it from stopping gracefully."""
+    """Why it failed, or could not be stopped gracefully."""
 
     @property
     def ok(self) -> bool:
@@ -73,7 +73,7 @@ class RunOutcome(msgspec.Struct, frozen=True):
 
 
 def count_progress(progress: Progress) -> RunCounts:
-    """The counts of a look at a pipeline."""
+    """Return the counts of a pipeline's progress."""
     nodes = {
         meter.node: NodeCounts(meter.kind, meter.records, meter.filtered, meter.refused, meter.retries)
         for meter in progress.nodes
@@ -90,7 +90,7 @@ def count_progress(progress: Progress) -> RunCounts:
 
 
 async def list_kept_letters(store: Store, pipeline: str) -> list[KeptDeadLetter]:
-    """The newest dead letters that the state of a pipeline holds."""
+    """Return the newest dead letters in the state of a pipeline."""
     page = await store.letters.page(LetterFilter(pipeline=pipeline), limit=KEPT_MAX)
     kept = []
     for summary in page.letters:

@@ -97,8 +97,10 @@ class RunningPipeline:
 
     def stop(self, *, force: bool = False) -> None:
         """Ask for a graceful stop, or with `force` for one that drops what is in flight. Returns at once."""
+        # Never back to graceful: a stop at the end of a block must not weaken the forced one of a second signal.
         self._stopping, self._forced = True, self._forced or force
         if self._token is not None:
+            # The loop may end between the check and the call, in another thread.
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._stop_supervisor)
 
@@ -157,6 +159,7 @@ async def _open_state(state: StateLocation) -> AsyncIterator[Store]:
     try:
         yield store
     finally:
+        # Shielded: a cancelled run must still close the store, or its lock stays for the next run.
         with trio.CancelScope(shield=True):
             await store.close()
 
@@ -211,6 +214,7 @@ async def _beside_asyncio(pipeline: Pipeline, state: StateLocation) -> AsyncIter
         else:
             tell(ended)
 
+    # A daemon: a program that leaves its loop without waiting must be able to end.
     threading.Thread(target=work, name=f"conduit_py {pipeline.id}", daemon=True).start()
     error: BaseException | None = None
     try:
@@ -225,9 +229,10 @@ async def _beside_asyncio(pipeline: Pipeline, state: StateLocation) -> AsyncIter
 
 
 async def _join(handle: RunningPipeline, ended: "asyncio.Future[BaseException | None]") -> BaseException | None:
-    """Stop the pipeline and wait until its thread has ended. Who is cancelled once more does not wait for grace."""
+    """Stop the pipeline and wait until its thread has ended. A second cancellation stops it by force."""
     handle.stop()
     try:
+        # Shielded in both places: cancelling the future itself would lose the result of the thread.
         return await asyncio.shield(ended)
     except asyncio.CancelledError:
         handle.stop(force=True)
@@ -248,13 +253,14 @@ def _require_no_event_loop() -> None:
 
 @contextmanager
 def _stop_on_signals(handle: RunningPipeline) -> Iterator[None]:
-    """A signal that would end the process stops the pipeline first, and then has the effect it always has."""
+    """Stop the pipeline on a signal that would end the process, then let the signal have its usual effect."""
+    # Python allows signal handlers only in the main thread.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     received: list[int] = []
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # A handler that the program has installed stays: it is the program that stops the pipeline then, if at all.
+    # A handler that the program installed stays: the program decides then if it stops the pipeline.
     ours = [number for number, handler in usual.items() if handler in (signal.SIG_DFL, signal.default_int_handler)]
 
     def restore() -> None:
@@ -265,7 +271,7 @@ def _stop_on_signals(handle: RunningPipeline) -> Iterator[None]:
         received.append(number)
         handle.stop(force=len(received) > 1)
         if len(received) > 1:
-            # The third one is not held back: a function of the user's that never returns must be interruptible.
+            # The third has its usual effect at once: a user's function that never returns must be interruptible.
             restore()
 
     for number in ours:

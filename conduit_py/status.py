@@ -1,4 +1,4 @@
-"""The life of a pipeline as others see it: status, who stopped it, and the first error."""
+"""The state of a pipeline: its status, who stopped it, and its first error."""
 
 import time
 from enum import StrEnum
@@ -9,7 +9,7 @@ from conduit_py.wire_error import WireError
 
 
 class Status(StrEnum):
-    """Where a pipeline is in its life."""
+    """The status of a pipeline."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -21,7 +21,7 @@ class Status(StrEnum):
 
 
 class Stopper(StrEnum):
-    """Who asked a pipeline to stop: what the system stopped, it starts again; what the user stopped, it does not."""
+    """Who stopped a pipeline. A server starts those that the system stopped again, but not those of the user."""
 
     USER = "user"
     SYSTEM = "system"
@@ -43,7 +43,7 @@ class LastError(msgspec.Struct, frozen=True):
 
 
 class PipelineState(msgspec.Struct, frozen=True):
-    """What is known about a pipeline between and during runs."""
+    """The state of a pipeline, during and between runs."""
 
     status: Status = Status.CREATED
     stopped_by: Stopper | None = None

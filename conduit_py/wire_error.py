@@ -87,10 +87,8 @@ def _classes(root: type[ConduitError]) -> Iterator[tuple[str, type[ConduitError]
 
 
 def safe_text(text: str) -> str:
-    r"""The text with every half of a surrogate pair written out, as `\ud800`; any other text is itself.
-
-    Such a half is text in Python and nowhere else: no file, database or answer could carry it.
-    """
+    r"""Return the text with every lone surrogate written out, as `\ud800`; any other text unchanged."""
+    # A file name or a record may contain one, and then no file, database or HTTP response can encode the text.
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -20,7 +20,7 @@ _ALLOWED = (
 
 
 def delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    """Everything in a pipeline that the delivery it asks for does not allow, each by name."""
+    """Yield everything in a pipeline that its delivery guarantee does not allow."""
     if pipeline.delivery == "exactly_once":
         yield from _exactly_once_problems(pipeline)
     else:

@@ -16,7 +16,7 @@ DEAD_LETTERS = "dead-letters"
 
 
 def compile_pipeline(pipeline: Pipeline) -> Graph:
-    """The graph of a pipeline. All problems, of the definition and of the graph, are in one PipelineInvalid."""
+    """Return the graph of a pipeline. Raises one PipelineInvalid with all problems of definition and graph."""
     draft = _Draft(pipeline)
     problems = [*_declared_problems(pipeline), *draft.problems, *delivery_problems(pipeline)]
     if pipeline.spark is not None:
@@ -36,12 +36,12 @@ def compile_pipeline(pipeline: Pipeline) -> Graph:
 
 
 def as_graph(definition: Pipeline | Graph) -> Graph:
-    """The graph of a definition. What is a graph already has been checked, and is not compiled again."""
+    """Return the graph of a definition. A graph is returned as it is: it was checked before."""
     return definition if isinstance(definition, Graph) else compile_pipeline(definition)
 
 
 def taken_id(id: str, by: str) -> tuple[str, str]:
-    """What to say of a node whose id another node has, and what to do about it."""
+    """Return the message and the suggestion for a node whose id another node has."""
     return f"the id {id!r} is already taken by {by}", "give every node an id of its own"
 
 

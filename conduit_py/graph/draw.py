@@ -17,12 +17,12 @@ Format: TypeAlias = Literal["text", "mermaid", "svg"]
 
 
 def draw(graph: Graph, format: Format = "text") -> str:
-    """The graph in one of the formats, the same every time for the same pipeline."""
+    """Return the graph in one of the formats. The same pipeline always gives the same drawing."""
     return _DRAW[format](Diagram.of(graph))
 
 
 def draw_text(diagram: Diagram) -> str:
-    """The diagram as lines of text. Lines that cross without joining are drawn as a bridge: `─│─`."""
+    """Return the diagram as lines of text. Lines that cross without joining are drawn as a bridge: `─│─`."""
     layers = layers_of(diagram)
     centers = centers_of(layers, _width, _GAP)
     lines: list[str] = []
@@ -37,8 +37,6 @@ def draw_text(diagram: Diagram) -> str:
 
 
 _GAP = 3
-
-
 _JOINTS = {
     # up, down, left, right
     (True, True, False, False): "│",
@@ -206,14 +204,13 @@ def _columns(text: str) -> int:
 
 
 def draw_mermaid(diagram: Diagram) -> str:
-    """A `flowchart LR`. Nodes get short ids of their own, so that no id of the pipeline can break the syntax."""
+    """Return a `flowchart LR`."""
+    # Nodes get short ids: one of the pipeline, such as `end`, could break the syntax of Mermaid.
     names = {box.id: f"n{number}" for number, box in enumerate(diagram.boxes, 1)}
     return "\n".join(["flowchart LR", *_nodes(diagram, names), *_arrows(diagram, names), *_CLASSES]) + "\n"
 
 
 _CLASSES = ["    classDef deadLetters stroke:#c0392b,stroke-dasharray:4 3", "    class dead deadLetters"]
-
-
 _SHAPES = {"source": ('(["', '"])'), "processor": ('["', '"]'), "destination": ('[("', '")]')}
 
 
@@ -237,12 +234,10 @@ def _text(box: Box) -> str:
 
 
 def _escape(text: str) -> str:
-    """Every character that could mean something to Mermaid, Markdown or HTML as a numbered entity."""
+    """Return the text with every character that is special in Mermaid, Markdown or HTML as a numbered entity."""
     return _RISKY.sub(lambda found: f"#{ord(found[0])};", printable(text))
 
 
 # Inside a word these three are plain: `web-1`, `read_all`, `base64.encode`.
 _RISKY = re.compile(r"(?<![^\W_])[-_.]|[-_.](?![^\W_])|[^\w :,·.-]")
-
-
 _DRAW = {"text": draw_text, "mermaid": draw_mermaid, "svg": draw_svg}

@@ -1,4 +1,4 @@
-"""Guarantees: what a pipeline promises about the records of each source at each destination, and why."""
+"""Guarantees: how often the records of each source arrive at each destination, and why."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
@@ -24,7 +24,7 @@ class Guarantee(msgspec.Struct, frozen=True):
 
 
 def guarantees(graph: Graph) -> list[Guarantee]:
-    """One for every destination that a source reaches, in the order of the graph, then one for every outbox target."""
+    """Return one for every destination that a source reaches, in graph order, then one for every outbox target."""
     pairs = [
         (source, destination)
         for source in graph.sources
@@ -36,7 +36,7 @@ def guarantees(graph: Graph) -> list[Guarantee]:
 
 
 def _outbox_promise(target: str, graph: Graph) -> tuple[Promise, str]:
-    """What holds for the records that processors publish to a target of the outbox."""
+    """Return what holds for the records that processors publish to a target of the outbox."""
     committed = "what is published is committed with the records, and sent after that, in order"
     if graph.pipeline.outbox[target].guarantee is WriteGuarantee.IDEMPOTENT:
         return "effectively once", f"{committed}; {target} recognises a repeated record by its delivery key"

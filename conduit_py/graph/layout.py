@@ -1,4 +1,4 @@
-"""Diagram: the boxes and arrows of a graph, and their layout, whatever they are drawn with."""
+"""Diagram: the boxes and arrows of a graph and their layout, for every format."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -51,14 +51,16 @@ class Slot:
 
 
 def printable(text: str) -> str:
-    """The text without control characters, which a terminal would obey and XML forbids."""
+    """Return the text without control characters."""
+    # A name from a file could otherwise move the cursor of a terminal, or make XML that no reader accepts.
     return "".join(char if char.isprintable() else "�" for char in text)
 
 
 def layers_of(diagram: Diagram) -> list[list[Slot]]:
-    """The slots by layer, ordered for few crossings; every arrow leads from one layer to the next."""
+    """Return the slots by layer, ordered for few crossings. Every arrow leads from one layer to the next."""
     layers = _connected_slots(diagram)
     best, fewest = [list(layer) for layer in layers], _crossings(layers)
+    # Four rounds: more hardly ever help, and a pipeline of hundreds of nodes must be drawn at once.
     for _ in range(4):
         for layer, upper in zip(layers[1:], layers, strict=False):
             _sort_by_neighbours(layer, upper, lambda slot: slot.inputs)
@@ -70,7 +72,7 @@ def layers_of(diagram: Diagram) -> list[list[Slot]]:
 
 
 def centers_of(layers: Sequence[Sequence[Slot]], size: Callable[[Slot], int], gap: int) -> dict[Slot, int]:
-    """The centre of each slot along its layer: close to those of its neighbours, with `gap` between slots."""
+    """Return the centre of each slot in its layer: close to its neighbours, with `gap` between slots."""
     centers: dict[Slot, float] = {}
     for layer in layers:
         centers.update(_spread(layer, [0.0] * len(layer), size, gap))
@@ -135,7 +137,7 @@ def _crossings_between(upper: Sequence[Slot], lower: Sequence[Slot]) -> int:
 def _spread(
     layer: Sequence[Slot], wanted: Sequence[float], size: Callable[[Slot], int], gap: int
 ) -> Iterator[tuple[Slot, float]]:
-    """The centres nearest to the wanted ones, by least squares, that keep order and distance."""
+    """Return the centres nearest to the wanted ones, by least squares, that keep order and distance."""
     offsets = [0]
     for left, right in itertools.pairwise(layer):
         offsets.append(offsets[-1] + size(left) - size(left) // 2 + gap + size(right) // 2)

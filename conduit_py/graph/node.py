@@ -1,4 +1,4 @@
-"""Node and Graph: a pipeline as a directed graph that is known to be sound."""
+"""Node and Graph: a checked pipeline as a directed graph."""
 
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -13,7 +13,7 @@ Kind: TypeAlias = Literal["source", "processor", "destination"]
 
 @dataclass(frozen=True)
 class Node:
-    """One thing a batch meets, with the ids of its neighbours."""
+    """A source, processor or destination of a pipeline, with the ids of its neighbours."""
 
     id: str
     kind: Kind
@@ -23,19 +23,19 @@ class Node:
 
     @property
     def stateful(self) -> bool:
-        """Whether it is a processor that keeps state."""
+        """True if it is a processor that keeps state."""
         plugin = self.declared.processor if isinstance(self.declared, Processor) else None
         return plugin is not None and plugin.stateful
 
     @property
     def defers(self) -> bool:
-        """Whether it is a processor that may defer records to the next transaction."""
+        """True if it is a processor that may defer records to the next transaction."""
         plugin = self.declared.processor if isinstance(self.declared, Processor) else None
         return plugin is not None and plugin.defers
 
     @property
     def label(self) -> str:
-        """What does the work: the connector's or the processor's own name."""
+        """The name of its connector or processor."""
         if isinstance(self.declared, Processor):
             plugin = self.declared.processor
             return getattr(plugin, "name", type(plugin).__name__)
@@ -60,20 +60,21 @@ class Graph:
         return [node for node in self.nodes.values() if node.kind == "destination"]
 
     def votes(self, node: str) -> int:
-        """Which destinations a message at this node is still to reach, as a bit set.
+        """Return the destinations that a message at this node can still reach, as a bit set.
 
-        Every destination has one vote on every message that can reach it: a node that ends a message
-        (filters or refuses it) casts the votes of all destinations behind it.
+        Every destination has one vote on every message that can reach it. A node that filters or refuses a
+        message casts the votes of all destinations behind it.
         """
+        # A destination missing here would have no vote, and a message would count as done before it was written there.
         reachable = nx.descendants(self.digraph, node) | {node}
         return sum(1 << bit for bit, each in enumerate(self.destinations) if each.id in reachable)
 
 
 def stateful_processors(graph: Graph) -> list[str]:
-    """The processors that keep state."""
+    """Return the ids of the processors that keep state."""
     return [node.id for node in graph.nodes.values() if node.stateful]
 
 
 def deferring_processors(graph: Graph) -> list[str]:
-    """The processors that may defer records to the next transaction."""
+    """Return the ids of the processors that may defer records to the next transaction."""
     return [node.id for node in graph.nodes.values() if node.defers]

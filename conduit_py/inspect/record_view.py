@@ -17,14 +17,8 @@ from conduit_py.record import Data, Payload, Record, Structured
 from conduit_py.wire_error import safe_text
 
 Redact: TypeAlias = Callable[[str], str]
-
-
 DEPTH_MAX = 32
-
-
 INTEGER_BITS_MAX = 4096
-
-
 MARGIN = 16 * 1024
 """Characters behind the cut that are also searched, so that a secret across the cut is not shown in part."""
 
@@ -125,6 +119,7 @@ class _ViewBuilder:
             return self._number(value, path)
         if isinstance(value, bytes | bytearray | memoryview):
             return self.raw(bytes(value), path)
+        # A record may be nested deeper than Python can recurse.
         if depth == DEPTH_MAX and isinstance(value, dict | list | tuple | set | frozenset):
             self.cut.append(path)
             return "…"
@@ -145,6 +140,7 @@ class _ViewBuilder:
         return shown
 
     def _number(self, value: int | float, path: str) -> int | float | str:
+        # Python refuses to print integers of thousands of digits, and takes quadratic time before that.
         if isinstance(value, int) and value.bit_length() > INTEGER_BITS_MAX:
             self.cut.append(path)
             return f"an integer of {value.bit_length()} bits"

@@ -99,7 +99,8 @@ class Tap:
     def show(self, record: Record) -> RecordView:
         return view_record(record, RECORD_SIZE_MAX, self._redact)
 
-    def say(self, error: str) -> str:
+    def show_error(self, error: str) -> str:
+        # Redacted first: an error message may quote the record, and the record a secret.
         return safe_text(self._redact(error))
 
     def give(self, sample: Sample) -> bool:
@@ -108,6 +109,7 @@ class Tap:
             return True
         try:
             self._send.send_nowait(msgspec.structs.replace(sample, skipped=self._skipped))
+        # Dropped, not awaited: a node that waited for a slow reader would slow the pipeline down.
         except trio.WouldBlock:
             self.dropped += 1
             return False
@@ -176,6 +178,7 @@ class Taps:
     @contextmanager
     def attach(self, node: str, tap: Tap) -> Iterator[Tap]:
         """Attach a tap to a node while the block runs."""
+        # The list of the point, not a copy: the node of a running pipeline holds the same list.
         taps = self.point(node).taps
         taps.append(tap)
         try:
@@ -193,6 +196,7 @@ class Look:
         self._ended: dict[MessageId, _Outcome] = {}
 
     def add(self, tap: Tap, batch: Batch, chosen: int) -> None:
+        # Viewed now: a processor may change the record in place, and `before` would then show the result.
         self._seen += [(tap, _Before(batch, index, tap.show(batch.records[index]))) for index in range(chosen)]
 
     def on_results(self, results: Sequence[Result]) -> None:
@@ -278,7 +282,7 @@ def _sample(tap: Tap, seen: _Before, made: _Outcome) -> Sample:
         before=seen.before.value if seen.before is not None else None,
         after=[after.value for after in made.after] if made.after is not None else None,
         outcome=made.outcome,
-        error=tap.say(made.error) if made.error is not None else None,
+        error=tap.show_error(made.error) if made.error is not None else None,
         pieces=made.pieces,
         cut=cut,
     )

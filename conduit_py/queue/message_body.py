@@ -145,11 +145,7 @@ class LookAhead:
 
 
 BEGINNING = b""
-
-
 _DIGITS = 20
-
-
 _POINT = re.compile(rb"(\d{20})?|~(\d{20})?")
 
 

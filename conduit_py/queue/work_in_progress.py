@@ -11,8 +11,6 @@ import trio
 from conduit_py.queue.leased_queue import LeaseTerms, QueueDelivery
 
 log = logging.getLogger("conduit_py.queue")
-
-
 Extend: TypeAlias = Callable[[float], Awaitable[None]]
 """Extends a lease at the queue by so many seconds from now."""
 

@@ -1,4 +1,4 @@
-"""Records as Arrow columns of one schema: which rows fit it, and columns back as Python values. Needs pyarrow."""
+"""Records as Arrow columns of one schema, and Arrow columns as Python values. Needs pyarrow."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,11 +15,11 @@ from conduit_py.record import Structured
 __all__ = ["ARROW_ERRORS", "FittedRows", "columns", "fit_to_schema", "misfit_reason", "rows_of", "values_of"]
 
 ARROW_ERRORS = (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError)
-"""What Arrow raises for a value that it cannot take."""
+"""The errors of Arrow for a value that it cannot store."""
 
 
 class FittedRows(NamedTuple):
-    """The rows that fit, whose indices are `kept`, and why the others do not."""
+    """The rows that fit, with their indices in `kept`, and the reasons why the others do not."""
 
     batch: pa.RecordBatch
     kept: Sequence[int]
@@ -27,13 +27,13 @@ class FittedRows(NamedTuple):
 
 
 def fit_to_schema(rows: Sequence[Structured], schema: pa.Schema, *, more: bool = False) -> FittedRows:
-    """The rows as columns of the schema. A row fits if Arrow takes its values without changing one.
+    """Return the rows as columns of the schema. A row fits if Arrow stores its values unchanged.
 
-    Fields that are missing are null. With `more` fields that the schema lacks are left out; without, a row that has
-    one does not fit.
+    Missing fields are null. With `more`, fields that are not in the schema are left out; otherwise a row with such
+    a field does not fit.
     """
     values, complete = _columns(rows, schema.names)
-    # Rows that have every field have others only if they have more.
+    # Cheaper than comparing names: a row that has every field of the schema has others only if it has more fields.
     known = more or (max(map(len, rows)) <= len(values) if complete else _has_only_fields_of(rows, schema))
     refused: dict[int, str] = {}
     if not known or not _fit_plainly(values, schema):
@@ -45,7 +45,7 @@ def fit_to_schema(rows: Sequence[Structured], schema: pa.Schema, *, more: bool =
 
 
 def _has_only_fields_of(rows: Sequence[Structured], schema: pa.Schema) -> bool:
-    """Whether no row has a field that the schema lacks."""
+    """Return True if every field of every row is in the schema."""
     return all(map(set(schema.names).issuperset, rows))
 
 
@@ -62,13 +62,13 @@ def _reasons(found: Iterable[str | None]) -> dict[int, str]:
 
 
 def columns(rows: Sequence[Structured], names: Iterable[str]) -> dict[str, list[Any]]:
-    """The values of these fields, None where they are missing."""
+    """Return the values of these fields, None where a field is missing."""
     return _columns(rows, names)[0]
 
 
 def _columns(rows: Sequence[Structured], names: Iterable[str]) -> tuple[dict[str, list[Any]], bool]:
-    """The same, and whether none is missing, as is so most of the time."""
-    # Other mappings may make up what they lack.
+    """Return the values of these fields, and True if none is missing."""
+    # Only for dicts: a defaultdict would make up a missing value, and change the record.
     if {*map(type, rows)} == {dict}:
         with suppress(KeyError):
             return {name: list(map(itemgetter(name), rows)) for name in names}, True
@@ -76,7 +76,7 @@ def _columns(rows: Sequence[Structured], names: Iterable[str]) -> tuple[dict[str
 
 
 def misfit_reason(row: Structured, schema: pa.Schema, *, more: bool = False) -> str | None:
-    """Why a row does not fit, as far as Arrow would not notice: it drops fields and digits without a word."""
+    """Return why a row does not fit, where Arrow would drop fields or digits without an error."""
     if not more:
         known = set(schema.names)
         extra = [name for name in row if name not in known]
@@ -94,15 +94,15 @@ def misfit_reason(row: Structured, schema: pa.Schema, *, more: bool = False) -> 
 
 def _batch(values: Mapping[str, list[Any]], schema: pa.Schema, count: int) -> pa.RecordBatch:
     if not schema.names:
-        # Without columns there is nothing else that would say how many rows there are.
+        # `from_arrays` takes the number of rows from its arrays, and there are none.
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
-    # There are types of which Arrow makes no array of values, not even of none.
+    # For some types Arrow cannot build an array from values, not even from no values.
     arrays = [pa.array(values[field.name], field.type) if count else pa.nulls(0, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _unfit(row: Structured, schema: pa.Schema) -> str | None:
-    """Why Arrow does not take one row; None if it does."""
+    """Return why Arrow refuses one row; None if it does not."""
     for field in schema:
         try:
             pa.array([row.get(field.name)], field.type)
@@ -112,7 +112,7 @@ def _unfit(row: Structured, schema: pa.Schema) -> str | None:
 
 
 def _fit_plainly(values: Mapping[str, list[Any]], schema: pa.Schema) -> bool:
-    """Whether the types of their values alone show that all rows fit; if not, each row needs a look of its own."""
+    """Return True if the types of the values show that all rows fit; if not, each row must be checked."""
     for field in schema:
         kinds = set(map(type, values[field.name]))
         if field.nullable:
@@ -123,7 +123,7 @@ def _fit_plainly(values: Mapping[str, list[Any]], schema: pa.Schema) -> bool:
 
 
 def _plain_types(kind: pa.DataType) -> set[type]:
-    """The types of values that such a column takes as they are, or refuses."""
+    """Return the types of values that such a column stores unchanged or refuses."""
     if pa.types.is_integer(kind):
         return {int}
     if pa.types.is_floating(kind):
@@ -140,7 +140,7 @@ def _plain_types(kind: pa.DataType) -> set[type]:
 
 
 def _change_reason(value: Any, kind: pa.DataType, more: bool) -> str | None:
-    """How Arrow would change a value on the way into a column; None when it would not, or would refuse it itself."""
+    """Return how Arrow would change a value in a column; None if it stores it unchanged or refuses it."""
     if pa.types.is_integer(kind) and isinstance(value, float):
         return f"is {value!r}, and its column takes integers"
     if pa.types.is_floating(kind) and isinstance(value, bool):
@@ -190,7 +190,7 @@ _BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_
 
 
 Maps = Literal["lossy", "strict"] | None
-"""What `to_pylist` takes as `maps_as_pydicts`."""
+"""The argument `maps_as_pydicts` of `to_pylist`."""
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - of timestamps that have no zone
 _TO_ORDINAL = _EPOCH.toordinal()
@@ -202,7 +202,7 @@ _SINCE: dict[str, Callable[[list[int]], Iterator[timedelta]]] = {
 
 
 def rows_of(table: pa.Table | pa.RecordBatch, *, maps: Maps = None) -> list[dict[str, Any]]:
-    """The rows as `to_pylist` gives them, each a dict that nobody else has."""
+    """Return the rows as `to_pylist` does, each as a new dict."""
     if not table.num_columns or not (maps or any(map(_fast_conversion, table.schema.types))):
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows
@@ -211,7 +211,7 @@ def rows_of(table: pa.Table | pa.RecordBatch, *, maps: Maps = None) -> list[dict
 
 
 def values_of(column: pa.Array | pa.ChunkedArray, *, maps: Maps = None) -> list[Any]:
-    """The values of a column as `to_pylist` gives them, of the same types, or the error that it raises."""
+    """Return the values of a column as `to_pylist` does, with the same types and errors."""
     made: list[Any]
     if (way := _fast_conversion(column.type)) is not None:
         kind, make = way
@@ -221,15 +221,15 @@ def values_of(column: pa.Array | pa.ChunkedArray, *, maps: Maps = None) -> list[
             there = make(column.drop_null().cast(kind).to_pylist())
             return [next(there) if valid else None for valid in column.is_valid().to_pylist()]
         except (pa.ArrowException, OverflowError, ValueError):
-            pass  # There are times that Python's types do not reach: let Arrow find the words.
+            pass  # Python's types cannot hold every time. Arrow raises an error that names the value.
     made = column.to_pylist(maps_as_pydicts=maps) if maps and _may_have_maps(column.type) else column.to_pylist()
     return made
 
 
 def _fast_conversion(kind: pa.DataType) -> tuple[pa.DataType, Callable[[list[Any]], Iterator[Any]]] | None:
-    """A type to cast to and what to make of its values, where Arrow itself would go through an object for each."""
+    """Return a type to cast to and a conversion of its values, for types that Arrow converts slowly, one by one."""
     if pa.types.is_timestamp(kind) and kind.unit in _SINCE and kind.tz in (None, "UTC"):
-        # Not any UTC: it must be the object for a zone that Arrow would take.
+        # The zone object that Arrow uses: with another one for UTC, values would not equal those of `to_pylist`.
         epoch = _EPOCH if kind.tz is None else pa.scalar(0, kind).as_py()
         since = _SINCE[kind.unit]
         return pa.int64(), lambda numbers: map(epoch.__add__, since(numbers))
@@ -243,7 +243,7 @@ def _fast_conversion(kind: pa.DataType) -> tuple[pa.DataType, Callable[[list[Any
 
 
 def _may_have_maps(kind: pa.DataType) -> bool:
-    """Asked for maps as dicts, Arrow takes the slow way for all that it is asked for."""
+    """Return True if a type may contain maps. With `maps_as_pydicts` Arrow converts every type the slow way."""
     return not (pa.types.is_primitive(kind) or any(is_kind(kind) for is_kind in _WITHOUT_MAPS))
 
 

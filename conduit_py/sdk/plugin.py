@@ -170,8 +170,6 @@ def place_of_call() -> Place | None:
 
 
 _CONSTRUCTION = {"__init__", "__call__"}
-
-
 _DECLARING = {
     "conduit_py.resolve",
     "conduit_py.pipeline",

@@ -77,12 +77,12 @@ def test_me_06_what_was_not_completed_is_rolled_back_and_nacked_when_it_is_close
 
 def test_me_06_nothing_can_be_added_once_it_is_settled_and_nothing_completed_without_a_result() -> None:
     context = MessageContext()
-    with pytest.raises(RuntimeError, match="set_result must say first"):
+    with pytest.raises(RuntimeError, match="call set_result first"):
         context.complete()
     context.set_result(commit=True, ack=True)
     context.complete()
 
-    with pytest.raises(RuntimeError, match="settled already: nothing more can be done on commit"):
+    with pytest.raises(RuntimeError, match="settled already: an action for commit would never run"):
         context.on("commit", lambda: None)
 
 

@@ -132,10 +132,10 @@ def test_keep_and_drop_decide_by_their_condition(run: Run, condition: Any) -> No
 @pytest.mark.parametrize("processor", [Keep, Drop])
 def test_a_record_on_which_a_condition_is_neither_true_nor_false_is_refused(refusal: Refusal, processor: Any) -> None:
     assert refusal(processor("{{ .Payload.After.x }}"), Record.of({})).message == (
-        "the condition {{ .Payload.After.x }} gives no value: the record lacks the field"
+        "the condition {{ .Payload.After.x }} has no value: the record has no such field"
     )
     assert refusal(processor("{{ .Payload.After.x }}"), Record.of({"x": 5})).message == (
-        "the condition {{ .Payload.After.x }} gives '5', which is neither true nor false"
+        "the condition {{ .Payload.After.x }} is '5', which is neither true nor false"
     )
 
 

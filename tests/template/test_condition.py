@@ -87,9 +87,9 @@ def test_a_condition_is_true_or_false(text: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{{ index .Metadata "opencdc.collection" }}', "gives 'users', which is neither true nor false"),
-        ("{{ .Metadata.missing }}", "gives no value: the record lacks the field"),
-        ("{{ .Payload.After.n }}", "gives '5', which is neither true nor false"),
+        ('{{ index .Metadata "opencdc.collection" }}', "is 'users', which is neither true nor false"),
+        ("{{ .Metadata.missing }}", "has no value: the record has no such field"),
+        ("{{ .Payload.After.n }}", "is '5', which is neither true nor false"),
         ('{{ eq .Payload.After.n "5" }}', "cannot compare a number with text"),
         ("{{ gt .Payload.After.tags 1 }}", "cannot compare a number with a list"),
         ("{{ lt .Payload.After.deep .Payload.After.deep }}", "structured data cannot be compared by size"),
@@ -187,7 +187,7 @@ def test_what_decides_first_spares_the_rest() -> None:
             None,
         ),
         ('{{ printf "%d" }}', "printf: the format has 1 verbs and 0 values, at character 11", None),
-        ('{{ eq .Key "a\\qb" }}', "\\q means nothing inside quotes, at character 14", "write \\\\ for \\ itself"),
+        ('{{ eq .Key "a\\qb" }}', "\\q is not an escape sequence, at character 14", "write \\\\ for \\ itself"),
         ("true\n{{ foo }}", "there is no function 'foo', at character 4", "did you mean 'floor'?"),
         (
             "sometimes",

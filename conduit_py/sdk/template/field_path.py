@@ -1,4 +1,4 @@
-"""FieldPath: a place in a record, parsed once and then used for every record."""
+"""FieldPath: the path to a field of a record, parsed once and used for every record."""
 
 from collections.abc import Callable
 from typing import Any, Final, Self, TypeAlias
@@ -20,15 +20,14 @@ Change: TypeAlias = Callable[[Any], Any]
 
 
 class FieldPath(TextOption):
-    """Reads, sets and deletes one place in records.
+    """Reads, sets and deletes one field of records.
 
-    Whatever cannot be done raises RecordRefused naming the place, and the record is as it was:
+    A call that is not possible raises RecordRefused, which names the field, and does not change the record.
 
-    - `get` refuses a record that lacks the field. The parts of a record are always there: an absent
-      key or payload is None.
-    - `find` returns None for a field that is not there, as templates read fields.
-    - `update` replaces what `get` would return by what a function makes of it.
-    - `set` makes the structured data it needs on the way, in place of what is absent or null.
+    - `get` refuses a record without the field. The parts of a record always exist: an absent key or payload is None.
+    - `find` returns None for a missing field, as templates read fields.
+    - `update` replaces the value of `get` by the result of a function.
+    - `set` creates the structured data on the path where it is absent or null.
     - `delete` does nothing to a record without the field.
     """
 
@@ -45,7 +44,7 @@ class FieldPath(TextOption):
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """A path as a user wrote it; what is none raises ValueError."""
+        """Return the path for a text. Raises ValueError if it is not a path."""
         if isinstance(value, cls):
             return value
         if not isinstance(value, str):
@@ -57,15 +56,15 @@ class FieldPath(TextOption):
 
     @property
     def parent(self) -> "FieldPath":
-        """What the last name of the path is a field of."""
+        """The path without its last name."""
         return FieldPath(self.part, self.names[:-1])
 
     def child(self, name: str) -> "FieldPath":
-        """A field of what is here."""
+        """Return the path to a field below this one."""
         return FieldPath(self.part, (*self.names, name))
 
     def holder(self, record: Record) -> Structured | None:
-        """The dict that has the field or would have it, None when that is absent itself."""
+        """Return the dict that contains the field or would; None if it is absent."""
         value: Any = _WHOLE[self.part](record)
         for depth, name in enumerate(self.names):
             if value is None:
@@ -81,7 +80,7 @@ class FieldPath(TextOption):
         return format_path(self.part, self.names)
 
     def _make_holder(self, record: Record) -> Structured:
-        """The dict that has the field, made if it is absent. It refuses before it makes anything."""
+        """Return the dict that contains the field, created if absent. Refuses before it changes anything."""
         value: Any = _WHOLE[self.part](record)
         if value is None:
             value = {}
@@ -99,7 +98,7 @@ class FieldPath(TextOption):
         return value
 
     def _missing(self, record: Record) -> RecordRefused:
-        """Why `get` found nothing: where the path left the record."""
+        """Return why `get` found nothing: the first name that is missing."""
         value: Any = _WHOLE[self.part](record)
         for depth, name in enumerate(self.names):
             if not isinstance(value, dict):
@@ -145,8 +144,8 @@ def _finder(path: FieldPath) -> Callable[[Record], Any]:
         value = whole(record)
         for depth, name in enumerate(names):
             if not isinstance(value, dict):
-                # A field of a field that is not there is not there either. A payload that is not there
-                # is another matter: a condition on it would be false for a reason nobody thought of.
+                # A field below a missing field is missing. But a record without a payload is refused: a condition
+                # on its fields would be false for a reason that its author did not think of.
                 if value is None and depth:
                     return None
                 raise path._no_fields_error("read", value, depth)
@@ -183,7 +182,7 @@ def _setter(path: FieldPath) -> Callable[[Record, Any], None]:
 
     def set_field(record: Record, value: Any) -> None:
         try:
-            # Tried first, because mostly everything on the way is there.
+            # The fast way first: usually everything on the path exists.
             holder = whole(record)
             for name in way:
                 holder = holder[name]
@@ -279,7 +278,7 @@ _FOUND: Final[dict[RecordPart, Callable[[Record], Any]]] = {
     RecordPart.OPERATION: lambda record: record.operation.value,
     RecordPart.PAYLOAD: lambda record: {"before": record.payload.before, "after": record.payload.after},
 }
-"""What templates find in the place of objects of ours."""
+"""What templates read in place of our own objects."""
 _PUT: Final[dict[RecordPart, Callable[[Record, Any], None]]] = {
     RecordPart.RECORD: lambda record, value: _refuse_change(RecordPart.RECORD, "set"),
     RecordPart.POSITION: lambda record, value: _refuse_change(RecordPart.POSITION, "set"),

@@ -11,7 +11,7 @@ Names: TypeAlias = tuple[str, ...]
 
 
 class FieldPathInvalid(ValueError):
-    """Why names or a text are no path to a field of a record."""
+    """A text, or a list of names, is not a path to a field of a record."""
 
     def __init__(self, message: str, suggestion: str | None = None) -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class FieldPathInvalid(ValueError):
 
 
 class RecordPart(Enum):
-    """The part of a record in which a path begins; the value is how it is written."""
+    """The part of a record in which a path begins. The value is its spelling."""
 
     RECORD = "."
     POSITION = ".Position"
@@ -33,10 +33,10 @@ class RecordPart(Enum):
 
 
 def parse_path(text: str) -> tuple[RecordPart, Names]:
-    """The part and the names below it. Parts of a record may be lower case; a leading dot may be left out.
+    """Return the part and the names below it. Parts may be lower case, and the first dot may be left out.
 
-    A path that begins with neither a dot nor a part of a record is one of `.Payload.After`. What is
-    not a path raises FieldPathInvalid.
+    A path that begins with neither a dot nor a part is below `.Payload.After`. Raises FieldPathInvalid if the text
+    is not a path.
     """
     text = text.strip()
     if text == RecordPart.RECORD.value:
@@ -50,7 +50,7 @@ def parse_path(text: str) -> tuple[RecordPart, Names]:
 
 
 def locate(names: Sequence[str]) -> tuple[RecordPart, Names]:
-    """The part of a record that names after dots begin with, and the names below it."""
+    """Return the part of a record that a list of names begins with, and the names below it."""
     if not names:
         return RecordPart.RECORD, ()
     head, *rest = names
@@ -68,17 +68,17 @@ def locate(names: Sequence[str]) -> tuple[RecordPart, Names]:
 
 
 def format_path(part: RecordPart, names: Names = ()) -> str:
-    """The one way of writing a path that `parse_path` turns into the same part and names, and Conduit too."""
+    """Return the canonical text of a path, from which `parse_path` and Conduit read the same path."""
     return part.value + "".join(f".{name}" if _NAME.fullmatch(name) else f"[{_quote(name)}]" for name in names)
 
 
 def field_path_error(reason: str) -> ValueError:
-    """The error for an option that should have been a field path of a certain kind."""
+    """Return the error for an option that is not a field path of the right kind."""
     return option_error(f"must be a field path such as {EXAMPLE} ({reason})")
 
 
 def split_outside_quotes(text: str, separator: str) -> list[str]:
-    """The parts of a list written as text, without the blanks around them; quoted separators are not separators."""
+    """Split a text at separators that are outside of quotes, and strip the parts."""
     parts = [""]
     for piece in _QUOTED_OR_NOT.findall(text):
         if piece == separator:
@@ -89,42 +89,24 @@ def split_outside_quotes(text: str, separator: str) -> list[str]:
 
 
 def unquote(text: str) -> str:
-    """A name between quotes, in which a backslash stands before a quote or a backslash."""
+    """Return the name between quotes, with its backslash escapes replaced."""
     return _ESCAPED.sub(r"\1", text[1:-1])
 
 
 EXAMPLE: Final = ".Payload.After.name"
-
-
 QUOTED: Final = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
-
-
 _NAME = re.compile(r"[^\W\d]\w*")
-
-
 _QUOTED_OR_NOT = re.compile(rf"{QUOTED}|.", re.DOTALL)
-
-
 _STEP = re.compile(rf"\.(?P<name>{_NAME.pattern})|\[\s*(?P<quoted>{QUOTED})\s*\]", re.DOTALL)
-
-
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-
-
 _NAMES: Final = ["Key", "Metadata", "Operation", "Payload", "Position"]
-
-
 _PARTS = {written: RecordPart(f".{name}") for name in _NAMES for written in (name, name.lower())}
-
-
 _SIDES = {
     "Before": RecordPart.BEFORE,
     "before": RecordPart.BEFORE,
     "After": RecordPart.AFTER,
     "after": RecordPart.AFTER,
 }
-
-
 _KNOWN = ".Key, .Metadata, .Operation, .Payload.After, .Payload.Before, .Position"
 
 

@@ -1,7 +1,7 @@
-"""What templates can call: Go's own functions and the part of sprig that is of use with records.
+"""The functions of templates: those of Go, and those of sprig that are useful with records.
 
-Arguments come in the order of Go and sprig, so what a pipe hands over is the last one. What a function cannot
-work with refuses the record. Unlike sprig's, number functions refuse what is no number instead of taking it for 0.
+Arguments are in the order of Go and sprig; the value of a pipe is the last one. An argument of the wrong kind refuses
+the record. Unlike those of sprig, number functions refuse what is not a number instead of reading it as 0.
 """
 
 import math
@@ -27,7 +27,7 @@ from conduit_py.sdk.template.values import (
 
 @dataclass(frozen=True)
 class Function:
-    """A function and how many arguments it takes; `most` None is any number."""
+    """A function and the number of its arguments; without `most` there is no upper limit."""
 
     name: str
     call: Callable[..., Any]
@@ -110,7 +110,7 @@ def _functions(*entries: tuple[str, Callable[..., Any], int, int | None]) -> dic
 
 
 def _to_int(value: Any) -> int:
-    """A whole number from a number, whose fraction is cut off, from true or false, or from digits."""
+    """Return a whole number from a number, without its fraction, from a boolean, or from digits."""
     try:
         return int(text_of(value).strip()) if isinstance(value, str | bytes) else int(value)
     except (TypeError, ValueError, OverflowError):
@@ -133,7 +133,8 @@ def _no_number(value: Any) -> RecordRefused:
 
 
 def _divmod_to_zero(dividend: Any, divisor: Any) -> tuple[int, int]:
-    """Quotient and remainder as Go has them: cut off towards zero."""
+    """Return quotient and remainder."""
+    # As in Go, towards zero: Python's // rounds down, so -7 / 2 would be -4 instead of -3.
     upper, lower = whole(dividend), whole(divisor)
     if lower == 0:
         raise RecordRefused("a division by zero")

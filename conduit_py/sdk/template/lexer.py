@@ -9,7 +9,7 @@ from conduit_py.sdk.template.field_syntax import QUOTED, unquote
 
 
 class TemplateInvalid(ValueError):
-    """What is wrong with a template; `offset` is the character of its text, counted from 0."""
+    """An error in a template. `offset` is the index of the character where it is."""
 
     def __init__(self, message: str, offset: int, suggestion: str | None = None) -> None:
         super().__init__(message)
@@ -18,11 +18,11 @@ class TemplateInvalid(ValueError):
         self.suggestion = suggestion
 
     def line(self, text: str) -> int:
-        """The line of the text that is wrong, counted from 0."""
+        """Return the line of the error, counted from 0."""
         return text.count("\n", 0, self.offset)
 
     def describe(self, text: str) -> str:
-        """The message with the place in the text, as a person counts: characters of a line from 1."""
+        """Return the message with the character of the line, counted from 1."""
         start = text.rfind("\n", 0, self.offset) + 1
         return f"{self.message}, at character {self.offset - start + 1}"
 
@@ -55,7 +55,7 @@ class Token(NamedTuple):
 
 
 def split(template: str) -> list[Text | Action]:
-    """The texts and actions of a template, without comments and without blanks that `{{-` and `-}}` remove."""
+    """Return the texts and actions of a template, without comments and blanks that `{{-` and `-}}` remove."""
     pieces: list[Text | Action] = []
     at, trim = 0, False
     while (opening := template.find("{{", at)) >= 0:
@@ -72,7 +72,7 @@ def split(template: str) -> list[Text | Action]:
 
 
 def tokens(action: Action) -> Iterator[Token]:
-    """The tokens of an action, and an "end" after them."""
+    """Yield the tokens of an action, then an "end"."""
     at, spaced, text = 0, True, action.text
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -91,13 +91,13 @@ class _End(NamedTuple):
 
 
 def _begin(template: str, opening: int) -> tuple[int, bool]:
-    """Where the inside of an action begins, and whether the blanks before the action are removed."""
+    """Return where the inside of an action begins, and True if blanks before it are removed."""
     trims = _TRIM_LEFT.match(template, opening + 2)
     return (trims.end(), True) if trims else (opening + 2, False)
 
 
 def _end(template: str, opening: int, inner: int) -> tuple[_End, bool]:
-    """Where the inside ends and the rest begins, and whether the blanks after the action are removed."""
+    """Return where the inside ends and the rest begins, and True if blanks after it are removed."""
     if template.startswith("/*", inner):
         match = _COMMENT.match(template, inner)
         if match is None:
@@ -115,26 +115,14 @@ def _text(text: str, trim: bool) -> list[Text | Action]:
 
 
 _TRIM_LEFT = re.compile(r"-\s+")
-
-
 _COMMENT = re.compile(r"/\*.*?\*/(?P<trim>\s+-)?\}\}", re.DOTALL)
-
-
 # Braces inside of quotes do not end an action.
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
-
-
 _RAW = r"`[^`]*`"
-
-
 _CHARACTER = r"'(?:[^'\\\n]|\\.)*'"
-
-
 _INSIDE = re.compile(
     rf"(?P<inside>(?:{_STRING}|{_RAW}|{_CHARACTER}|(?!\s-\}}\}}|\}}\}})[^\"'`])*)(?P<trim>\s-)?\}}\}}", re.DOTALL
 )
-
-
 _TOKEN = re.compile(
     rf"""
     (?P<space>\s+)
@@ -180,17 +168,13 @@ def _unescape(text: str, offset: int) -> str:
         if len(escape) > 2 and int(escape[2:], 16) <= _CODE_POINT_MAX:
             return chr(int(escape[2:], 16))
         at = offset + 1 + match.start()
-        raise TemplateInvalid(f"{escape} means nothing inside quotes", at, r"write \\ for \ itself")
+        raise TemplateInvalid(f"{escape} is not an escape sequence", at, r"write \\ for \ itself")
 
     return _ESCAPE.sub(character, text[1:-1])
 
 
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
-
-
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\", "a": "\a", "b": "\b", "f": "\f"}
-
-
 _CODE_POINT_MAX: Final = 0x10FFFF
 
 

@@ -15,12 +15,12 @@ REGEX: Final = "regexMatch"
 
 @functools.lru_cache(maxsize=256)
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """A compiled regular expression; raises re.error."""
+    """Compile a regular expression. Raises re.error."""
     return re.compile(text)
 
 
 def _matches(regex: str, text: Any) -> bool:
-    """Whether a pattern, which is a literal in the template, is found in the text."""
+    """Return True if the text matches a pattern, which is a literal of the template."""
     return compile_pattern(regex).search(text_of(text)) is not None
 
 
@@ -61,7 +61,7 @@ _VERB = re.compile(r"%(?P<flags>[-+ 0#]*)(?P<width>\d{0,3})(?P<precision>\.\d{0,
 
 
 def verbs(format: str) -> list[str]:
-    """The verbs of a format, one for each argument; raises ValueError for an unknown one."""
+    """Return the verbs of a format, one for each argument. Raises ValueError for an unknown verb."""
     found = [match["verb"] for match in _VERB.finditer(format) if match["verb"] != "%"]
     for verb in found:
         if verb not in _WRITERS:
@@ -70,7 +70,7 @@ def verbs(format: str) -> list[str]:
 
 
 def printf(format: Any, *values: Any) -> str:
-    """The format with its verbs replaced by as many values."""
+    """Return the format with its verbs replaced by the values. Refuses the record if their numbers differ."""
     text = text_of(format)
     try:
         count = len(verbs(text))

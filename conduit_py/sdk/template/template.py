@@ -1,4 +1,4 @@
-"""Template: a Go template over a record, parsed once and made into functions. TemplateCondition: one that decides."""
+"""Template: a Go template over a record, compiled once to functions. TemplateCondition: one that is true or false."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ Render: TypeAlias = Callable[[Record], str]
 
 
 class Template(TextOption):
-    """Renders a text for each record. Two templates are equal when they are written in the same way.
+    """Renders a text for each record. Templates with the same text are equal.
 
-    Everything that can be wrong without a record raises TemplateInvalid when it is made; what does not
-    fit a record raises RecordRefused when it is rendered, and nothing else does.
+    The constructor raises TemplateInvalid for every error that can be found without a record. Rendering raises
+    RecordRefused if the template does not fit the record, and no other error.
     """
 
     __slots__ = ("_parts", "_value", "text")
@@ -37,15 +37,15 @@ class Template(TextOption):
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """A template as the value of an option; what is none raises ValueError that says what is wanted."""
+        """Return a template for the value of an option. Raises ValueError if it is not a template."""
         return value if isinstance(value, cls) else _make_option(cls, "template", value)
 
     def render(self, record: Record) -> str:
-        """The text for one record. A field that is null reads `null`; one that is missing refuses the record."""
+        """Return the text for one record. A null field renders as `null`; a missing field refuses the record."""
         return "".join([part(record) for part in self._parts])
 
     def value(self, record: Record) -> Any:
-        """What a template of one action gives, before it becomes text; the text for any other template."""
+        """Return the value of a template that is one action, before it becomes text; else the rendered text."""
         return self.render(record) if self._value is None else self._value(record)
 
     def __str__(self) -> str:
@@ -53,14 +53,14 @@ class Template(TextOption):
 
 
 def is_template(text: str) -> bool:
-    """Whether a text has actions in it; any other is the same for every record."""
+    """Return True if a text has actions. Any other text is the same for every record."""
     return "{{" in text
 
 
 class TemplateCondition(TextOption):
-    """True or false for each record; a text that is neither refuses the record.
+    """True or false for each record. A result that is neither refuses the record.
 
-    A template that is wrong in itself raises TemplateInvalid when it is made.
+    The constructor raises TemplateInvalid, as that of a template does.
     """
 
     __slots__ = ("_template",)
@@ -76,16 +76,16 @@ class TemplateCondition(TextOption):
         if value is True or value is False:
             return value
         if value is None:
-            raise RecordRefused(f"the condition {self} gives no value: the record lacks the field")
+            raise RecordRefused(f"the condition {self} has no value: the record has no such field")
         text = text_of(value).strip()
         decided = _BOOLEANS.get(text)
         if decided is None:
-            raise RecordRefused(f"the condition {self} gives {text[:80]!r}, which is neither true nor false")
+            raise RecordRefused(f"the condition {self} is {text[:80]!r}, which is neither true nor false")
         return decided
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """A condition as the value of an option; what is none raises ValueError that says what is wanted."""
+        """Return a condition for the value of an option. Raises ValueError if it is not a condition."""
         return value if isinstance(value, cls) else _make_option(cls, "condition", value)
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ _BOOLEANS: Final = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
     **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
 }
-"""The words that Conduit takes for true and false."""
+"""The words that Conduit accepts as true and false."""
 
 
 def _compile_text(part: Part) -> Render:
@@ -124,7 +124,7 @@ def _compile_text(part: Part) -> Render:
 
 
 def _compile_field_text(field: Field) -> Render:
-    """A field that is written out by itself must be there, so that a name with a typo is not written as `null`."""
+    """Compile a field that is an action alone. It must exist, so that a misspelt name does not render as `null`."""
     path = _path(field)
     get, name = path.get, str(path)
 
@@ -163,7 +163,7 @@ def _compile(expression: Expression) -> Get:
 
 def _path(field: Field) -> FieldPath:
     names = field.names
-    # In Go these are types of their own, which `.String` makes text of; here they are text already.
+    # In Go these have types with a method `.String`; here they are text, so `.String` is the value itself.
     if names[1:] == ("String",) and names[0] in ("Operation", "Position"):
         names = names[:1]
     if names[:1] == ("Metadata",) and len(names) == 2 and _METHOD.match(names[1]):
@@ -206,7 +206,7 @@ def _compile_call(call: FunctionCall) -> Get:
 
 
 def _index_metadata(arguments: Sequence[Get], offset: int) -> Get:
-    """`index .Metadata "a.key"`: metadata maps text to text, so in Go what it lacks is the empty text."""
+    """Compile `index .Metadata "a.key"`. A missing key is the empty text, as in a Go map from text to text."""
     if len(arguments) != 2:
         raise TemplateInvalid("index of .Metadata takes one key: metadata is flat", offset)
     key = arguments[1]
@@ -214,7 +214,7 @@ def _index_metadata(arguments: Sequence[Get], offset: int) -> Get:
 
 
 def _constant(call: FunctionCall, values: Sequence[Any]) -> Get:
-    """Without a record among its arguments a call gives the same each time, or fails each time."""
+    """Evaluate a call without fields once, while compiling: it has the same result or error for every record."""
     try:
         value = call.function.call(*values)
     except RecordRefused as refused:
@@ -223,7 +223,7 @@ def _constant(call: FunctionCall, values: Sequence[Any]) -> Get:
 
 
 def _lazy(arguments: Sequence[Get], *, stop_at: bool) -> Get:
-    """`and` and `or`: the first argument that decides it; those after it are not evaluated."""
+    """Compile `and` and `or`: they return the first argument that decides, and do not evaluate those after it."""
     *earlier, last = arguments
 
     def choose(record: Record) -> Any:
@@ -237,7 +237,7 @@ def _lazy(arguments: Sequence[Get], *, stop_at: bool) -> Get:
 
 
 def _check_arguments(call: FunctionCall) -> None:
-    """Formats and regular expressions that are literals are checked before any record comes."""
+    """Check literal formats and regular expressions while compiling."""
     first = call.arguments[0] if call.arguments else None
     text = first.value if isinstance(first, Literal) and isinstance(first.value, str) else None
     try:

@@ -1,4 +1,4 @@
-"""Values in templates: what counts as true, equal and less, and how a value reads as text, much as in Go."""
+"""Values in templates: truth, equality, order and text of a value, much as in Go."""
 
 import math
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ def truth(value: Any) -> bool:
 
 
 def text_of(value: Any, name: str = "the value") -> str:
-    """Text as it is, raw bytes as UTF-8, numbers without exponent, structured data as JSON.
+    """Return text unchanged, raw bytes as UTF-8, numbers without exponent, structured data as JSON.
 
-    What has no text, such as an absent value, raises RecordRefused that calls it `name`.
+    Raises RecordRefused for a value without a text, such as an absent one; the message calls it `name`.
     """
     if isinstance(value, str):
         # Not `value` itself, which may be a StrEnum: the text may become a value of a record.
@@ -43,7 +43,7 @@ def text_of(value: Any, name: str = "the value") -> str:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two values are equal. Comparing text with a number is refused: it is never what was meant."""
+    """Return True if two values are equal. Refuses to compare text with a number, which is a mistake in a template."""
     if left is None or right is None:
         return left is right
     left, right = _comparable(left, right)
@@ -53,9 +53,9 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def less(left: Any, right: Any) -> bool:
-    """Whether one number, text or time is less than the other."""
+    """Return True if one number, text or time is less than the other."""
     left, right = _comparable(left, right)
-    # bool is an int to Python, but true < 2 is never what was meant.
+    # bool is an int to Python, so true < 2 would be compared silently.
     if isinstance(left, bool) or not isinstance(left, _ORDERED):
         raise RecordRefused(f"{_operand(left)} cannot be compared by size")
     try:
@@ -65,7 +65,7 @@ def less(left: Any, right: Any) -> bool:
 
 
 def length(value: Any) -> int:
-    """The number of elements or fields; of bytes for text, as in Go."""
+    """Return the number of elements or fields; for text the number of bytes, as in Go."""
     if isinstance(value, str):
         return len(value.encode(errors="surrogatepass"))
     if isinstance(value, bytes | dict | list | tuple):
@@ -74,7 +74,7 @@ def length(value: Any) -> int:
 
 
 def field_of(value: Any, name: str) -> Any:
-    """A field of what an expression gives; None where it is absent, or is a field of what is absent."""
+    """Return a field of the value of an expression; None if the field or the value is absent."""
     if value is None:
         return None
     if isinstance(value, dict):
@@ -83,7 +83,7 @@ def field_of(value: Any, name: str) -> Any:
 
 
 def whole(value: Any) -> int:
-    """The value as an integer; refused if it is not a whole number."""
+    """Return the value as an integer. Refuses what is not a whole number."""
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float | Decimal) and _finite(value) and int(value) == value:
@@ -110,7 +110,7 @@ def fields(value: Any) -> Structured:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in a user's words, to stand behind "it is"."""
+    """Return what a value is, as an error message names it after "it is"."""
     for kind, words in _KINDS:
         if isinstance(value, kind):
             return words
@@ -140,7 +140,7 @@ def _operand(value: Any) -> str:
 
 
 def _comparable(left: Any, right: Any) -> tuple[Any, Any]:
-    """Both as the same type. Raw bytes are compared with text as text."""
+    """Return both values with the same type. Raw bytes are compared with text as text."""
     if type(left) is type(right):
         return left, right
     if isinstance(left, bytes | str) and isinstance(right, bytes | str):

@@ -4,7 +4,7 @@ import ast
 import re
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 ROOT = Path(__file__).parent.parent
 ROW = re.compile(r"^\| ([A-Z]{2}-[A-Z]*\d+|UUID|Publisher) \| (.*) \| ?(.*)\|$", re.MULTILINE)
@@ -45,13 +45,13 @@ def names_in(path: str) -> set[str]:
     found: set[str] = set()
     for node in ast.parse((ROOT / path).read_text()).body:
         if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}::{each.name}" for each in node.body if _is_test(each)}  # type: ignore[attr-defined]
+            found |= {f"{node.name}::{each.name}" for each in node.body if _is_test(each)}
         elif _is_test(node):
-            found.add(node.name)  # type: ignore[attr-defined]
+            found.add(node.name)
     return found
 
 
-def _is_test(node: ast.AST) -> bool:
+def _is_test(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
 
 

@@ -1,12 +1,15 @@
 """Lines ↔ records: raw lines, JSON lines and whole records in OpenCDC's JSON form."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from conduit_connectors.lines import Lines
 from conduit_py.sdk import Data, Payload, Reading, Record, RecordRefused, Structured, decode_json, encode_json
+
+LineFormat: TypeAlias = Literal["lines", "json", "csv", "opencdc"]
+"""What a line of a file is; CSV is in `file/csv_format.py`."""
 
 _decode_object = msgspec.json.Decoder(dict).decode
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from conduit_connectors import file
+from conduit_connectors.line_formats import LineFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -143,10 +144,10 @@ def test_csv_keeps_a_row_of_one_absent_value_from_becoming_a_blank_line(path: Pa
     ],
 )
 def test_what_the_format_cannot_carry_is_refused_and_the_rest_is_written(
-    format: str, good: Any, bad: Any, reason: str, path: Path
+    format: LineFormat, good: Any, bad: Any, reason: str, path: Path
 ) -> None:
     first, middle, last = records(good, bad, good)
-    destination = file.Destination(path=path, format=format)  # type: ignore[arg-type]
+    destination = file.Destination(path=path, format=format)
     [refused] = write(destination, [first, middle, last])
 
     assert list(refused) == [1]
@@ -231,15 +232,15 @@ tables = st.lists(fields, min_size=1, max_size=3, unique=True).flatmap(
     st.integers(1, 4),
 )
 @settings(deadline=None)
-def test_what_was_written_is_read_again(read_all: ReadAll, case: tuple[str, list[Any]], size: int) -> None:
+def test_what_was_written_is_read_again(read_all: ReadAll, case: tuple[LineFormat, list[Any]], size: int) -> None:
     format, payloads = case
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "out"
         batches = [records(*payloads[start : start + size]) for start in range(0, len(payloads), size)]
 
-        assert write(file.Destination(path=path, format=format), *batches) == [{}] * len(batches)  # type: ignore[arg-type]
+        assert write(file.Destination(path=path, format=format), *batches) == [{}] * len(batches)
 
-        assert [record.payload.after for record in read_all(file.Source(path=path, format=format))] == payloads  # type: ignore[arg-type]
+        assert [record.payload.after for record in read_all(file.Source(path=path, format=format))] == payloads
         assert not payloads or path.read_bytes().endswith(b"\n")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conduit_connectors import file
+from conduit_connectors.line_formats import LineFormat
 
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Reading
@@ -89,11 +90,11 @@ def test_csv_columns_can_be_named_and_delimited_by_something_else(path: Path, re
 
 
 @pytest.mark.parametrize("format", ["json", "csv", "opencdc"])
-def test_a_byte_order_mark_is_no_part_of_the_text(format: str, path: Path, read_all: ReadAll) -> None:
+def test_a_byte_order_mark_is_no_part_of_the_text(format: LineFormat, path: Path, read_all: ReadAll) -> None:
     text = {"json": '{"a":"1"}', "csv": "a\n1", "opencdc": '{"payload":{"after":{"a":"1"}}}'}[format]
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
 
-    assert after(read_all(file.Source(path=path, format=format))) == [{"a": "1"}]  # type: ignore[arg-type]
+    assert after(read_all(file.Source(path=path, format=format))) == [{"a": "1"}]
 
 
 def test_lines_that_are_not_json_objects_are_refused_and_kept(
@@ -185,9 +186,9 @@ def test_a_header_that_names_no_columns_stops_the_source(
 
 
 @pytest.mark.parametrize("format", ["lines", "json", "csv", "opencdc"])
-def test_an_empty_file_ends_at_once_and_stays_ended(format: str, path: Path) -> None:
+def test_an_empty_file_ends_at_once_and_stays_ended(format: LineFormat, path: Path) -> None:
     path.touch()
-    source = file.Source(path=path, format=format)  # type: ignore[arg-type]
+    source = file.Source(path=path, format=format)
     source.open(None)
 
     for _ in range(2):
@@ -235,11 +236,11 @@ def test_a_line_beyond_the_limit_is_refused_with_its_size(
 
 @pytest.mark.parametrize("format", ["lines", "json", "opencdc"])
 def test_a_beginning_that_would_do_by_itself_does_not_hide_that_the_line_is_long(
-    format: str, path: Path, read_refused: ReadRefused
+    format: LineFormat, path: Path, read_refused: ReadRefused
 ) -> None:
     path.write_bytes(b"{}" + b" " * 5000 + b"\n")
 
-    [(kept, reason)] = read_refused(file.Source(path=path, format=format, line_size_max=100))  # type: ignore[arg-type]
+    [(kept, reason)] = read_refused(file.Source(path=path, format=format, line_size_max=100))
 
     assert kept == b"{}" + b" " * 1022
     assert "5002 bytes" in reason
@@ -277,7 +278,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 @pytest.mark.parametrize("format", ["json", "csv"])
-def test_a_line_of_200_mb_is_a_dead_letter_in_bounded_memory(format: str, path: Path) -> None:
+def test_a_line_of_200_mb_is_a_dead_letter_in_bounded_memory(format: LineFormat, path: Path) -> None:
     with path.open("wb") as big:
         big.write(b'{"a": 1}\n')
         for _ in range(200):

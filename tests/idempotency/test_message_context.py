@@ -1,6 +1,7 @@
 """The order of commit, ack and close of one message, whatever fails (vectors ME-06, ME-10, ME-11)."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_me_06_each_action_runs_once_in_the_order_added() -> None:
     done: list[int] = []
     with MessageContext() as context:
         for number in range(3):
-            context.on("commit", lambda number=number: done.append(number))  # type: ignore[misc]
+            context.on("commit", partial(done.append, number))
         context.set_result(commit=True, ack=True)
         context.complete()
         context.close()

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def test_me_05_two_messages_with_one_id_are_handled_once_and_two_with_two_ids_tw
     handled: list[bytes] = []
     for key in (b"1", b"1", b"2"):
         with tracked.begin() as open_transaction:
-            handle_once(tracked.tracker, open_transaction, key, lambda key=key: handled.append(key))  # type: ignore[misc]
+            handle_once(tracked.tracker, open_transaction, key, partial(handled.append, key))
 
     assert handled == [b"1", b"2"]
 

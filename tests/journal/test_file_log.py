@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conduit_py.errors import ConduitError
 from conduit_py.journal.disk import AppendLock
 from conduit_py.journal.errors import JournalBusy, JournalDamaged, JournalFailed, JournalFull, JournalGap, JournalUnfit
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.file_reader import FileReader
+from conduit_py.journal.log import SyncPolicy
 from conduit_py.journal.segment import bases
 from tests.journal.faulty_disk import EIO, ENOSPC, FaultyDisk
 
@@ -35,9 +35,9 @@ def write(directory: Path, count: int, **options: int) -> list[int]:
         return [log.append([b"%d" % number]).begin for number in range(count)]
 
 
-def read_past_faults(directory: Path) -> tuple[list[bytes], list[ConduitError]]:
+def read_past_faults(directory: Path) -> tuple[list[bytes], list[JournalDamaged | JournalGap]]:
     """Everything that can be read, and every fault met on the way. More faults than frames would be a loop."""
-    reader, found, faults = FileReader(directory, durable=False), list[bytes](), list[ConduitError]()
+    reader, found, faults = FileReader(directory, durable=False), list[bytes](), list[JournalDamaged | JournalGap]()
     while len(faults) < 100:
         try:
             frame = reader.read()
@@ -138,8 +138,8 @@ def test_a_flipped_bit_is_reported_by_offset_and_costs_one_frame(
         assert (found, faults) == ([b"%d" % number for number in range(29)], [])
         return
     (fault,) = faults
-    assert fault.begin <= place < fault.end  # type: ignore[attr-defined]
-    hit = [number for number, offset in enumerate(offsets) if fault.begin <= offset < fault.end]  # type: ignore[attr-defined]
+    assert fault.begin <= place < fault.end
+    hit = [number for number, offset in enumerate(offsets) if fault.begin <= offset < fault.end]
     assert len(hit) <= 1
     assert found == [b"%d" % number for number in range(30) if number not in hit]
 
@@ -151,7 +151,7 @@ def test_a_segment_whose_own_header_is_damaged_is_reported_as_a_whole(tmp_path: 
 
     found, (fault,) = read_past_faults(tmp_path)
 
-    assert (fault.begin, fault.end) == (starts[1], starts[2])  # type: ignore[attr-defined]
+    assert (fault.begin, fault.end) == (starts[1], starts[2])
     assert found[-1] == b"19"
     flip(files(tmp_path)[-1], 40, 1)
     with pytest.raises(JournalUnfit, match="its header is damaged"):
@@ -195,7 +195,7 @@ def test_a_missing_segment_is_reported_once_and_reading_goes_on(tmp_path: Path) 
 
     found, faults = read_past_faults(tmp_path)
 
-    assert [(fault.begin, fault.end) for fault in faults] == [(starts[1], starts[2])]  # type: ignore[attr-defined]
+    assert [(fault.begin, fault.end) for fault in faults] == [(starts[1], starts[2])]
     assert "a segment is lost" in str(faults[0])
     assert found[0] == b"0"
     assert found[-1] == b"19"
@@ -281,9 +281,9 @@ def test_what_a_failed_sync_left_behind_is_verified_when_it_cannot_be_taken_back
 
 
 @pytest.mark.parametrize(("policy", "syncs"), [("always", 10), ("batch", 1), ("never", 0)])
-def test_the_policy_says_when_appends_reach_the_disk(tmp_path: Path, policy: str, syncs: int) -> None:
+def test_the_policy_says_when_appends_reach_the_disk(tmp_path: Path, policy: SyncPolicy, syncs: int) -> None:
     disk = FaultyDisk()
-    with FileLog(tmp_path, disk=disk, sync=policy) as log:  # type: ignore[arg-type]
+    with FileLog(tmp_path, disk=disk, sync=policy) as log:
         before = disk.syncs
         for _ in range(10):
             log.append([b"x"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from conduit_processors.field import Convert
 from conduit_processors.field.conversion import to_decimal, to_float, to_int, to_string, to_time
+from conduit_processors.field.convert import PythonType, TypeName
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -72,8 +73,8 @@ BIG = 123456789012345678901234567890
         *[(type_, None, None) for type_ in ("string", "int", "float", "bool", "time", "decimal")],
     ],
 )
-def test_a_value_that_fits_is_converted(run: Run, type_: str, value: Any, converted: Any) -> None:
-    result = run(Convert(field="x", type=type_), Record.of({"x": value})).payload["x"]  # type: ignore[arg-type]
+def test_a_value_that_fits_is_converted(run: Run, type_: TypeName, value: Any, converted: Any) -> None:
+    result = run(Convert(field="x", type=type_), Record.of({"x": value})).payload["x"]
 
     assert result == converted
     assert type(result) is type(converted)
@@ -136,8 +137,10 @@ def test_a_value_that_fits_is_converted(run: Run, type_: str, value: Any, conver
         ("decimal", NOON, "it is a time"),
     ],
 )
-def test_a_value_that_would_lose_something_is_refused(refusal: Refusal, type_: str, value: Any, reason: str) -> None:
-    message = refusal(Convert(field="x", type=type_), Record.of({"x": value})).message  # type: ignore[arg-type]
+def test_a_value_that_would_lose_something_is_refused(
+    refusal: Refusal, type_: TypeName, value: Any, reason: str
+) -> None:
+    message = refusal(Convert(field="x", type=type_), Record.of({"x": value})).message
 
     assert message == f".Payload.After.x: cannot become {type_}: {reason}"
 
@@ -183,8 +186,8 @@ def test_any_value_is_converted_or_refused(value: str | float | bytes) -> None:
     ("python", "name"),
     [(str, "string"), (int, "int"), (float, "float"), (bool, "bool"), (dt.datetime, "time"), (Decimal, "decimal")],
 )
-def test_the_type_may_be_a_python_type(python: type, name: str) -> None:
-    assert Convert(field="x", type=python).options.type == name  # type: ignore[arg-type]
+def test_the_type_may_be_a_python_type(python: PythonType, name: str) -> None:
+    assert Convert(field="x", type=python).options.type == name
 
 
 def test_mistakes_in_the_options_are_all_reported() -> None:

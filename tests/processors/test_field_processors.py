@@ -87,7 +87,7 @@ def test_rename_takes_a_dict_or_text(run: Run, mapping: Any) -> None:
 
 
 def test_rename_takes_quoted_names_in_text(run: Run) -> None:
-    result = run(Rename(mapping='.Payload.After["odd, key"]:even'), record())  # type: ignore[arg-type]
+    result = run(Rename(mapping='.Payload.After["odd, key"]:even'), record())
 
     assert result.payload["even"] == 4
 

@@ -1,14 +1,14 @@
 """Invariants 2, 3 and 11 through the whole runtime: a power cut at any moment loses nothing, whatever the ack mode."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Recovery, Source, processor
 from conduit_py.sdk import AckMode
 from conduit_py.status import Status
-from conduit_py.testing.event_log import EventLog
+from conduit_py.testing.event_log import EventLog, ReceivedRecord
 from conduit_py.testing.fault_injection import OutageStore, run_with_outage
 from conduit_py.testing.harness import run_to_end
 from conduit_py.testing.script import Delay, Fail, OnAck, OnAnswer, Refuse
@@ -91,6 +91,6 @@ def test_an_outage_at_any_moment_of_a_crooked_pipeline_loses_nothing(mode: AckMo
     assert moment > 40
 
 
-def first_times(deliveries: object) -> list[int | None]:
+def first_times(deliveries: Iterable[ReceivedRecord]) -> list[int | None]:
     """The numbers in the order of their first delivery."""
-    return list(dict.fromkeys(delivery.number for delivery in deliveries))  # type: ignore[attr-defined]
+    return list(dict.fromkeys(delivery.number for delivery in deliveries))

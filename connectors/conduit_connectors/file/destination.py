@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, Required, TypedDict, Unpack
+from typing import ClassVar, Required, TypedDict, Unpack
 
 from pydantic import Field, model_validator
 
 from conduit_connectors.file.appender import Appender, Device, is_device
 from conduit_connectors.file.csv_format import CsvTable, Delimiter, Names
 from conduit_connectors.file.staging import Staging
-from conduit_connectors.line_formats import Encoded, encode_json_lines, encode_opencdc_lines, encode_raw_lines
+from conduit_connectors.line_formats import (
+    Encoded,
+    LineFormat,
+    encode_json_lines,
+    encode_opencdc_lines,
+    encode_raw_lines,
+)
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, Options
 
@@ -21,7 +27,7 @@ class DestinationOptions(Options):
     """Options of the file destination."""
 
     path: Path = Field(description="the file to append to; it and its folders are created when missing")
-    format: Literal["lines", "json", "csv", "opencdc"] = Field(
+    format: LineFormat = Field(
         default="opencdc",
         description="what a line is: raw payload bytes, the payload as a JSON object, a CSV row, or the whole record",
     )
@@ -41,7 +47,7 @@ class DestinationArguments(TypedDict, total=False):
     """DestinationOptions as a caller writes them, for editors and type checkers."""
 
     path: Required[str | Path]
-    format: Literal["lines", "json", "csv", "opencdc"]
+    format: LineFormat
     delimiter: str
     columns: Sequence[str] | None
 

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from conduit_connectors.file.csv_format import CsvRows, Delimiter, Names
 from conduit_connectors.file.handle import HEAD_SIZE, FilePart, FilePosition, FileStart, Handle, hash_head
 from conduit_connectors.file.rotation import find_first, find_next, find_rotated, newest_rotated, warn_missed
-from conduit_connectors.line_formats import parse_json, parse_opencdc, parse_raw
+from conduit_connectors.line_formats import LineFormat, parse_json, parse_opencdc, parse_raw
 from conduit_connectors.lines import LineBuffer
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, Lag, NothingYet, Options, Reading, Record
@@ -25,7 +25,7 @@ class SourceOptions(Options):
     """Options of the file source."""
 
     path: Path = Field(description="the file to read")
-    format: Literal["lines", "json", "csv", "opencdc"] = Field(
+    format: LineFormat = Field(
         default="lines",
         description="what a line is: raw bytes, a JSON object, a CSV row, or a whole record in OpenCDC's JSON form",
     )
@@ -56,7 +56,7 @@ class SourceArguments(TypedDict, total=False):
     """SourceOptions as a caller writes them, for editors and type checkers."""
 
     path: Required[str | Path]
-    format: Literal["lines", "json", "csv", "opencdc"]
+    format: LineFormat
     tail: bool
     on_replaced: Literal["refuse", "reread"]
     line_size_max: int

@@ -12,6 +12,7 @@ from conduit_processors.field_processor import FieldArguments, FieldOptions, Fie
 from conduit_py.sdk.template import FieldPath
 
 TypeName: TypeAlias = Literal["string", "int", "float", "bool", "time", "decimal"]
+PythonType: TypeAlias = type[str] | type[int] | type[float] | type[bool] | type[datetime] | type[Decimal]
 
 _PYTHON_TYPES: dict[object, str] = {
     str: "string",
@@ -40,7 +41,7 @@ class ConvertArguments(FieldArguments, total=False):
     """ConvertOptions as a caller writes them, for editors and type checkers."""
 
     field: Required[str | FieldPath]
-    type: Required[Literal["string", "int", "float", "bool", "time", "decimal"]]
+    type: Required[TypeName | PythonType]
 
 
 class Convert(FieldProcessor[ConvertOptions]):

@@ -58,7 +58,7 @@ class RenameOptions(Options):
 class RenameArguments(TypedDict, total=False):
     """RenameOptions as a caller writes them, for editors and type checkers."""
 
-    mapping: Required[Mapping[str, str]]
+    mapping: Required[Mapping[str, str] | str]
 
 
 class Rename(Processor[RenameOptions]):

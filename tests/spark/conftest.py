@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_world import PART_SIZE, WAYS, Supervise, World
 from shared_cluster import shared_cluster
+from spark_cluster import SMALL_CONF
 
 from conduit_py import pipeline as p
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -34,12 +35,7 @@ def spark_options(
     folder = (temporary if worker_id == "master" else temporary.parent) / "spark-cluster"
     with shared_cluster(folder) as url:
         conf = {
-            "spark.cores.max": "2",
-            "spark.executor.cores": "1",
-            "spark.executor.memory": "512m",
-            "spark.driver.memory": "1g",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
+            **SMALL_CONF,
             # Derby, which comes with Spark, would leave its log in the working directory.
             "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Dderby.stream.error.file={folder}/derby.log",
             "spark.executor.extraJavaOptions": QUICK_JAVA,

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 from conduit_connectors import file, postgres, spark
-from spark_cluster import QUICK_JAVA
+from spark_cluster import QUICK_JAVA, SMALL_CONF
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, TransactionLimits, processor
 from conduit_py.spark.engine.supervisor import SparkSupervisor
@@ -24,12 +24,7 @@ from conduit_py.store.store import open_store
 FAILED = 3
 LOOK_SECONDS = 0.01
 CONF = {
-    "spark.cores.max": "2",
-    "spark.executor.cores": "1",
-    "spark.executor.memory": "512m",
-    "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    **SMALL_CONF,
     "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.executor.extraJavaOptions": QUICK_JAVA,
 }

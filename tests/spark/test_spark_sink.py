@@ -12,6 +12,7 @@ from builders import batch_of
 from conduit_connectors.spark import Sink
 from delivered import delivered
 from pyspark.sql import DataFrame, SparkSession
+from waiting import until
 
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.record import Record
@@ -148,8 +149,7 @@ async def test_a_forceful_end_cancels_the_job_that_runs(spark: SparkSession, spa
     with trio.fail_after(300):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(answer)
-            while not spark.sparkContext.statusTracker().getActiveJobsIds():  # noqa: ASYNC110 Spark has no event for it
-                await trio.sleep(0.05)
+            await until(spark.sparkContext.statusTracker().getActiveJobsIds)
             await sink.teardown()
             await ended.wait()
 

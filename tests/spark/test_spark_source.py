@@ -11,6 +11,7 @@ import pytest
 import trio
 from conduit_connectors.spark import Source
 from pyspark.sql import DataFrame, SparkSession
+from waiting import until
 
 from conduit_py.errors import FatalError
 from conduit_py.record import Record
@@ -250,12 +251,6 @@ def test_options_that_do_not_go_together_are_told(options: dict[str, Any], why: 
     assert [why in problem.message for problem in Source(**options).problems] == [True]
 
 
-async def a_job(spark: SparkSession) -> None:
-    """Wait until a job is running."""
-    while not spark.sparkContext.statusTracker().getActiveJobsIds():  # noqa: ASYNC110 Spark has no event for it
-        await trio.sleep(0.05)
-
-
 async def test_stopping_ends_a_query_that_runs(tmp_path: Path, spark: SparkSession, spark_options: Options) -> None:
     slow = "SELECT id AS k FROM range(0, 100000000000, 1, 2) WHERE sha2(CAST(id AS STRING), 256) = 'none'"
     source = Source(mode="keyed", key=["k"], query=slow, **spark_options).fresh()
@@ -270,7 +265,7 @@ async def test_stopping_ends_a_query_that_runs(tmp_path: Path, spark: SparkSessi
     with trio.fail_after(300):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read_until_stopped)
-            await a_job(spark)
+            await until(spark.sparkContext.statusTracker().getActiveJobsIds)
             await trio.to_thread.run_sync(source.stop)
             await ended.wait()
     await source.teardown()

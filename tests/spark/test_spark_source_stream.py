@@ -15,6 +15,7 @@ import trio
 from conduit_connectors import file
 from conduit_connectors.spark import Source
 from pyspark.sql import DataFrame, SparkSession
+from waiting import until
 
 from conduit_py import pipeline as p
 from conduit_py.errors import FatalError, TransientError
@@ -232,8 +233,7 @@ async def test_a_forceful_end_cancels_a_batch_that_is_being_taken(
     with trio.fail_after(300):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read_until_stopped)
-            while not spark.sparkContext.statusTracker().getActiveJobsIds():  # noqa: ASYNC110 Spark has no event for it
-                await trio.sleep(0.05)
+            await until(spark.sparkContext.statusTracker().getActiveJobsIds)
             await source.teardown()
             await ended.wait()
 

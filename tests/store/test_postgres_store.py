@@ -14,7 +14,7 @@ import trio.testing
 from postgres_server import PostgresServer
 
 from conduit_py.errors import EnvironmentUnfit, Fenced, Repeated, RunElsewhere, StateFailed
-from conduit_py.store.claim import Changes, ClaimState
+from conduit_py.store.claim import Changes, Claim, ClaimState
 from conduit_py.store.postgres.store import PostgresStore
 from conduit_py.store.postgres.tables import FORMAT_VERSION
 from conduit_py.store.store import open_store
@@ -46,28 +46,36 @@ async def test_claims_in_two_servers_fence_each_other(stores: list[PostgresStore
     assert await first.get(b"k") == b"2"
 
 
+class SlowCommit:
+    """Commits the first transaction of a claim, then waits inside it for `go_on`."""
+
+    def __init__(self, claim: Claim) -> None:
+        self.entered, self.go_on = trio.Event(), trio.Event()
+        self._claim = claim
+        self._token = trio.lowlevel.current_trio_token()
+
+    def __call__(self, tables: Tables) -> None:
+        tables.commit(self._claim.owner, self._claim.fence, Changes(1, b"one"))
+        self._token.run_sync_soon(self.entered.set)
+        trio.from_thread.run(self.go_on.wait, trio_token=self._token)
+
+
 async def test_a_claim_waits_for_a_commit_that_is_under_way_and_finds_it(stores: list[PostgresStore]) -> None:
     claim = await stores[0].claim("orders")
     newer: list[ClaimState] = []
-    entered, go_on = trio.Event(), trio.Event()
-    token = trio.lowlevel.current_trio_token()
-
-    def slowly(tables: Tables) -> None:
-        tables.commit("orders", claim.fence, Changes(1, b"one"))
-        token.run_sync_soon(entered.set)
-        trio.from_thread.run(go_on.wait, trio_token=token)
+    slow = SlowCommit(claim)
 
     async def claim_again() -> None:
         again = await stores[1].claim("orders")
         newer.append(ClaimState(again.fence, again.committed, again.checkpoint))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stores[0].transact, slowly)
-        await entered.wait()
+        nursery.start_soon(stores[0].transact, slow)
+        await slow.entered.wait()
         nursery.start_soon(claim_again)
         await wait_for_lock(stores[1])
         waited = not newer
-        go_on.set()
+        slow.go_on.set()
 
     assert waited
     assert newer == [ClaimState(2, 1, b"one")]
@@ -303,20 +311,14 @@ async def test_commits_wait_for_the_disk_even_where_the_database_does_not_ask_fo
 
 async def test_a_cancelled_caller_leaves_and_its_transaction_is_whole_or_absent(stores: list[PostgresStore]) -> None:
     claim = await stores[0].claim("orders")
-    entered, go_on = trio.Event(), trio.Event()
-    token = trio.lowlevel.current_trio_token()
-
-    def slowly(tables: Tables) -> None:
-        tables.commit("orders", claim.fence, Changes(1, b"one"))
-        token.run_sync_soon(entered.set)
-        trio.from_thread.run(go_on.wait, trio_token=token)
+    slow = SlowCommit(claim)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stores[0].transact, slowly)
-        await entered.wait()
+        nursery.start_soon(stores[0].transact, slow)
+        await slow.entered.wait()
         nursery.cancel_scope.cancel()
     during = await stores[1].claim_state("orders")
-    go_on.set()
+    slow.go_on.set()
     # A newer claim waits for what is under way.
     after = await stores[1].claim("orders")
 

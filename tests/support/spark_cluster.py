@@ -15,6 +15,15 @@ from process_tree import Process, processes
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
 """Only the first tier of compilation and the serial collector: for processes that live for seconds or do little."""
+SMALL_CONF = {
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""For a driver on loopback, and executors that fit on a small machine."""
 START_SECONDS = 180.0
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 

@@ -87,6 +87,7 @@ def audit(directory: Path) -> Audit:
         try:
             segment = Segment.open(directory, base)
         except OtherVersion as error:
+            # It may be sound by rules that are not ours, and a repair would damage it.
             raise JournalUnfit(f"segment {segment_name(base)} of journal {directory}: {error}") from error
         except NotASegment as error:
             expected = following or base + size
@@ -137,6 +138,7 @@ def repair(directory: Path, disk: Disk | None = None) -> list[AuditFinding]:
     lock = AppendLock(directory)
     try:
         with lock.hold():
+            # Again under the lock: a writer may have appended or repaired something since.
             found = audit(directory)
             repaired = [each for each in found.findings if each.kind != "gap"]
             for finding in repaired:

@@ -63,17 +63,17 @@ class FileReader(LogReader):
                     return None
                 self._advance(header.size)
                 return _frame(self.name, header, content)
-            self._pass(header)
+            self._skip_frame(header)
 
     def close(self) -> None:
         if self._segment is not None:
             self._segment.close()
             self._segment = None
 
-    def _pass(self, header: Header) -> None:
+    def _skip_frame(self, header: Header) -> None:
         """Go past a frame that is not of messages."""
         if header.kind == SEAL:
-            self._go_to(header.end)
+            self._move_to(header.end)
             self._after_seal = True
         elif header.kind == GAP:
             _logger.warning(
@@ -83,9 +83,9 @@ class FileReader(LogReader):
                 header.end,
             )
             self.skipped.append((header.begin, header.end))
-            self._go_on_at(header.end)
+            self._continue_at(header.end)
         else:
-            self._go_on_at(header.end)
+            self._continue_at(header.end)
             raise JournalDamaged(self.name, header.begin, header.end, f"a frame of unknown kind {header.kind}")
 
     def _next(self) -> tuple[Header, bytes] | None:
@@ -115,9 +115,9 @@ class FileReader(LogReader):
         if isinstance(found, Damage) and (not found.tail or self._following() is not None):
             following = self._following() if found.tail else None
             if following is None:
-                self._go_on_at(found.end)
+                self._continue_at(found.end)
             else:
-                self._go_to(following)
+                self._move_to(following)
             raise JournalDamaged(self.name, found.begin, following or found.end, found.what)
 
     def _following(self) -> int | None:
@@ -134,7 +134,7 @@ class FileReader(LogReader):
         # Or the seal was damaged, and set aside with what is before it.
         for following in (self.offset + HEADER_SIZE, self.offset):
             if following != self._segment.base and (self.directory / segment_name(following)).exists():
-                self._go_to(following)
+                self._move_to(following)
                 return True
         return False
 
@@ -158,13 +158,13 @@ class FileReader(LogReader):
         self._at += size
         self.offset += size
 
-    def _go_on_at(self, offset: int) -> None:
+    def _continue_at(self, offset: int) -> None:
         self.offset = offset
         self._block, self._at = b"", 0
 
-    def _go_to(self, base: int) -> None:
+    def _move_to(self, base: int) -> None:
         self.close()
-        self._go_on_at(base)
+        self._continue_at(base)
 
     def _open(self) -> bool:
         """Open the segment of the offset; whether there is one yet. Raises JournalGap where it is missing."""
@@ -187,14 +187,14 @@ class FileReader(LogReader):
         if missing_until is not None:
             self.skipped.append((self.offset, missing_until))
             _logger.warning("journal %s: offsets %d to %d are lost", self.name, self.offset, missing_until)
-            self._go_to(missing_until)
+            self._move_to(missing_until)
             return self._open()
         self._check_within(self._segment)
         return True
 
     def _go_to_oldest(self, oldest: int) -> None:
         begin = self.offset
-        self._go_on_at(oldest)
+        self._continue_at(oldest)
         # The end of a segment is the start of the next, and 0 stands for the oldest.
         if begin not in (0, oldest - HEADER_SIZE):
             raise JournalGap(self.name, begin, oldest, "are not there any more: they were pruned")
@@ -208,7 +208,7 @@ class FileReader(LogReader):
                 suggestion=f"put {segment_name(begin)} back, or give it up: `conduit-py journal repair {self.name}`",
             )
         self._after_seal = False
-        self._go_on_at(end)
+        self._continue_at(end)
         raise JournalGap(self.name, begin, end, "are missing: a segment is lost")
 
     def _skip_segment(self, base: int, why: str) -> None:
@@ -216,7 +216,7 @@ class FileReader(LogReader):
         if following is None:
             raise JournalUnfit(f"segment {segment_name(base)} of journal {self.name} cannot be read: {why}")
         begin = self.offset
-        self._go_to(following)
+        self._move_to(following)
         raise JournalDamaged(self.name, begin, following, f"a segment that cannot be read ({why})")
 
     def _check_within(self, segment: Segment) -> None:
@@ -229,7 +229,7 @@ class FileReader(LogReader):
         if following is None:
             self.close()
             raise JournalGap(self.name, end, begin, "are missing: the journal ends before them")
-        self._go_to(following)
+        self._move_to(following)
         raise JournalGap(self.name, begin, following, "are missing: a segment is lost")
 
     def _go_to_head(self) -> None:

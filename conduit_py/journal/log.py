@@ -142,6 +142,7 @@ class Log(ABC):
 
 def registers_for(journal: str, append: Append, head: int, registers: Registers) -> Registers:
     """The registers after an append, or the reason why it cannot be made."""
+    # Before the offset: a fenced writer must not take a moved head for a reason to try again.
     if append.check is not None and not holds(registers, append.check):
         raise RegisterMismatch(journal, append.check, registers)
     if append.at is not None and append.at != head:

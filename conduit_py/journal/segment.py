@@ -93,7 +93,7 @@ def walk(data: bytes, begin: int) -> Iterator[tuple[Header, bytes] | Damage]:
         # From the next byte on, not by the length in the header: a damaged length would hide good frames.
         following = next_frame(data, at + 1, begin)
         stop = len(data) if following is None else following
-        yield Damage(begin + at, begin + stop, _what(data, at, begin), following is None)
+        yield Damage(begin + at, begin + stop, _describe_damage(data, at, begin), following is None)
         at = stop
 
 
@@ -115,7 +115,7 @@ def next_frame(data: bytes, at: int, begin: int) -> int | None:
     return None
 
 
-def _what(data: bytes, at: int, begin: int) -> str:
+def _describe_damage(data: bytes, at: int, begin: int) -> str:
     header = decode_header(data, at, begin + at)
     if header is None:
         return "no frame" if len(data) - at >= HEADER_SIZE else "an unfinished frame"

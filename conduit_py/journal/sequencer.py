@@ -191,6 +191,7 @@ class Sequencer:
         if frame.last_clock <= producer.last_ack:
             self.offset = frame.end
             return FrameOutcome.OUTSIDE_ALREADY_ACKED
+        # An open transaction of this producer is dropped: only an ACK would have committed it.
         producer.span.clear()
         producer.begin = NONE
         producer.max_clock = frame.last_clock

@@ -70,6 +70,7 @@ class DeadLetterStore(ABC):
         Returns the ids of those that were not queued before. Queueing a letter twice has no further effect.
         """
         queued = await self._change(lambda table: table.queue(wanted))
+        # After the commit: a replay that looks at once must find them.
         if queued and pipeline in self._watchers:
             self._watchers[pipeline]()
         return queued

@@ -32,6 +32,7 @@ def _encode_or_show(record: Record) -> bytes:
     try:
         return encode_record(record)
     except RecordRefused:
+        # A record that cannot be sent must not hide that it was refused, and why.
         shown = Record.of(repr(record.payload).encode(errors="replace"), position=record.position)
         shown.metadata[metadata.KEPT_AS_TEXT] = "true"
         return encode_record(shown)

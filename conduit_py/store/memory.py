@@ -32,7 +32,7 @@ class MemoryStore(Store):
         self.writes = 0
         self.saved: list[tuple[str, dict[str, bytes]]] = []
         self._rows: dict[tuple[str, Kind, str], bytes] = {}
-        self._tables = MemoryTables(clock, self._start, self._place, self._displace)
+        self._tables = MemoryTables(clock, self._start, self._save_positions, self._forget_positions)
         self.letters = MemoryDeadLetterStore(self._enter, self._enter_write)
         self._closed = False
 
@@ -65,12 +65,12 @@ class MemoryStore(Store):
     def _start(self, pipeline: str, source: str, position: bytes) -> None:
         self._rows.setdefault((pipeline, "position", source), position)
 
-    def _place(self, pipeline: str, changes: Changes) -> None:
+    def _save_positions(self, pipeline: str, changes: Changes) -> None:
         self._rows.update({(pipeline, "position", source): value for source, value in changes.positions.items()})
         self._rows.update({(pipeline, "trail", source): value for source, value in changes.histories.items()})
         self.saved.append((pipeline, dict(changes.positions)))
 
-    def _displace(self, pipeline: str) -> None:
+    def _forget_positions(self, pipeline: str) -> None:
         self._drop(pipeline, "position", None)
 
     async def _forget(self, pipeline: str, kind: Kind, node: str | None) -> None:
@@ -100,14 +100,14 @@ class MemoryTables(Tables):
         self,
         clock: Callable[[], float],
         start: Callable[[str, str, bytes], None],
-        place: Callable[[str, Changes], None],
-        displace: Callable[[str], None],
+        save_positions: Callable[[str, Changes], None],
+        forget_positions: Callable[[str], None],
     ) -> None:
-        """`start`, `place` and `displace` save the first position of a source, save those of a commit, forget all."""
+        """The functions save the first position of a source, save those of a commit, and forget all of an owner."""
         self._clock = clock
         self._start = start
-        self._place = place
-        self._displace = displace
+        self._save_positions = save_positions
+        self._forget_positions = forget_positions
         self._owners: dict[str, _Owner] = {}
         self._seen: dict[str, dict[bytes, float]] = {}
         self._outbox: dict[str, _Target] = {}
@@ -149,7 +149,7 @@ class MemoryTables(Tables):
         for (scope, name), shard in shards.items():
             self._shards[scope][name] = shard
         if changes.positions or changes.histories:
-            self._place(owner, changes)
+            self._save_positions(owner, changes)
 
     def _refuse_repeats(self, changes: Changes) -> None:
         new: set[tuple[str, bytes]] = set()
@@ -163,13 +163,13 @@ class MemoryTables(Tables):
         now = self._clock()
         after: dict[tuple[str, str], ShardState] = {}
         for change in sorted(changes, key=lambda change: (change.scope, change.shard)):
-            place = change.scope, change.shard
-            before = after.get(place) or self._shards.get(change.scope, {}).get(change.shard)
-            after[place] = shard_after(change, before, now)
+            key = change.scope, change.shard
+            before = after.get(key) or self._shards.get(change.scope, {}).get(change.shard)
+            after[key] = shard_after(change, before, now)
         return after
 
     def reset(self, owner: str) -> None:
-        self._displace(owner)
+        self._forget_positions(owner)
         if row := self._owners.get(owner):
             row.claimed = ClaimState(row.claimed.fence + 1, row.claimed.committed + 1)
             row.state.clear()

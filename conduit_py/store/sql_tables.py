@@ -203,10 +203,10 @@ class SqlTables(Tables):
 
     def scan(self, owner: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
         sql = "SELECT key, value FROM owned WHERE owner = ? AND key >= ?"
-        beyond = _beyond(prefix)
-        if beyond is None:
+        end = _prefix_end(prefix)
+        if end is None:
             return self.sql.rows(f"{sql} ORDER BY key", owner, prefix)
-        return self.sql.rows(f"{sql} AND key < ? ORDER BY key", owner, prefix, beyond)
+        return self.sql.rows(f"{sql} AND key < ? ORDER BY key", owner, prefix, end)
 
     def forget(self, scope: str, age_seconds: float, limit: int) -> int:
         return self.sql.run(
@@ -310,7 +310,7 @@ def _shard_of_row(row: tuple[str, str, bytes, int, float]) -> ShardState:
     return ShardState(name, token, position, bool(done), updated)
 
 
-def _beyond(prefix: bytes) -> bytes | None:
+def _prefix_end(prefix: bytes) -> bytes | None:
     """The smallest key after all keys with this prefix; None when there is none."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1]) if head else None

@@ -212,6 +212,7 @@ async def open_store(state: str | Path) -> Store:
     from conduit_py.store.sqlite.store import SqliteStore
 
     scheme, separator, _ = str(state).partition("://")
+    # A Path is always a directory, whatever its name looks like.
     if not separator or isinstance(state, Path):
         return await SqliteStore.open(Path(state))
     if scheme not in ("postgresql", "postgres"):

@@ -70,7 +70,7 @@ class EventLog:
         """Per end: how many were opened and not torn down since."""
         self.outage: Outage | None = None
         """A power cut to come; after it nothing is noted or kept any more."""
-        self._met: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def note(self, node: str, did: str, *what: str) -> bool:
         """Note what happens now; False if it does not happen, because of an outage."""
@@ -104,8 +104,8 @@ class EventLog:
 
     def count(self, place: str) -> int:
         """How often this place has been asked for, this time included."""
-        self._met[place] += 1
-        return self._met[place]
+        self._counts[place] += 1
+        return self._counts[place]
 
     def did(self, did: str, node: str | None = None) -> list[Event]:
         """The events of one kind, of one end or of all."""

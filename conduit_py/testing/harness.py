@@ -86,11 +86,11 @@ async def rehearse(pipeline: Pipeline, records: Mapping[str, Sequence[Record | D
         known = ", ".join(source.id for source in pipeline.sources)
         raise ValueError(f"there are no sources {', '.join(unknown)} in pipeline {pipeline.id}; it has {known}")
     log = EventLog()
-    stage = copy.copy(pipeline)
-    stage.sources = [_playing(source, records.get(source.id, ()), log) for source in pipeline.sources]
-    stage.destinations = [_keeping(destination, log) for destination in pipeline.destinations]
-    stage.dead_letters = _catching(pipeline.dead_letters, log)
-    return await run_to_end(stage)
+    rehearsal = copy.copy(pipeline)
+    rehearsal.sources = [_scripted_source(source, records.get(source.id, ()), log) for source in pipeline.sources]
+    rehearsal.destinations = [_rehearsed_destination(destination, log) for destination in pipeline.destinations]
+    rehearsal.dead_letters = _rehearsed_dead_letters(pipeline.dead_letters, log)
+    return await run_to_end(rehearsal)
 
 
 def _stored_records(connector: ScriptedDestination) -> list[Record]:
@@ -98,12 +98,12 @@ def _stored_records(connector: ScriptedDestination) -> list[Record]:
     return [delivery.record for delivery in connector.log.stored[connector.options.name]]
 
 
-def _playing(source: Source, records: Sequence[Record | Data], log: EventLog) -> Source:
+def _scripted_source(source: Source, records: Sequence[Record | Data], log: EventLog) -> Source:
     given = [item if isinstance(item, Record) else Record.of(item) for item in records]
     return _with(source, connector=ScriptedSource(name=source.id, records=given, log=log))
 
 
-def _keeping(destination: Destination, log: EventLog) -> Destination:
+def _rehearsed_destination(destination: Destination, log: EventLog) -> Destination:
     return _with(destination, connector=_Rehearsed(name=destination.id, log=log))
 
 
@@ -117,7 +117,7 @@ class _Rehearsed(ScriptedDestination):
         return await super().write(batch.select([i for i in range(len(batch)) if batch.delivery_key(i) not in kept]))
 
 
-def _catching(dead_letters: DeadLetters, log: EventLog) -> DeadLetters:
+def _rehearsed_dead_letters(dead_letters: DeadLetters, log: EventLog) -> DeadLetters:
     if dead_letters.policy.discards:
         return dead_letters
     return _with(dead_letters, policy=DestinationPolicy(_Rehearsed(name="dead-letters", log=log)))

@@ -83,7 +83,7 @@ def test_a_database_knows_the_batches_that_are_in_it(postgres: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_parcels_follow_one_another_in_the_order_of_the_partitions(kind: str, tmp_path: Path) -> None:
+def test_outputs_follow_one_another_in_the_order_of_the_partitions(kind: str, tmp_path: Path) -> None:
     trio.run(publish_once, place(kind, tmp_path), "me", [parcel(1, 2), parcel(partition=1), parcel(3, partition=2)])
     trio.run(publish_once, place(kind, tmp_path), "me", [parcel(4)])
 

@@ -106,6 +106,7 @@ class ChildLink(Generic[Inbound]):
             head = await self._exactly(_LENGTH.size)
             body = head and await self._exactly(_LENGTH.unpack(head)[0])
         except trio.BrokenResourceError:
+            # A peer that was killed resets the connection, which is its end like any other.
             body = None
         self.ended = not body
         return self._inbound.decode(body) if body else None
@@ -114,6 +115,7 @@ class ChildLink(Generic[Inbound]):
         await trio.aclose_forcefully(self._stream)
 
     async def _exactly(self, size: int) -> bytes | None:
+        # Before the first byte is awaited: a wrong length would collect data without end.
         assert size <= FRAME_MAX, f"a message of {size} bytes"
         while len(self._received) < size:
             more = await self._stream.receive_some()

@@ -21,7 +21,7 @@ LINE_MAX = 64 * 1024
 KEPT_LINES = 5
 LOG_SECONDS = 1.0
 EXIT_SECONDS = 2.0
-CHATTER = (
+ROUTINE_LINES = (
     "WARNING: Using incubator", "Setting default log level", "To adjust logging", "Setting Spark log level", "\tat ",
 )  # fmt: skip
 """How lines begin that Java prints at every start and after every error."""
@@ -61,7 +61,7 @@ class ChildProcess:
             )
         here.setblocking(False)
         self.link: ChildLink[ToServer] = ChildLink(trio.SocketStream(trio.socket.from_stdlib_socket(here)), TO_SERVER)
-        self._last_words: deque[str] = deque(maxlen=KEPT_LINES)
+        self._last_lines: deque[str] = deque(maxlen=KEPT_LINES)
 
     @property
     def pid(self) -> int:
@@ -81,7 +81,7 @@ class ChildProcess:
         """The error for a process that was lost, with how it ended. Only after `reap`."""
         code = self._process.returncode
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended by itself with exit code {code}"
-        last = f"; its last line was: {self._last_words[-1]}" if self._last_words else ""
+        last = f"; its last line was: {self._last_lines[-1]}" if self._last_lines else ""
         return ProcessLost(
             f"the process in which {self._pipeline} runs on Spark {how}{last}",
             suggestion="see the lines before it in the log; the usual reason for SIGKILL is that memory ran out",
@@ -110,10 +110,10 @@ class ChildProcess:
             logger.handle(record)
 
     def _relay_text(self, text: str) -> None:
-        chatter = text.startswith(CHATTER)
-        log.log(logging.DEBUG if chatter else logging.INFO, "%s: %s", self._pipeline, text)
-        if not chatter:
-            self._last_words.append(text)
+        routine = text.startswith(ROUTINE_LINES)
+        log.log(logging.DEBUG if routine else logging.INFO, "%s: %s", self._pipeline, text)
+        if not routine:
+            self._last_lines.append(text)
 
     async def reap(self) -> None:
         """Kill what is left of it and wait until it is gone. One about to end gets a moment, for its exit code."""
@@ -121,6 +121,7 @@ class ChildProcess:
             with trio.move_on_after(EXIT_SECONDS):
                 while self._runs():  # noqa: ASYNC110 - the end of a process sets no event
                     await trio.sleep(0.01)
+            # Also one that has ended by itself: Java and its workers are in the group and may still run.
             self.kill()
             await trio.to_thread.run_sync(self._process.wait)
         await self.link.aclose()

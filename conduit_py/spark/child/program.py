@@ -63,12 +63,12 @@ async def _run(connected: socket.socket) -> None:
     if isinstance(begin, StartPipeline):
         _log_to_stderr(debug=begin.debug)
         try:
-            await link.send(await _ran(link, begin))
+            await link.send(await _run_pipeline(link, begin))
         except trio.BrokenResourceError:
             os._exit(1)
 
 
-async def _ran(link: ChildLink[ToChild], begin: StartPipeline) -> PipelineEnded:
+async def _run_pipeline(link: ChildLink[ToChild], begin: StartPipeline) -> PipelineEnded:
     store = ChildStore(link)
     try:
         supervisor = _supervisor(begin, store)

@@ -69,23 +69,23 @@ class ChildSupervisor(Supervisor):
     ) -> None:
         super().__init__(definition, store, recovery=recovery, rng=rng, taps=taps)
         self._forced = trio.Event()
-        self._ordered = trio.Event()
+        self._stop_changed = trio.Event()
         self._before: Progress | None = None
         """The counts of children that were lost."""
-        self._heard: Progress | None = None
-        self._heard_at = 0.0
+        self._reported: Progress | None = None
+        self._reported_at = 0.0
         self._concluded: PipelineState | None = None
         self._children = 0
         self.child: ChildProcess | None = None
 
     def stop(self, by: Stopper = Stopper.USER) -> None:
         super().stop(by)
-        self._order()
+        self._wake_command()
 
     def force(self, by: Stopper = Stopper.USER) -> None:
         super().force(by)
         self._forced.set()
-        self._order()
+        self._wake_command()
 
     async def swap(self, graph: Graph, nodes: Collection[str]) -> None:
         """Use another graph. Processors on Spark cannot be swapped while they run: a change restarts the pipeline."""
@@ -95,23 +95,23 @@ class ChildSupervisor(Supervisor):
 
     def progress(self) -> Progress:
         """The child's last report, plus the counts of children that were lost."""
-        heard = self._heard or Progress(self.pipeline.id, "", 0.0, 0, 0, 0, 0, 0, None, [])
-        seen = _sum_progress(self._before, heard)
+        reported = self._reported or Progress(self.pipeline.id, "", 0.0, 0, 0, 0, 0, 0, None, [])
+        seen = _sum_progress(self._before, reported)
         return msgspec.structs.replace(
             seen,
             recoveries=seen.recoveries + self._recoveries,
             status=self.state.status.value,
             elapsed_seconds=self._elapsed_seconds(),
-            blocked_on=self._blocked_on(heard) if self.child is not None else None,
+            blocked_on=self._blocked_on(reported) if self.child is not None else None,
         )
 
-    def _blocked_on(self, heard: Progress) -> str | None:
-        if self._heard is None:
+    def _blocked_on(self, reported: Progress) -> str | None:
+        if self._reported is None:
             return "Spark, which is starting"
-        silent = trio.current_time() - self._heard_at
+        silent = trio.current_time() - self._reported_at
         if silent > SILENT_SECONDS:
             return f"its process, which has sent nothing for {silent:.0f} s"
-        return heard.blocked_on
+        return reported.blocked_on
 
     async def _run_once(self) -> Ending:
         if self._stop_requested.is_set():
@@ -128,7 +128,7 @@ class ChildSupervisor(Supervisor):
         except (RunElsewhere, StateFailed, ProcessLost, FatalError) as error:
             return Ending(How.FAILED, error)
         finally:
-            self._fold()
+            self._add_counts()
 
     def _retries_at_once(self, ending: Ending) -> bool:
         # The child isolates failing transactions by itself. Here a run fails only because the child is gone.
@@ -147,17 +147,18 @@ class ChildSupervisor(Supervisor):
         if unsaved is not None:
             return Ending(How.FAILED, unsaved)
         begin = await trio.to_thread.run_sync(start_message, self.pipeline, self._recovery)
+        # Pickling takes a while, and a stop that came meanwhile needs no process.
         if self._stop_requested.is_set():
             return Ending(How.STOPPED)
         timed_out: list[RunError] = []
         async with start_child(self.pipeline.id) as child, trio.open_nursery() as nursery:
-            self.child, self._heard = child, None
-            nursery.start_soon(self._tell_of_letters, child)
+            self.child, self._reported = child, None
+            nursery.start_soon(self._notify_of_letters, child)
             nursery.start_soon(self._command, child, begin)
             nursery.start_soon(self._end_in_time, child, timed_out)
             # Invariant C2: a nursery of its own, so that every call of the store is done before the child is gone.
             async with trio.open_nursery() as answering:
-                ended = await self._attend(child, answering)
+                ended = await self._handle_messages(child, answering)
             nursery.cancel_scope.cancel()
         self.child = None
         if ended is not None:
@@ -169,16 +170,16 @@ class ChildSupervisor(Supervisor):
         log.warning("%s", loss_error.message)
         return Ending(How.FAILED, loss_error)
 
-    async def _attend(self, child: ChildProcess, answering: trio.Nursery) -> PipelineEnded | None:
+    async def _handle_messages(self, child: ChildProcess, answering: trio.Nursery) -> PipelineEnded | None:
         """Handle the child's messages until it has ended; None if it ended without saying how."""
         ended = None
         while (message := await child.link.receive()) is not None:
-            self._heard_at = trio.current_time()
+            self._reported_at = trio.current_time()
             if isinstance(message, StoreCall):
                 answering.start_soon(self._answer, child, message)
             elif isinstance(message, ProgressReport):
-                self._heard = message.progress
-                self._take_on(message.state)
+                self._reported = message.progress
+                self._adopt_state(message.state)
             else:
                 ended = message
         return ended
@@ -198,16 +199,16 @@ class ChildSupervisor(Supervisor):
             sent: tuple[Stopper | None, bool] = (None, False)
             while True:
                 # Taken before the look: a request that comes in between sets this event, so none is missed.
-                ordered = self._ordered
+                changed = self._stop_changed
                 now = (self._stopped_by, self._forced.is_set())
                 if now != sent and now[0] is not None:
                     await child.link.send(StopPipeline(now[0], now[1]))
                     sent = now
-                await ordered.wait()
+                await changed.wait()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("%s: the child ended before a request was sent", self.pipeline.id)
 
-    async def _tell_of_letters(self, child: ChildProcess) -> None:
+    async def _notify_of_letters(self, child: ChildProcess) -> None:
         """Notify the child when letters are queued: it looks for them at its start, then at each message."""
         queued = Signal()
         with self._store.letters.watch(self.pipeline.id, queued.set):
@@ -221,13 +222,13 @@ class ChildSupervisor(Supervisor):
     async def _end_in_time(self, child: ChildProcess, timed_out: list[RunError]) -> None:
         """Kill a child that does not stop in time, or whose run was cancelled."""
         try:
-            await self._patience(timed_out)
+            await self._wait_for_deadline(timed_out)
         finally:
             # Not one that is about to end by itself: its exit code shows why.
             if not child.link.ended:
                 child.kill()
 
-    async def _patience(self, timed_out: list[RunError]) -> None:
+    async def _wait_for_deadline(self, timed_out: list[RunError]) -> None:
         await self._stop_requested.wait()
         seconds = self.pipeline.settings.stop_seconds + STOP_SECONDS
         with trio.move_on_after(seconds):
@@ -238,7 +239,7 @@ class ChildSupervisor(Supervisor):
             text = f"the graceful stop did not end within {seconds:g} s, and its process was ended"
             timed_out.append(StopTimedOut(text, suggestion="what was in flight will be read again"))
 
-    def _take_on(self, state: PipelineState) -> None:
+    def _adopt_state(self, state: PipelineState) -> None:
         """Adopt the child's state, unless it was sent before the child received the stop."""
         stopping = self._stopped_by is not None and state.status in (Status.RUNNING, Status.RECOVERING)
         lasting = state.status in (Status.RUNNING, Status.RECOVERING, Status.STOPPING)
@@ -252,21 +253,21 @@ class ChildSupervisor(Supervisor):
             error = FatalError(ended.error.message, suggestion=ended.error.suggestion)
             return Ending(How.FAILED, error)
         assert ended.state is not None
-        self._heard, self._concluded = ended.progress, ended.state
+        self._reported, self._concluded = ended.progress, ended.state
         return Ending(How.STOPPED)
 
-    def _fold(self) -> None:
+    def _add_counts(self) -> None:
         """Add the counts of a child that has ended to those of the children before it."""
-        if self._heard is not None:
-            self._before, self._heard = _sum_progress(self._before, self._heard), None
+        if self._reported is not None:
+            self._before, self._reported = _sum_progress(self._before, self._reported), None
             for meter in self._before.nodes:
                 meter.rest()
             self._before = msgspec.structs.replace(self._before, in_flight=0, blocked_on=None)
         self.child = None
 
-    def _order(self) -> None:
-        ordered, self._ordered = self._ordered, trio.Event()
-        ordered.set()
+    def _wake_command(self) -> None:
+        changed, self._stop_changed = self._stop_changed, trio.Event()
+        changed.set()
 
 
 def _sum_progress(before: Progress | None, now: Progress) -> Progress:

@@ -69,6 +69,7 @@ def pack_output(records: Iterable[Record], partition: int, query: str, folder: P
     # A new name for every attempt: an attempt that Spark gave up may still be writing to its file.
     file = folder / f"{partition}-{uuid.uuid4().hex}"
     rows = 0
+    # Not synced: until the driver has published the rows, a crash makes Spark run the tasks again.
     with file.open("wb") as stream:
         for count, chunk in _chunks(records):
             stream.write(chunk)

@@ -61,6 +61,7 @@ class WriteSettings(FormatSettings):
         description="where a stream remembers which batches are published, a folder or a postgresql:// address; "
         "without it beside Spark's checkpoint",
     )
+    # In lower case, as Spark passes on the names of all options.
     checkpointlocation: str | None = Field(default=None, description="Spark's own option, which is passed on")
 
     @field_validator("key_columns", mode="before")

@@ -123,7 +123,7 @@ class DriverStream:
     def part(self, start: Offset, end: Offset) -> bytes:
         """What was read between the two offsets; if that was in an earlier run, it is read again."""
         if self._held is None or (self._held.start, self._held.end) != (start, end):
-            self._hold(start, self._again(start, end))
+            self._hold(start, self._read_again(start, end))
         assert self._held is not None
         return self._held.part
 
@@ -171,7 +171,7 @@ class DriverStream:
             pass  # It is raised again, once all is taken.
         return taken
 
-    def _again(self, start: Offset, end: Offset) -> "RowBatch":
+    def _read_again(self, start: Offset, end: Offset) -> "RowBatch":
         feed = self._feed_at(start)
         taken = RowBatch()
         deadline = time.monotonic() + AGAIN_SECONDS
@@ -193,9 +193,9 @@ class RowBatch:
         self.rows: list[Row] = []
         self.size = 0
 
-    def add(self, drawn: list[ReadRecord]) -> bool:
+    def add(self, records: list[ReadRecord]) -> bool:
         """Add records; False if there were none."""
-        rows = [row_of(each.record, each.refused) for each in drawn]
+        rows = [row_of(each.record, each.refused) for each in records]
         self.rows += rows
         self.size += sum(len(value or b"") for row in rows for value in (row[0], row[3], row[4], row[5]))
         return bool(rows)

@@ -46,7 +46,7 @@ class BatchWriter(datasource.DataSourceArrowWriter):
     def commit(self, messages: Sequence[Any]) -> None:
         with note_suggestions():
             settings, destination = write_settings(self._options)
-            outputs = _parcels(messages)
+            outputs = _sorted_outputs(messages)
             if self._task.publishes and any(output.rows for output in outputs):
                 assert isinstance(destination, sdk.StagedDestination)
                 try:
@@ -81,7 +81,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
         return self._task(iterator)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
-        outputs = _parcels(messages)
+        outputs = _sorted_outputs(messages)
         if not self._task.publishes or not any(output.rows for output in outputs):
             return
         with note_suggestions():
@@ -93,7 +93,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
         self._clear(settings, outputs, batchId)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
-        self._clear(write_settings(self._options)[0], _parcels(messages), batchId)
+        self._clear(write_settings(self._options)[0], _sorted_outputs(messages), batchId)
 
     def _clear(self, settings: WriteSettings, outputs: Sequence[TaskOutput], batch: int) -> None:
         """Remove what was staged for this batch and, by attempts that failed, for earlier ones."""
@@ -109,7 +109,7 @@ def _append_only(overwrite: bool, instead: str) -> None:
         raise invalid(Problem("mode", "destinations can only be appended to, not overwritten", f"use {instead}"))
 
 
-def _parcels(messages: Sequence[Any]) -> list[TaskOutput]:
+def _sorted_outputs(messages: Sequence[Any]) -> list[TaskOutput]:
     """The outputs in the order of the partitions. A task that failed has none."""
     return sorted((each for each in messages if isinstance(each, TaskOutput)), key=lambda output: output.partition)
 

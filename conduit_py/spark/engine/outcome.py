@@ -154,6 +154,7 @@ class PreparedWrites(WriteAdapter):
         self._when_asked = when_asked
 
     def asks_when(self, batch: Batch) -> bool:
+        # Letters that are replayed come from the store and have passed no executor.
         return not self._when_asked or batch.span.source == DEAD_LETTERS
 
     async def write(self, call: Callable[..., Awaitable[Any]], batch: Batch) -> Any:

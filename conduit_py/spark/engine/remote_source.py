@@ -74,7 +74,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         self._ready: deque[Record] = deque()
         self._jobs: deque[SparkJob] = deque()
         self._given_out = 0
-        self._within: dict[bytes, list[bytes]] = {}
+        self._task_positions: dict[bytes, list[bytes]] = {}
         """By the position of an outcome for a whole task: the positions of all its records, until it is acked."""
         self._acked = trio.Event()
         self._waiting = trio.CancelScope()
@@ -135,7 +135,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
             # So that the dispatcher sends what is read before more is read.
             await trio.lowlevel.checkpoint()
             if self._equipment is not None:
-                await self._room()
+                await self._wait_for_room()
             while not self._ready:
                 if self._done:
                     self._take(msgspec.msgpack.decode(self._done.popleft(), type=TaskResult))
@@ -146,7 +146,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
             return given
         raise EndOfSource
 
-    async def _room(self) -> None:
+    async def _wait_for_room(self) -> None:
         """Wait until few enough outcomes are given out and not acked."""
         while self._given_out >= JOBS_AHEAD * self._executors.cores:
             self._acked = trio.Event()
@@ -161,7 +161,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
         self._given_out -= len(positions)
         self._acked.set()
         if not self._ack_calls.inherits("ack"):
-            each = [one for position in positions for one in self._within.pop(position, (position,))]
+            each = [one for position in positions for one in self._task_positions.pop(position, (position,))]
             await self._ack_calls("ack", each)
 
     async def lag(self) -> Lag | None:
@@ -218,7 +218,7 @@ class RemoteSource(sdk.SourceConnector[Options]):
             self._ready.append(group(encoded, position, done.size))
             # Only for sources that implement `ack`: all others are given the last position.
             if len(done.positions) > 1:
-                self._within[position] = done.positions
+                self._task_positions[position] = done.positions
             return
         for position, encoded in zip(done.positions, done.outcomes, strict=True):
             self._ready.append(Record.of(encoded, position=position))

@@ -132,6 +132,7 @@ async def run_task(pipeline: Pipeline, part: TaskInput) -> TaskResult:
     results = TaskOutcomes()
     [read] = [each.connector for each in pipeline.sources if each.id == part.source]
     source = TaskInputSource(part.source, read, part)
+    # A store that is thrown away: the driver keeps positions, state and letters.
     run = Run(compile_pipeline(_task_pipeline(pipeline, source, part, results)), MemoryStore(), CommitEach())
     ending = await run.execute()
     if ending.error is not None:

@@ -84,7 +84,7 @@ class PostgresPool:
                 self._limiter.release_on_behalf_of(each)
 
     def failure(self, what: str, error: psycopg.Error) -> StateFailed:
-        return StateFailed(f"{self.place} {what}: {_words(error)}", suggestion="check that the server is running")
+        return StateFailed(f"{self.place} {what}: {_first_line(error)}", suggestion="check that the server is running")
 
     # Everything below runs in threads.
 
@@ -94,12 +94,12 @@ class PostgresPool:
                 prepare(connection, self.place)
         except psycopg.errors.InsufficientPrivilege as error:
             raise EnvironmentUnfit(
-                f"{self.place} cannot be used: {_words(error)}",
+                f"{self.place} cannot be used: {_first_line(error)}",
                 suggestion=f"let the user create the schema {SCHEMA}, or create it and make the user its owner",
             ) from error
         except psycopg.Error as error:
             raise EnvironmentUnfit(
-                f"{self.place} cannot be used: {_words(error)}",
+                f"{self.place} cannot be used: {_first_line(error)}",
                 suggestion="check the address and the user in --state, and that the server is running",
             ) from error
         self._idle.append(self.connect())
@@ -172,5 +172,5 @@ def _options_in(dsn: str) -> set[str]:
     return set(conninfo_to_dict(dsn))
 
 
-def _words(error: psycopg.Error) -> str:
+def _first_line(error: psycopg.Error) -> str:
     return describe(error).splitlines()[0]

@@ -135,6 +135,7 @@ class RunLock:
             if not self._try_lock(connection):
                 row = connection.execute("SELECT holder FROM holders WHERE pipeline = %s", [self._pipeline]).fetchone()
                 raise RunElsewhere(self._pipeline, row[0] if row else "another process")
+            # Only for the error message of others. The advisory lock decides who runs.
             connection.execute(
                 "INSERT INTO holders VALUES (%s, %s) ON CONFLICT (pipeline) DO UPDATE SET holder = excluded.holder",
                 [self._pipeline, f"process {os.getpid()} on {socket.gethostname()}"],

@@ -147,6 +147,7 @@ def open_file(file: Path, format: FileFormat) -> sqlite3.Connection:
             _create(file, format)
         # SQLite would open a file that may only be read, and fail later and less clearly.
         file.open("r+b").close()
+        # Used by one thread at a time, but not always by the same one.
         connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=1)
         try:
             _prepare(file, connection, format)
@@ -176,6 +177,7 @@ def reopen_from_copy(connection: sqlite3.Connection, file: Path, format: FileFor
 
 def _closed(connection: sqlite3.Connection) -> bool:
     try:
+        # A connection has no property for it, but every call on a closed one raises.
         return connection.total_changes < 0
     except sqlite3.ProgrammingError:
         return True

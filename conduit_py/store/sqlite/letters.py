@@ -166,6 +166,7 @@ class _Opened:
 def letters_on(connection: sqlite3.Connection) -> SqlLetters:
     """The letters on a connection that is used for all changes: turns are counted here."""
     session = SqliteSession(connection)
+    # Turns of deleted letters may come again here: a replay begins at the first turn after a restart.
     last = session.value("SELECT coalesce(max(turn), 0) FROM letters")
     return SqlLetters(session, itertools.count(last + 1).__next__)
 

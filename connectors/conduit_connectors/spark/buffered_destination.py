@@ -264,7 +264,7 @@ class OrderedJobs:
             future, call = begun
             try:
                 future.set_result(call())
-            except BaseException as error:  # a border: `result` raises it
+            except BaseException as error:  # a boundary: `result` raises it
                 future.set_exception(error)
             # Released now and not when the next one comes: a load and its records are large.
             del begun, future, call

@@ -71,7 +71,7 @@ class Jdbc(BufferedDestination[JdbcOptions], sdk.StagedDestination[JdbcOptions])
 
     Exactly-once in an exactly-once pipeline (staged). In an at-least-once one a batch that was
     committed and not yet acked when the process was killed is added again; with mode "upsert" that changes nothing.
-    The table `conduit_ledger` beside the target says which stages were applied.
+    The table `conduit_ledger` beside the target records which stages were applied.
     """
 
     _fence = -1

@@ -128,7 +128,7 @@ class MicroBatches:
                     suggestion="reset the position of the source to read everything again",
                 )
             self._wait_until_acked()
-        except Exception as error:  # a border: whatever it is, the reader reports it
+        except Exception as error:  # a boundary: whatever it is, the reader reports it
             with self._changed:
                 self._failure = self._failure or error
                 self._changed.notify_all()
@@ -168,7 +168,7 @@ class MicroBatches:
             failure = error
         with self._changed:
             self._over = True
-            # The error of a batch says more than that of the query.
+            # The error of a batch is more specific than that of the query.
             self._failure = self._failure or failure
             self._changed.notify_all()
 

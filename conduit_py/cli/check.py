@@ -1,4 +1,4 @@
-"""The commands `check` and `graph`: everything that can be learnt from a file without starting its pipelines."""
+"""The commands `check` and `graph`: they load and compile pipelines without starting them."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -59,7 +59,7 @@ def load_with_graphs(
     engine: EngineName | None = None,
     master: str | None = None,
 ) -> dict[LoadedPipeline, Graph]:
-    """The same, with the status that the file gives each pipeline; `engine` and `master` override the file.
+    """The checked graphs by pipeline, with the status in the file; `engine` and `master` override the file.
 
     Warnings are printed on stderr and added to `warnings`.
     """
@@ -85,7 +85,7 @@ def require_engines(pipelines: Iterable[Pipeline]) -> None:
 
 
 def _choose_pipelines(file: Path, pipeline: str | None, warnings: list[LoadWarning]) -> list[LoadedPipeline]:
-    """The pipelines asked for. A problem elsewhere in the file counts unless the pipeline asked for has none."""
+    """The chosen pipelines. Raises for problems in the file, unless the one chosen pipeline has none."""
     loaded = load_file(file)
     warnings += loaded.warnings
     print_warnings(loaded.warnings)

@@ -1,4 +1,4 @@
-"""ApiClient: calls the API of a server, and turns everything that can go wrong on the way into an error with advice."""
+"""ApiClient: calls the API of a server; every failure becomes a ConduitError with a suggestion."""
 
 import json
 import os
@@ -28,7 +28,7 @@ ANSWER_SECONDS = 30.0
 
 
 class ServerUnreachable(EnvironmentUnfit):
-    """Nothing answers at the address, or not a server of ours."""
+    """No server answers at the address, or one that is not conduit-py."""
 
     code = "server.unreachable"
 
@@ -57,7 +57,7 @@ class ApiClient:
     def ask(
         self, method: str, *path: str, body: dict[str, Any] | None = None, query: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """ServerCall `/api/v1/` and the path, and return the answer."""
+        """Call `/api/v1/` and the path, and return the answer."""
         with self._reaching():
             response = self._http.request(method, _path(path), json=body, params=query)
         return self._answer(response)
@@ -74,6 +74,7 @@ class ApiClient:
         name = ""
         with self._reaching(), self._http.stream("GET", _path(path), params=query) as response:
             if response.headers.get("content-type", "").partition(";")[0] != "text/event-stream":
+                # A refusal is no stream: its body is read whole for the error in it.
                 response.read()
                 self._answer(response)
                 raise self._foreign(response)
@@ -117,13 +118,13 @@ class ApiClient:
 
 @contextmanager
 def connect(call: ServerCall) -> Iterator[ApiClient]:
-    """A client for one command. With --json, what goes wrong is on stdout too."""
+    """A client for one command. With --json, errors are also printed on stdout."""
     with print_error_as_json(as_json=call.json), ApiClient(call) as client:
         yield client
 
 
 def _tls(call: ServerCall) -> ssl.SSLContext:
-    """Whom to trust, and what to show to a server that lets in only clients it knows."""
+    """The certificates to trust, and the one to show to a server that requires client certificates."""
     if call.tls_key is not None and call.tls_cert is None:
         raise EnvironmentUnfit("--tls-key requires --tls-cert", suggestion="give both or neither")
     try:
@@ -155,6 +156,7 @@ def load_token(file: Path | None) -> str | None:
 def _private_text(file: Path) -> str:
     try:
         with file.open(encoding="ascii") as opened:
+            # The open file, not the path: another file could be put there between check and read.
             if os.fstat(opened.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise EnvironmentUnfit(f"token file {file} can be used by others", suggestion=f"chmod 600 {file}")
             return opened.read(64 * 1024)
@@ -172,7 +174,7 @@ def _plain(token: str, place: str) -> str:
 
 def _advice(error: WireError) -> str | None:
     if error.code == "access.token_missing":
-        return f"give a token that the server knows, with --token-file or {TOKEN_VARIABLE}"
+        return f"give a valid token with --token-file or {TOKEN_VARIABLE}"
     if error.code == "access.refused":
         return f"give a token that allows it, with --token-file or {TOKEN_VARIABLE}"
     return error.suggestion
@@ -187,4 +189,5 @@ def _way_to(error: httpx.HTTPError) -> str:
 
 
 def _path(parts: tuple[str, ...]) -> str:
+    # Dots too: httpx would resolve an id `..` as the folder above, which is another endpoint.
     return "/api/v1/" + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)

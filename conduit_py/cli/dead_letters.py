@@ -1,4 +1,4 @@
-"""What the commands `dlq` do: the dead letters of a server, seen and acted on."""
+"""What the commands `dlq` do: list, show, edit, replay and discard the dead letters of a server."""
 
 import json
 import os
@@ -20,13 +20,13 @@ from conduit_py.errors import ConduitError
 
 
 class CommandUnclear(ConduitError):
-    """The command does not say enough."""
+    """The command needs more arguments or better input."""
 
     code = "command.unclear"
 
 
 def selection(ids: Sequence[str], fields: dict[str, Any]) -> dict[str, Any]:
-    """The letters that a command means, as the API takes it."""
+    """The letters that a command selects, in the form of the API."""
     return {"ids": list(ids)} if ids else {"filter": fields}
 
 
@@ -95,7 +95,7 @@ def show(call: ServerCall, id: str) -> ExitCode:
 
 
 def edit(call: ServerCall, id: str, file: Path | None, node: str | None) -> ExitCode:
-    """Replace the record of a letter by what a file holds, or an editor leaves."""
+    """Replace the record of a letter by the content of a file, or by what the user saves in an editor."""
     with connect(call) as client:
         letter = client.ask("GET", "dead-letters", id)
         shown = next((each["record"] for each in letter["records"] if each["node"] == node), letter["record"])
@@ -114,7 +114,7 @@ def edit(call: ServerCall, id: str, file: Path | None, node: str | None) -> Exit
 
 
 def replay(call: ServerCall, which: dict[str, Any], destinations: Sequence[str], *, dry_run: bool) -> ExitCode:
-    """Send letters again, and say what became of the request."""
+    """Send letters again, and print the result."""
     body = {**which, "dry_run": dry_run} | ({"destinations": list(destinations)} if destinations else {})
     with connect(call) as client:
         answer = client.ask("POST", "dead-letters", "replay", body=body)
@@ -134,7 +134,7 @@ def replay(call: ServerCall, which: dict[str, Any], destinations: Sequence[str],
 
 
 def discard(call: ServerCall, which: dict[str, Any], *, dry_run: bool, yes: bool) -> ExitCode:
-    """Forget letters, once the user has agreed to how many."""
+    """Delete letters, after the user has confirmed their number."""
     with connect(call) as client:
         # Counted first: a filter may match far more than the user thinks, and discarding cannot be undone.
         count = client.ask("POST", "dead-letters", "discard", body={**which, "dry_run": True})["discarded"]
@@ -150,9 +150,10 @@ def discard(call: ServerCall, which: dict[str, Any], *, dry_run: bool, yes: bool
 
 
 def _ask_to_discard(count: int) -> bool:
+    # Without a terminal nobody can answer, and a script must not delete by accident.
     if not sys.stdin.isatty():
         raise CommandUnclear(
-            f"{_count(count)} would be gone for good", suggestion="say --yes to discard without being asked"
+            f"{_count(count)} would be deleted for good", suggestion="give --yes to discard without confirmation"
         )
     sys.stderr.write(f"Discard {_count(count)} for good? [y/N] ")
     sys.stderr.flush()
@@ -168,8 +169,10 @@ def _replay_sentence(answer: dict[str, Any], *, dry_run: bool) -> str:
 
 
 def _edit_in_editor(record: dict[str, Any]) -> Any:
-    """The record as the user's editor leaves it."""
+    """Open the record in the user's editor and return what was saved."""
+    # Split, not given to a shell: EDITOR may have options, but must not run anything else.
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    # A folder of its own, mode 0700: the record may be confidential, and editors write backups beside the file.
     with tempfile.TemporaryDirectory(prefix="conduit-") as folder:
         file = Path(folder, "record.json")
         file.write_text(_pretty(record) + "\n")

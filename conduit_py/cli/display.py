@@ -1,4 +1,4 @@
-"""What a user sees while pipelines run and when they have ended: a live table, plain lines, or JSON lines."""
+"""Displays for `run`: progress and results as a live table, plain lines, or JSON lines."""
 
 import sys
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from conduit_py.stream.meter import Meter
 
 
 class Display(Protocol):
-    """Shows looks every `seconds`, remarks as they come, and the results last."""
+    """Shows progress every `seconds`, remarks as they come, and the results last."""
 
     seconds: float
 
@@ -34,7 +34,7 @@ class Display(Protocol):
 def choose_display(*, as_json: bool, stdout_taken: bool) -> Display:
     """JSON lines if asked for, a live table on a terminal, else plain lines.
 
-    A pipeline that writes its records to stdout has it to itself: what there is to say goes to stderr.
+    If a pipeline writes its records to stdout, the display uses stderr.
     """
     if as_json:
         return JsonDisplay(sys.stderr if stdout_taken else sys.stdout)

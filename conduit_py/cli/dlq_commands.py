@@ -49,7 +49,7 @@ def _check_letters(_: Any, ids: tuple[str, ...]) -> None:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class LetterSelection:
-    """LetterSelection letters are meant: those that fit everything that is said."""
+    """The options that select letters: those that match all of them."""
 
     pipeline: Annotated[str | None, Parameter(help="only of this pipeline")] = None
     node: Annotated[str | None, Parameter(help="only those that this node refuses")] = None
@@ -64,7 +64,7 @@ class LetterSelection:
     until: Annotated[str | None, Parameter(help="only last refused before then", validator=_check_moment)] = None
 
     def fields(self) -> dict[str, Any]:
-        """What was said, as the API takes it."""
+        """The given options, in the form of the API."""
         said = {name: value for name, value in vars(self).items() if value is not None}
         return said | {name: parse_time(said[name]) for name in ("since", "until") if name in said}
 
@@ -73,21 +73,22 @@ ALL = LetterSelection()
 
 LetterId = Annotated[str, Parameter(help="id of the letter", validator=_check_letter)]
 LetterIds = Annotated[
-    tuple[str, ...], Parameter(help="ids of letters; without any, what the options say", validator=_check_letters)
+    tuple[str, ...], Parameter(help="ids of letters; without any, the options select them", validator=_check_letters)
 ]
-DryRun = Annotated[bool, Parameter(help="say what would happen, and change nothing")]
-All = Annotated[bool, Parameter(name="--all", help="every letter there is")]
+DryRun = Annotated[bool, Parameter(help="print what would happen, and change nothing")]
+All = Annotated[bool, Parameter(name="--all", help="every letter")]
 
 
 def _check_selection(
     *, ids: tuple[str, ...] = (), which: LetterSelection = ALL, all_letters: bool = False, **_: Any
 ) -> None:
-    """Nothing said is not everything: that must be said."""
+    """Refuse a command that selects nothing explicitly."""
+    # A forgotten option must not replay or discard everything; that needs --all.
     said = which != ALL
     if ids and (said or all_letters):
-        raise ValueError("give ids, or options that say which letters, not both")
+        raise ValueError("give ids, or options that select letters, not both")
     if not (ids or said or all_letters):
-        raise ValueError("this would concern every letter there is: name ids, narrow it down, or say --all")
+        raise ValueError("this would affect every letter: give ids, options that select some, or --all")
 
 
 @dlq.command(name="list", sort_key=1)
@@ -110,7 +111,7 @@ def list_letters(
 
 @dlq.command(sort_key=2)
 def show(id: LetterId, /, *, call: ServerCall = HERE) -> int:
-    """Show a letter: the record as it stood where it was refused, and why it was."""
+    """Show a letter: the record as it was when it was refused, and the errors."""
     from conduit_py.cli import dead_letters
 
     return dead_letters.show(call, id)
@@ -160,10 +161,10 @@ def discard(
     which: LetterSelection = ALL,
     all_letters: All = False,
     dry_run: DryRun = False,
-    yes: Annotated[bool, Parameter(help="do not ask")] = False,
+    yes: Annotated[bool, Parameter(help="discard without confirmation")] = False,
     call: ServerCall = HERE,
 ) -> int:
-    """Forget letters for good: their records are nowhere else."""
+    """Delete letters for good: their records are nowhere else."""
     from conduit_py.cli import dead_letters
 
     return dead_letters.discard(call, dead_letters.selection(ids, which.fields()), dry_run=dry_run, yes=yes)

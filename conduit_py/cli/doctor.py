@@ -28,7 +28,7 @@ STYLES = {"ok": "green", "warn": "bold yellow", "fail": "bold red"}
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """What is examined: what `serve` would be given."""
+    """What is checked: the arguments that `serve` would get."""
 
     pipelines: Path | None
     state: Path
@@ -38,7 +38,7 @@ class DoctorOptions:
 
 
 def run_checks(subject: DoctorOptions, *, as_json: bool) -> ExitCode:
-    """Print every finding. Exit code 3 if the machine must be mended, 2 if only pipelines must, else 0."""
+    """Print every result. Exit code 3 if the machine must be fixed, 2 if only pipelines must, else 0."""
     findings = list(_all_checks(subject))
     if as_json:
         sound = all(finding.verdict != "fail" for finding in findings)
@@ -70,7 +70,7 @@ def _print_results(findings: list[CheckResult]) -> None:
                 if finding.fix:
                     console.print(Text(f"      {'':{width}}  {finding.fix}", "green"))
     counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in STYLES}
-    console.print(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} to mend")
+    console.print(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} to fix")
 
 
 def check_pipelines(path: Path | None) -> Iterator[CheckResult]:
@@ -106,6 +106,7 @@ def check_address(host: str, port: int) -> CheckResult:
             # As the server does, or a port would seem taken for a minute after it has stopped.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
+            # Bound and not listened on: a check must never accept a connection meant for the server.
     except OSError as error:
         fix = "if that is not your server, choose another with --port; 0 is any free one"
         return warn("address", f"cannot listen on {host} port {port} now: {error.strerror or error}", fix)
@@ -120,7 +121,7 @@ def check_tokens(file: Path | None) -> CheckResult:
     except EnvironmentUnfit as unfit:
         return fail("tokens", short_text(unfit.message), unfit.suggestion)
     if not len(tokens):
-        return ok("tokens", "none: a server listens on this machine only, and lets everybody on it in")
+        return ok("tokens", "none: a server listens on this machine only, and accepts every local user")
     return ok("tokens", f"{len(tokens)}, which nobody else can read")
 
 
@@ -129,13 +130,14 @@ ELSEWHERE = "choose another directory with --state"
 
 
 def check_state(directory: Path) -> Iterator[CheckResult]:
-    """What a pipeline or server that used this directory would meet. Nothing in it is changed."""
+    """Check a state directory without changing anything in it."""
     yield from _check_directory(directory)
     if directory.is_dir():
         yield from _check_files(directory)
 
 
 def _check_directory(directory: Path) -> Iterator[CheckResult]:
+    # The closest folder that exists: the rest of the path is created by the first run.
     existing = next(each for each in (directory.absolute(), *directory.absolute().parents) if each.exists())
     if not existing.is_dir():
         yield fail("state", f"{existing} is a file, not a directory", ELSEWHERE)
@@ -173,6 +175,7 @@ def _check_files(directory: Path) -> Iterator[CheckResult]:
         for file in files:
             yield _check_file(file)
     finally:
+        # Also when a check fails: a server that starts meanwhile would otherwise find the state in use.
         lock.release()
 
 
@@ -194,6 +197,7 @@ def _check_file(file: Path) -> CheckResult:
     if file.name == "state.db" and written > STATE.version:
         message = f"{file} has format version {written}; this conduit-py can read versions up to {STATE.version}"
         return fail(file.name, message, f"pip install --upgrade conduit-dataflow, or {ELSEWHERE}")
+    # A minute of tolerance: file servers have clocks of their own.
     if ahead > 60:
         return warn(file.name, f"{file} was written in the future: the clock has been set back", "check the clock")
     return ok(file.name, f"sound, format version {written}, {file.stat().st_size / 1024:.0f} KB")
@@ -204,7 +208,7 @@ def _restore(file: Path) -> str:
 
 
 def _command_of(directory: Path) -> str:
-    """What the process that holds the lock was called with, where the system tells."""
+    """The command line of the process that holds the lock, if the system shows it."""
     try:
         owner = (directory / "lock").read_text().strip()
         words = Path(f"/proc/{owner}/cmdline").read_bytes().decode(errors="replace").split("\0")

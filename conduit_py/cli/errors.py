@@ -17,7 +17,7 @@ from conduit_py.wire_error import WireError
 
 
 class ServerRefused(ConduitError):
-    """The server answered with an error, which is `wire_error`."""
+    """The server answered with an error; `wire_error` has it."""
 
     code = "server.refused"
 
@@ -45,7 +45,7 @@ def print_error(error: BaseException) -> ExitCode:
 
 
 def print_warnings(warnings: Iterable[LoadWarning]) -> None:
-    """Print on stderr what stops no pipeline but is probably unintended."""
+    """Print warnings on stderr."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     for warning in warnings:
         console.print(Text.assemble(("warning: ", "bold yellow"), short_text(str(warning))))
@@ -58,6 +58,7 @@ def print_error_as_json(*, as_json: bool) -> Iterator[None]:
         yield
     except ConduitError as error:
         if as_json:
+            # The error of the server as it came: wrapped once more, a script could not match its code.
             wire_error = error.wire_error if isinstance(error, ServerRefused) else WireError.of(error)
             put_json({"error": wire_error.to_fields()})
         raise

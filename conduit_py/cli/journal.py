@@ -42,7 +42,7 @@ def show_segments(directory: Path, *, as_json: bool) -> ExitCode:
 
 
 def verify_journal(directory: Path, *, as_json: bool) -> ExitCode:
-    """Print what is wrong, and whether it matters."""
+    """Print every finding, and whether the journal is sound."""
     found = audit(directory)
     if as_json:
         put_json({**_fields(found), "sound": found.sound})
@@ -70,7 +70,7 @@ def repair_journal(directory: Path, *, release: str | None, as_json: bool) -> Ex
     if not repaired:
         put("there was nothing to repair")
     if release is not None:
-        put(f"the writer of {release!r} was let go" if released else f"nobody writes for {release!r}")
+        put(f"the writer of {release!r} was released" if released else f"there is no writer of {release!r}")
     return ExitCode.OK
 
 
@@ -104,7 +104,7 @@ class CatOptions:
 
 
 def print_messages(directory: Path, wanted: CatOptions) -> ExitCode:
-    """Print messages until there are no more, or enough, or for ever. Damage on the way makes the exit code."""
+    """Print messages up to the end or `count`, or for ever with `follow`. Damage on the way sets the exit code."""
     files = JournalFiles(directory)
     if files.id is None and not wanted.follow:
         raise JournalUnfit(f"there is no journal in {directory}", suggestion="name the directory of a journal")
@@ -119,7 +119,7 @@ def print_messages(directory: Path, wanted: CatOptions) -> ExitCode:
 
 
 class _MessageSlices:
-    """Messages from a journal; what is damaged or missing is said, and passed."""
+    """Reads messages from a journal. Damage and gaps are reported on stderr and skipped."""
 
     def __init__(self, files: JournalFiles, wanted: CatOptions) -> None:
         self.exit_code = ExitCode.OK
@@ -173,7 +173,8 @@ def _print(found: Slice, index: int, *, as_json: bool) -> None:
 
 
 def _body_fields(body: bytes) -> dict[str, Any]:
-    """A record where it is one, else text, else bytes in base64; as JSON can carry it."""
+    """The body as JSON fields: a record if it is one, else text, else bytes in base64."""
+    # Any program may write to a journal, so a body that is no record is no error.
     try:
         return {"record": msgspec.to_builtins(decode_body(body, b"").to_map(), builtin_types=())}
     except (RecordRefused, msgspec.ValidationError, ValueError, TypeError):

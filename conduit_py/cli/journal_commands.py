@@ -14,7 +14,7 @@ Debug = Annotated[bool, Parameter(help="show tracebacks and debug logs")]
 
 @journal.command(sort_key=1)
 def ls(directory: Directory, /, *, json: Json = False, debug: Debug = False) -> int:
-    """List the segments of a journal, and who may write to it."""
+    """List the segments of a journal and its registered writers."""
     from conduit_py.cli.journal import show_segments
 
     return show_segments(directory, as_json=json)
@@ -31,7 +31,7 @@ def cat(
     count: Annotated[
         int | None, Parameter(help="how many messages to print", validator=validators.Number(gte=1))
     ] = None,
-    uncommitted: Annotated[bool, Parameter(help="print everything as it lies there, ACKs too")] = False,
+    uncommitted: Annotated[bool, Parameter(help="print everything in the files, acks too")] = False,
     follow: Annotated[bool, Parameter(help="wait for more at the end, until interrupted")] = False,
     json: Annotated[bool, Parameter(help="one JSON object per message")] = False,
     debug: Debug = False,
@@ -48,7 +48,7 @@ def cat(
 
 @journal.command(sort_key=3)
 def verify(directory: Directory, /, *, json: Json = False, debug: Debug = False) -> int:
-    """Read a journal from end to end and report everything that is not as it should be.
+    """Read a journal from end to end and report everything that is damaged or missing.
 
     Changes nothing. The exit code is 1 if something is damaged or missing.
     """
@@ -63,14 +63,14 @@ def repair(
     /,
     *,
     release: Annotated[
-        str | None, Parameter(help="let the writer of this pipeline go, whose state was deleted on purpose")
+        str | None, Parameter(help="release the writer of this pipeline, after its state was deleted on purpose")
     ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Set aside what is damaged and give up what is missing, so that readers and writers can go on.
+    """Move damaged parts aside and mark missing ones as lost, so that readers and writers can continue.
 
-    What is set aside is kept in the folder quarantine of the journal. Readers get an error at each gap.
+    Damaged parts are kept in the folder quarantine of the journal. Readers get an error at each gap.
     """
     from conduit_py.cli.journal import repair_journal
 

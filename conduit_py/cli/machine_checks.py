@@ -24,7 +24,7 @@ Verdict: TypeAlias = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """`ok` is fine, `warn` may hurt later or only some, `fail` keeps something from running."""
+    """`ok` is fine, `warn` may cause trouble later, `fail` prevents something from running."""
 
     check: str
     verdict: Verdict
@@ -45,9 +45,9 @@ def fail(check: str, message: str, fix: str | None = None) -> CheckResult:
 
 
 BUILT_AT = 1_760_000_000
-"""No clock that is right shows a time before this one, October 2025."""
+"""October 2025: a clock that shows an earlier time is wrong."""
 FILES_MIN = 1024
-INSIDE_OUT = ("testing", "dev", "bench")
+DEVELOPER_EXTRAS = ("testing", "dev", "bench")
 """Extras for those who work on conduit-py or test with it; pipelines need none of them."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -73,7 +73,7 @@ def check_python() -> CheckResult:
 
 
 def check_packages() -> CheckResult:
-    """Everything that conduit-py itself needs is here, and new enough."""
+    """Check that the packages that conduit-py requires are installed and new enough."""
     wrong = [text for text, fine in _requirements(None) if not fine]
     if wrong:
         return fail("packages", f"missing or too old: {', '.join(wrong)}", _install(*wrong))
@@ -88,7 +88,7 @@ def check_extras() -> CheckResult:
 
 
 def check_plugins() -> Iterator[CheckResult]:
-    """Every connector and processor can be loaded; those that cannot name what they lack."""
+    """Check that every connector and processor can be loaded, and name what each of the others lacks."""
     plugins = list_plugins()
     for plugin in plugins:
         if not plugin.available:
@@ -99,7 +99,7 @@ def check_plugins() -> Iterator[CheckResult]:
 
 
 def check_java() -> CheckResult:
-    """Only a note: nothing but Spark needs it."""
+    """Check for Java, which only Spark needs."""
     try:
         version("pyspark")
     except PackageNotFoundError:
@@ -127,7 +127,7 @@ def check_clock() -> CheckResult:
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < BUILT_AT:
         fix = "timedatectl set-ntp true, or set the clock with date --set"
-        return fail("clock", f"it is {shown} by this clock, which is long past", fix)
+        return fail("clock", f"this clock shows {shown}, which is in the past", fix)
     return ok("clock", f"it is {shown}")
 
 
@@ -135,7 +135,7 @@ def check_time_zones() -> CheckResult:
     try:
         ZoneInfo("Europe/Berlin")
     except ZoneInfoNotFoundError:
-        return warn("time zones", "no time zone but UTC is known here", "apt-get install tzdata, or pip install tzdata")
+        return warn("time zones", "only UTC is installed", "apt-get install tzdata, or pip install tzdata")
     return ok("time zones", "are known")
 
 
@@ -143,7 +143,7 @@ def check_encoding() -> CheckResult:
     encoding = sys.getfilesystemencoding()
     if encoding.lower().replace("-", "") != "utf8":
         fix = "set PYTHONUTF8=1, or a locale such as C.UTF-8"
-        return warn("encoding", f"file names are in {encoding}: names beyond ASCII are trouble", fix)
+        return warn("encoding", f"file names are in {encoding}: names with other characters than ASCII will fail", fix)
     return ok("encoding", "UTF-8")
 
 
@@ -160,8 +160,9 @@ def check_temporary() -> CheckResult:
 
 
 def _extras() -> list[str]:
+    # From the installed metadata, not a list of ours: it cannot be out of date.
     found = [extra for text in requires(DISTRIBUTION) or () for extra in re.findall(r"extra == [\"']([^\"']+)", text)]
-    return [extra for extra in dict.fromkeys(found) if extra not in INSIDE_OUT]
+    return [extra for extra in dict.fromkeys(found) if extra not in DEVELOPER_EXTRAS]
 
 
 def _requirements(extra: str | None) -> Iterator[tuple[str, bool]]:

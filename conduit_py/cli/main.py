@@ -1,4 +1,4 @@
-"""The command `conduit-py`: its commands and options, and the border where errors become answers.
+"""The command `conduit-py`: its commands and options, and the place where errors become exit codes.
 
 Everything heavy is imported inside the command that needs it: `--help` must answer at once.
 """
@@ -45,7 +45,7 @@ def run(
     state: Annotated[
         str | None,
         Parameter(
-            help="folder that remembers positions, or a PostgreSQL database as postgresql://user@host/name "
+            help="folder for positions and state, or a PostgreSQL database as postgresql://user@host/name "
             "[default: .conduit/NAME-OF-FILE in the working directory]"
         ),
     ] = None,
@@ -56,10 +56,10 @@ def run(
     ] = None,
     engine: Annotated[
         Literal["trio", "spark"] | None,
-        Parameter(help="spark reads and processes on the executors of a Spark [default: as the file says, or trio]"),
+        Parameter(help="spark reads and processes on Spark executors [default: as in the file, else trio]"),
     ] = None,
     master: Annotated[
-        str | None, Parameter(help="the Spark to use, as local[2] or spark://host:7077 [default: local[*]]")
+        str | None, Parameter(help="the Spark cluster to use, as local[2] or spark://host:7077 [default: local[*]]")
     ] = None,
     json: Annotated[bool, Parameter(help="progress and results as JSON lines")] = False,
     debug: Debug = False,
@@ -85,7 +85,7 @@ def serve(
     state: Annotated[
         str,
         Parameter(
-            help="folder that remembers positions and statuses, or a PostgreSQL database, which several servers "
+            help="folder for positions and statuses, or a PostgreSQL database, which several servers "
             f"may share, as postgresql://user@host/name [default: {defaults.SERVER_STATE}]"
         ),
     ] = defaults.SERVER_STATE,
@@ -95,14 +95,14 @@ def serve(
         int, Parameter(help="port to listen on; 0 is any", show_default=True, validator=validators.Number(gte=0))
     ] = defaults.PORT,
     token_file: Annotated[Path | None, Parameter(help="file with a role and a token a line, mode 0600")] = None,
-    allow_host: Annotated[tuple[str, ...], Parameter(help="further name by which clients may call it")] = (),
+    allow_host: Annotated[tuple[str, ...], Parameter(help="another host name that clients may use")] = (),
     stop_timeout: Annotated[
         float, Parameter(help="seconds that a stop may take", show_default=True, validator=validators.Number(gt=0))
     ] = defaults.STOP_SECONDS,
     tls_cert: Annotated[Path | None, Parameter(help="certificate to serve HTTPS with")] = None,
     tls_key: Annotated[Path | None, Parameter(help="key of the certificate")] = None,
     tls_client_ca: Annotated[
-        Path | None, Parameter(help="let only clients in whose certificate this one signed")
+        Path | None, Parameter(help="accept only clients whose certificate this one signed")
     ] = None,
     log_format: Annotated[Literal["text", "json"], Parameter(help="how to log, on stderr", show_default=True)] = "text",
     debug: Debug = False,
@@ -154,7 +154,7 @@ def quickstart(
     write: Annotated[Path | None, Parameter(help="write the pipeline to this file instead of running it")] = None,
     debug: Debug = False,
 ) -> int:
-    """Run a small pipeline that needs no files, and say what to do next."""
+    """Run a small pipeline that needs no files, and print what to do next."""
     from conduit_py.cli.templates import quickstart
 
     return quickstart(records=records, write=write, debug=debug)
@@ -182,7 +182,7 @@ def doctor(
         Path | None, Parameter(help="folder of pipeline files, or one file [default: pipelines, if there is one]")
     ] = None,
     state: Annotated[
-        Path, Parameter(help=f"folder that remembers positions [default: {defaults.SERVER_STATE}]")
+        Path, Parameter(help=f"folder for positions and statuses [default: {defaults.SERVER_STATE}]")
     ] = Path(defaults.SERVER_STATE),
     host: Annotated[str, Parameter(help="address that a server would listen on", show_default=True)] = defaults.HOST,
     port: Annotated[
@@ -192,9 +192,9 @@ def doctor(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Say what is wrong with this machine, and with what `serve` would be given, and how to mend it.
+    """Check this machine and the arguments that `serve` would get, and print how to fix each problem.
 
-    Nothing is started, and no other machine is asked. The exit code is 0 unless something must be mended.
+    Nothing is started, and no other machine is contacted. The exit code is 0 unless something must be fixed.
     """
     from conduit_py.cli.doctor import DoctorOptions, run_checks
 
@@ -231,29 +231,32 @@ for commands in (server_commands.pipelines, server_commands.positions, dlq, serv
     app.command(commands)
 app.command(server_commands.top, sort_key=12)
 app.command(server_commands.tap, sort_key=14)
-app.register_install_completion_command(help="Complete commands and options in your shell from now on.")
+app.register_install_completion_command(help="Install completion of commands and options for your shell.")
 app.command(dashboards)
 app.command(journal)
 
 
 def main() -> None:
     """The entry point of the command."""
+    # Before anything opens a file: it could get the number of a closed standard stream.
     prepare_streams()
     sys.exit(answer(sys.argv[1:]))
 
 
 def answer(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code. No error leaves as a traceback, unless --debug asks for it."""
+    """Run one command and return its exit code. Errors are printed without a traceback, unless --debug is given."""
     try:
         return int(app(arguments, result_action="return_value") or 0)
     except BrokenPipeError:
+        # Python flushes stdout once more at exit, and would print a traceback of its own.
         forget_reader(sys.stdout)
         return 1
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
-        return _complain(error, debug="--debug" in arguments)
+        # By the arguments, not the parsed option: parsing them may be what failed.
+        return _print_error(error, debug="--debug" in arguments)
 
 
-def _complain(error: BaseException, *, debug: bool) -> int:
+def _print_error(error: BaseException, *, debug: bool) -> int:
     if debug:
         import traceback
 

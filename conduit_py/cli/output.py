@@ -27,14 +27,15 @@ class ExitCode(IntEnum):
     INVALID = 2
     """The arguments, the file or a pipeline in it are wrong; nothing was started."""
     ENVIRONMENT = 3
-    """This machine cannot do it as it is: state in use or not writable, a package missing."""
+    """This machine lacks something: state in use or not writable, a package missing."""
 
 
 def put(line: str, file: IO[str] | None = None) -> None:
-    """Write a line at once: a reader on the other end of a pipe waits for it. One that has left is no error."""
+    """Write a line and flush it. A reader that has left is no error."""
     file = file or sys.stdout
     try:
         file.write(line + "\n")
+        # At once: in a pipe, a program that waits for this line would otherwise wait for 8 KB of them.
         file.flush()
     except BrokenPipeError:
         forget_reader(file)
@@ -46,7 +47,8 @@ def put_json(fields: dict[str, Any], file: IO[str] | None = None) -> None:
 
 
 def forget_reader(file: IO[str]) -> None:
-    """Let what follows go nowhere: `| head` must not end a pipeline, nor have Python complain at exit."""
+    """Discard all further output to a file whose reader has left."""
+    # By descriptor: `| head` must not end a pipeline, and Python flushes the old file object at exit.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, file.fileno())
     os.close(nowhere)
@@ -65,12 +67,13 @@ def put_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
 
 
 def printable(text: str) -> str:
-    """The text in one line, with what could steer a terminal spelled out: errors quote records."""
+    """The text in one line, with control characters escaped."""
+    # Errors quote records, and a hostile record could move the cursor or rename the terminal.
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def ago(seconds: float) -> str:
-    """A duration as people say it, in two figures at most."""
+    """A duration in its largest unit, such as 3h."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f}{unit}"
@@ -78,12 +81,10 @@ def ago(seconds: float) -> str:
 
 
 def prepare_streams() -> None:
-    """Make sure that there are three, and that none fails on a character it cannot show.
-
-    A stream that was closed leaves its number free: the next file to be opened would get it, and with it
-    what a connector reads from or writes to the stream. What takes its place here fails like a closed one,
-    so that no record is read from or lost in it; our own words go nowhere.
-    """
+    """Make sure that all three standard streams exist, and that none fails on a character it cannot encode."""
+    # A closed stream leaves its number free. The next file to be opened, the state database say, would get the number,
+    # and a connector that writes to stdout would write into that file. What takes its place here fails when it is
+    # read or written, like a closed stream, so no record is lost in it.
     for descriptor, useless in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         try:
             os.fstat(descriptor)
@@ -102,7 +103,7 @@ def _nowhere() -> TextIO:
 
 
 def log_to_stderr(*, debug: bool) -> None:
-    """Ours from INFO on, others' from WARNING on; with `debug` everything of ours, tracebacks included."""
+    """Log to stderr: our own messages from INFO on (DEBUG with `debug`), those of libraries from WARNING on."""
     handler = _Stderr()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
@@ -110,8 +111,9 @@ def log_to_stderr(*, debug: bool) -> None:
 
 
 class _Stderr(logging.Handler):
-    """Writes to whatever `sys.stderr` is at the moment: a live table puts itself in its place."""
+    """Writes to the current `sys.stderr`."""
 
+    # Looked up for each line: a live table replaces sys.stderr, and lines past it would tear the table.
     @property
     def stream(self) -> TextIO:
         return sys.stderr
@@ -120,7 +122,7 @@ class _Stderr(logging.Handler):
         try:
             self.stream.write(redact(self.format(record)) + "\n")
             self.stream.flush()
-        except Exception:  # the border that logging itself prescribes: a log line never stops the program
+        except Exception:  # a boundary that logging prescribes: a log line never stops the program
             self.handleError(record)
 
 
@@ -128,7 +130,7 @@ LogFormat: TypeAlias = Literal["text", "json"]
 
 
 def log_for_server(format: LogFormat, *, debug: bool) -> None:
-    """Ours from INFO on (DEBUG with `debug`), others' from WARNING on."""
+    """Log to stderr as a server: dated lines or JSON, with the same levels as `log_to_stderr`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLogFormatter() if format == "json" else TextLogFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)

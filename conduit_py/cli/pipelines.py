@@ -1,4 +1,4 @@
-"""The commands `pipelines`: the pipelines of a server, seen and operated."""
+"""What the commands `pipelines` do: list, show, start, stop, restart and reload the pipelines of a server."""
 
 import sys
 import time
@@ -24,7 +24,7 @@ STARTED = ("running", "recovering", "completed", "degraded")
 
 
 class WaitTimedOut(ConduitError):
-    """The server took the command, but it was not done in time."""
+    """The server accepted the command, but did not finish it in time."""
 
     code = "wait.timed_out"
 
@@ -83,6 +83,7 @@ def stop(call: ServerCall, id: str, wait: float, *, force: bool) -> ExitCode:
 def restart(call: ServerCall, id: str, wait: float) -> ExitCode:
     """Restart a pipeline and wait until it runs again."""
     with connect(call) as client:
+        # Without it, the status of the old run would count as that of the new one.
         before = client.ask("GET", "pipelines", id)["since"]
         shown = client.ask("POST", "pipelines", id, "restart")
         if wait:
@@ -94,7 +95,7 @@ def restart(call: ServerCall, id: str, wait: float) -> ExitCode:
 
 
 def reload(call: ServerCall) -> ExitCode:
-    """Have the server read its files again, and print what that changes and what is wrong with them."""
+    """Make the server read its files again, and print the changes and the problems."""
     with connect(call) as client:
         answer = client.ask("POST", "reload")
     if call.json:
@@ -131,7 +132,7 @@ def _wait(
 
 
 def _report(call: ServerCall, shown: dict[str, Any]) -> ExitCode:
-    """Say how the pipeline stands now. One that failed for good was not started, nor stopped in peace."""
+    """Print the status of the pipeline. The command fails if the pipeline is degraded."""
     if call.json:
         put_json(shown)
     else:
@@ -149,7 +150,7 @@ def _row(shown: dict[str, Any]) -> tuple[str, ...]:
 
 
 def trouble(shown: dict[str, Any]) -> str:
-    """What holds the pipeline up, or the error that it recovers from or has ended with; in one line."""
+    """What the pipeline waits for, or the error that it recovers from or ended with; in one line."""
     blocked = (shown["progress"] or {}).get("blocked_on")
     error = shown["error"]
     if error and shown["status"] in ("recovering", "degraded", "stopped"):

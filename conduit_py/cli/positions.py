@@ -1,4 +1,4 @@
-"""The commands `positions`: from where the sources of a pipeline go on."""
+"""What the commands `positions` do: show, set, reset and replay the positions of a pipeline's sources."""
 
 from base64 import b64decode
 from datetime import UTC, datetime
@@ -21,9 +21,10 @@ def show(call: ServerCall, id: str) -> ExitCode:
 
 
 def change(call: ServerCall, id: str, source: str, position: str | None, *, keep_state: bool = False) -> ExitCode:
-    """Set a source's position, or forget it. What it was is printed, for it is the way back."""
+    """Set the position of a source, or delete it. The old position is printed."""
     path = ("pipelines", id, "positions", source)
     with connect(call) as client:
+        # Read before it is replaced: printed, it is the only way back.
         before = client.ask("GET", "pipelines", id, "positions")["positions"].get(source)
         if position is None:
             answer = client.ask("DELETE", *path, query={"keep_state": True} if keep_state else None)
@@ -39,7 +40,7 @@ def change(call: ServerCall, id: str, source: str, position: str | None, *, keep
 
 
 def start_over(call: ServerCall, id: str) -> ExitCode:
-    """Forget all positions of a pipeline, and the state of its processors. What the positions were is printed."""
+    """Forget all positions of a pipeline, and the state of its processors. The old positions are printed."""
     with connect(call) as client:
         # Read before they are forgotten: printed, they are the only way back.
         before = client.ask("GET", "pipelines", id, "positions")["positions"]
@@ -64,7 +65,7 @@ def show_history(call: ServerCall, id: str, source: str) -> ExitCode:
 
 
 def replay(call: ServerCall, id: str, source: str, since: str, *, keep_state: bool = False) -> ExitCode:
-    """Set a source back to where it was at a time, or to the beginning. What its position was is printed."""
+    """Set a source back to its position at a time, or to the beginning. The old position is printed."""
     with connect(call) as client:
         before = client.ask("GET", "pipelines", id, "positions")["positions"].get(source)
         body = {"from": since if since == "start" else _with_zone(since), "keep_state": keep_state}
@@ -80,6 +81,7 @@ def replay(call: ServerCall, id: str, source: str, since: str, *, keep_state: bo
 
 def _with_zone(since: str) -> str:
     time = datetime.fromisoformat(since)
+    # UTC, not the zone of this machine: the same command must mean the same time wherever it is run.
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
 
 
@@ -99,7 +101,7 @@ def _row(source: str, position: str | None) -> tuple[str, ...]:
 
 
 def _text(position: bytes) -> Any:
-    """The position itself where a person can read it, which most can."""
+    """The position as text, if it is UTF-8; most are."""
     try:
         return position.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""How a pipeline of `run` is doing and how it ended, as a line of text and as JSON fields."""
+"""The progress and the result of a pipeline of `run`, as a line of text and as JSON fields."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from conduit_py.stream.meter import Progress
 
 @dataclass(frozen=True)
 class ProgressLine:
-    """One look at a running pipeline, and how fast it is at the moment."""
+    """The progress of a running pipeline at one moment, with its current rate."""
 
     progress: Progress
     records_per_second: float
@@ -31,7 +31,7 @@ class ProgressLine:
         return redact(self.error.message) if self.error and troubled else None
 
     def sentence(self) -> str:
-        """The look in one line."""
+        """The progress in one line."""
         progress = self.progress
         blocked = f", waits for {progress.blocked_on}" if progress.blocked_on else ""
         trouble = f", after {self.trouble}" if self.trouble else ""
@@ -62,7 +62,7 @@ class RunResult:
     resumed: bool
     """Whether it had a stored position to continue from."""
     forced: bool
-    """Whether the user did not wait for the graceful stop."""
+    """Whether the user ended the graceful stop by force."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -83,7 +83,7 @@ class RunResult:
         )
 
     def remark(self) -> str | None:
-        """What the numbers alone might leave a user wondering about."""
+        """An explanation of numbers that may surprise a user, or None."""
         if self.progress.read:
             return "continued where the last run ended; --fresh starts over" if self.resumed else None
         if self.state.status is not Status.COMPLETED:
@@ -126,7 +126,7 @@ def _count_text(number: int, what: str) -> str:
 
 
 class RecordRate:
-    """Fed with a growing count now and then, says how fast it grows at the moment."""
+    """The rate of a growing count over the last seconds, from samples at any times."""
 
     def __init__(self, window_seconds: float = 5.0) -> None:
         self._window_seconds = window_seconds

@@ -45,15 +45,17 @@ def run_file(
     as_json: bool = False,
     debug: bool = False,
 ) -> ExitCode:
-    """Run the pipelines of a file. What keeps them from starting is raised; what ends them is in the exit code."""
+    """Run the pipelines of a file. Raises what prevents a start; how they ended is in the exit code."""
     try:
         graphs = _load_graphs(file, pipeline, engine, master)
         pipelines = [graph.pipeline for graph in graphs]
         if stop_timeout is not None:
             for each in pipelines:
                 each.settings = each.settings.model_copy(update={"stop_seconds": stop_timeout})
+        # After loading: a file may configure logging itself, and basicConfig then leaves it alone.
         log_to_stderr(debug=debug)
         display = choose_display(as_json=as_json, stdout_taken=any(map(writes_to_stdout, pipelines)))
+        # Before the state is opened: a run that lacks Spark must not create a folder or take a lock.
         require_engines(pipelines)
         return trio.run(_run, graphs, state or state_of(file), fresh, display)
     except ConduitError as error:
@@ -64,7 +66,7 @@ def run_file(
 
 
 def _load_graphs(file: Path, pipeline: str | None, engine: EngineName | None, master: str | None) -> list[Graph]:
-    """The pipelines that the file wants running, or the one asked for whatever the file wants of it."""
+    """The pipelines whose status in the file is running, or the one with the given id whatever its status."""
     checked = load_with_graphs(file, pipeline, engine=engine, master=master)
     loaded = [each for each in checked if pipeline or each.desired == "running"]
     if not loaded:
@@ -76,16 +78,14 @@ def _load_graphs(file: Path, pipeline: str | None, engine: EngineName | None, ma
 
 
 def state_of(file: Path) -> Path:
-    """Where a file's pipelines keep their state unless told otherwise: the same for every run from this directory.
-
-    Files in different folders never share it, for two pipelines with one id would skip each other's records.
-    """
+    """The default folder for the state of a file's pipelines: the same for every run from this directory."""
+    # The whole path, not the name: two files with pipelines of one id would skip each other's records.
     path = os.path.relpath(file.with_suffix("") if file.suffix == ".py" else file)
     return STATE / path.replace(os.sep, "~")
 
 
 def writes_to_stdout(pipeline: Pipeline) -> bool:
-    """Whether records of this pipeline go where the display would."""
+    """Whether a destination of this pipeline writes records to stdout."""
     connectors = [destination.connector for destination in pipeline.destinations]
     connectors.append(pipeline.dead_letters.policy.connector)
     return any(type(each).__module__.startswith("conduit_connectors.stdio") for each in connectors)
@@ -103,6 +103,7 @@ async def _run(
             for graph in graphs:
                 await store.reset_claim(graph.pipeline.id)
         results = await RunSession(graphs, store, display, supervised).run()
+    # After the store is closed: a result that is printed is a result that is saved.
     display.end(results)
     return max(result.exit_code for result in results)
 
@@ -137,6 +138,7 @@ class RunSession:
         return [self._results[supervisor] for supervisor in self._supervisors]
 
     async def _run_one(self, supervisor: Supervisor) -> None:
+        # Before the run: afterwards every pipeline has a position.
         resumed = bool(await self._store.positions(supervisor.pipeline.id))
         state = await supervisor.run()
         self._results[supervisor] = RunResult(supervisor.progress(), state, resumed, self._forced)
@@ -180,7 +182,7 @@ async def stop_on_signal(
         count = _SignalCount()
         task_status.started()
         await anext(signals)
-        count.heard = True
+        count.received = True
         stop()
         # Two of a kind that arrive while the loop is held up are received as one.
         if count.arrived == 1:
@@ -192,29 +194,33 @@ async def stop_on_signal(
 
 
 class _SignalCount:
-    """Counts signals where they arrive: a processor that never returns holds up the loop that would receive them."""
+    """Counts signals in their handler."""
 
+    # Not in the event loop: a processor that never returns holds up the loop that would receive them.
     def __init__(self) -> None:
         receive = signal.getsignal(signal.SIGINT)
         assert callable(receive)
         self._receive = receive
         self.arrived = 0
-        self.heard = False
+        self.received = False
         for number in SIGNALS:
             signal.signal(number, self._count)
 
     def _count(self, number: int, frame: FrameType | None) -> None:
         self.arrived += 1
+        # To trio first: the loop may still be able to stop gracefully.
         self._receive(number, frame)
         if self.arrived > 2:
             _leave()
-        if self.arrived == 2 and not self.heard:
-            os.write(sys.stderr.fileno(), b"\nwaiting for a call that does not return; once more leaves at once\n")
+        if self.arrived == 2 and not self.received:
+            # os.write, not print: a signal may interrupt a print, whose buffer cannot be entered twice.
+            os.write(sys.stderr.fileno(), b"\nwaiting for a call that does not return; a third signal ends at once\n")
 
 
 def _leave() -> None:
-    """End like a crash, which every pipeline survives: what is not settled is read again."""
+    """End the process at once; the next run reads again what was not settled."""
+    # Invariants hold after a crash at any point, so leaving without any clean-up is safe.
     if sys.stdout.isatty():
         os.write(sys.stdout.fileno(), b"\x1b[?25h")  # a live table has hidden the cursor
-    os.write(sys.stderr.fileno(), b"\nleft at once; the next run reads again what was in flight\n")
+    os.write(sys.stderr.fileno(), b"\nended at once; the next run reads again what was in flight\n")
     os._exit(ExitCode.FAILED)

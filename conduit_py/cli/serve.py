@@ -27,7 +27,7 @@ log = logging.getLogger("conduit_py.server")
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What is served from where, and how long its end may take."""
+    """Which pipelines are served, where their state is, and how long a stop may take."""
 
     pipelines: Path
     state: str | Path
@@ -39,7 +39,7 @@ class ServeOptions:
 
 @dataclass(frozen=True)
 class ListenOptions:
-    """Where the API listens, and the files that say to whom."""
+    """Where the API listens, and its files for tokens and TLS."""
 
     host: str
     port: int
@@ -51,7 +51,8 @@ class ListenOptions:
 
 
 def serve(serving: ServeOptions, listening: ListenOptions) -> ExitCode:
-    """Serve until a signal. What keeps the server from starting is raised; a bad pipeline file is only logged."""
+    """Serve until a signal. Raises what prevents a start; a pipeline file with problems is only logged."""
+    # First of all: an unsafe address or a wrong token file must end the command before any code of a file runs.
     config = _config(listening)
     log_for_server(serving.log_format, debug=serving.debug)
     if not serving.pipelines.exists():
@@ -90,6 +91,7 @@ async def _serve(
         reloader = Reloader(fleet, store, definitions, nursery, shown=short_text)
         service = Service(fleet, store, nursery, reloader=reloader)
         ending = ServerShutdown(fleet, service.closing, serving.stop_timeout)
+        # Before files are added: a signal during a long start must not be lost.
         await nursery.start(stop_on_signal, ending.stop, ending.force)
         await reloader.begin(reading)
         service.redaction.learn()
@@ -103,12 +105,13 @@ async def _serve(
                 nursery.start_soon(watch, reloader, service.closing)
             put(f"serving {_count(len(fleet))} on {url}")
             await ending.drain()
+        # What still runs here watches files and secrets; it would never end by itself.
         nursery.cancel_scope.cancel()
     return ExitCode.OK
 
 
 class ServerShutdown:
-    """The end of a server: first the streams of the API and the pipelines, then the API itself."""
+    """Ends a server: first the event streams and the pipelines, then the API."""
 
     def __init__(self, fleet: Fleet, closing: trio.Event, seconds: float) -> None:
         self._fleet = fleet
@@ -117,22 +120,24 @@ class ServerShutdown:
         self.drained = trio.Event()
 
     def stop(self) -> None:
-        """Begin the end; returns at once."""
+        """Begin a graceful stop; returns at once."""
         log.info("stopping; what has been read is delivered first, for at most %g s", self._seconds)
         self._closing.set()
 
     def force(self) -> None:
         """Stop at once what has not stopped yet."""
         log.warning("stopping at once; what is in flight will be read again")
+        # Also for a drain that has not begun: it reads this when it starts.
         self._seconds = 0.0
         for member in self._fleet:
             if member.running:
                 self._fleet.stop(member.pipeline.id, force=True, by=Stopper.SYSTEM)
 
     async def drain(self) -> None:
-        """Wait for the end to begin, and drain every pipeline."""
+        """Wait until a stop is requested, then drain every pipeline."""
         await self._closing.wait()
         await self._fleet.shutdown(self._seconds)
+        # Only now: while pipelines drain, the API still answers how far they are.
         self.drained.set()
         for member in self._fleet:
             log.info("pipeline %s is %s", member.pipeline.id, member.state.status.value)

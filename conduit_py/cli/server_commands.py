@@ -42,7 +42,7 @@ def _within(least: int, most: int) -> validators.Number:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class ServerCall:
-    """Which server is called, with which token, and how its answer is shown."""
+    """The server to call, the token to use, and how to print the answer."""
 
     url: Annotated[
         str, Parameter(help="address of the server", env_var="CONDUIT_URL", show_default=True, validator=_check_url)
@@ -55,7 +55,7 @@ class ServerCall:
         Parameter(help="certificate to trust [default: those of this machine]", env_var="CONDUIT_TLS_CA"),
     ] = None
     tls_cert: Annotated[
-        Path | None, Parameter(help="certificate to show to a server that asks for one", env_var="CONDUIT_TLS_CERT")
+        Path | None, Parameter(help="client certificate, for a server that requires one", env_var="CONDUIT_TLS_CERT")
     ] = None
     tls_key: Annotated[
         Path | None, Parameter(help="its key [default: in the same file]", env_var="CONDUIT_TLS_KEY")
@@ -69,7 +69,7 @@ HERE = ServerCall()
 PipelineId = Annotated[str, Parameter(help="id of the pipeline", validator=_check_id)]
 SourceId = Annotated[str, Parameter(help="id of one of its sources", validator=_check_node_id)]
 KeepState = Annotated[
-    bool, Parameter(help="where processors keep state, leave it as it is: it counts what is read again once more")
+    bool, Parameter(help="keep the state of processors; records that are read again count twice in it")
 ]
 NodeId = Annotated[str, Parameter(help="id of one of its nodes", validator=_check_node_id)]
 Json = Annotated[bool, Parameter(help="answer in JSON on stdout")]
@@ -79,7 +79,7 @@ Wait = Annotated[
 ]
 
 pipelines = App(name="pipelines", help="See, start and stop the pipelines of a server.", sort_key=10)
-positions = App(name="positions", help="See and change from where sources go on.", sort_key=11)
+positions = App(name="positions", help="See and change the positions of sources.", sort_key=11)
 plugins = App(name="plugins", help="See which connectors and processors are installed.", sort_key=13)
 
 
@@ -101,7 +101,7 @@ def describe(id: PipelineId, /, *, call: ServerCall = HERE) -> int:
 
 @pipelines.command(sort_key=3)
 def start(id: PipelineId, /, *, wait: Wait = WAIT_SECONDS, call: ServerCall = HERE) -> int:
-    """Start a pipeline; it goes on from its positions."""
+    """Start a pipeline; it continues from its positions."""
     from conduit_py.cli.pipelines import start
 
     return start(call, id, wait)
@@ -132,7 +132,7 @@ def restart(id: PipelineId, /, *, wait: Wait = WAIT_SECONDS, call: ServerCall = 
 
 @pipelines.command(sort_key=6)
 def reload(*, call: ServerCall = HERE) -> int:
-    """Have the server read its pipeline files again, with what they refer to, and follow them."""
+    """Make the server read its pipeline files again and apply what has changed."""
     from conduit_py.cli.pipelines import reload
 
     return reload(call)
@@ -140,7 +140,7 @@ def reload(*, call: ServerCall = HERE) -> int:
 
 @positions.command(name="show", sort_key=1)
 def show_positions(id: PipelineId, /, *, call: ServerCall = HERE) -> int:
-    """Show from where each source of a pipeline goes on."""
+    """Show the position of each source of a pipeline."""
     from conduit_py.cli.positions import show
 
     return show(call, id)
@@ -164,7 +164,7 @@ def set_position(
     keep_state: KeepState = False,
     call: ServerCall = HERE,
 ) -> int:
-    """Have a source go on after a position. The pipeline must be stopped."""
+    """Make a source continue after a position. The pipeline must be stopped."""
     from conduit_py.cli.positions import change
 
     encoded = b64encode(position.encode()).decode() if text else position
@@ -188,7 +188,7 @@ def reset_position(
     keep_state: KeepState = False,
     call: ServerCall = HERE,
 ) -> int:
-    """Have a source, or all, start from the beginning. The pipeline must be stopped."""
+    """Make one source, or all, start from the beginning. The pipeline must be stopped."""
     from conduit_py.cli.positions import change, start_over
 
     return start_over(call, id) if source is None else change(call, id, source, None, keep_state=keep_state)
@@ -207,7 +207,9 @@ def _check_since(_: Any, since: str) -> None:
         try:
             datetime.fromisoformat(since)
         except ValueError as error:
-            raise ValueError("must be `start` or a time such as 2026-11-16T03:00, in UTC unless it says") from error
+            raise ValueError(
+                "must be `start` or a time such as 2026-11-16T03:00, in UTC unless it has a zone"
+            ) from error
 
 
 @positions.command(sort_key=5)
@@ -223,7 +225,7 @@ def replay(
     keep_state: KeepState = False,
     call: ServerCall = HERE,
 ) -> int:
-    """Have a source read again what was settled since a time. The pipeline must be stopped."""
+    """Make a source read again what was settled since a time. The pipeline must be stopped."""
     from conduit_py.cli.positions import replay
 
     return replay(call, id, source, since, keep_state=keep_state)
@@ -236,7 +238,7 @@ def top(
     ] = None,
     call: ServerCall = HERE,
 ) -> int:
-    """Watch the pipelines of a server, those in trouble first, until Ctrl-C."""
+    """Watch the pipelines of a server, those with problems first, until Ctrl-C."""
     from conduit_py.cli.top import top
 
     return top(call, count)
@@ -258,9 +260,9 @@ def tap(
     ] = None,
     call: ServerCall = HERE,
 ) -> int:
-    """Watch the records of a node as they pass, with what it changes, until Ctrl-C. The pipeline does not notice.
+    """Watch the records of a node as they pass, with what it changes, until Ctrl-C. The pipeline is not slowed down.
 
-    Needs a token with the role operate: what is in the records is shown.
+    Needs a token with the role operate, because it shows the contents of records.
     """
     from conduit_py.cli.tap import tap
 

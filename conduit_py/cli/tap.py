@@ -14,7 +14,7 @@ from conduit_py.cli.output import ExitCode, printable, put_json
 from conduit_py.cli.server_commands import ServerCall
 
 RecordFields: TypeAlias = dict[str, str]
-"""What stands at each path of a record, as it is printed."""
+"""The printed value at each path of a record."""
 
 STYLES = {
     "changed": "bold yellow",
@@ -39,7 +39,7 @@ def tap(call: ServerCall, id: str, node: str, rate: int, limit: int | None) -> E
                 elif name == "record":
                     console.print(*record_lines(data), sep="\n")
                 elif name == "dropped":
-                    console.print(Text(f"{data['count']} more were sampled, but this end did not keep up", "yellow"))
+                    console.print(Text(f"{data['count']} more were sampled, but not printed in time", "yellow"))
             # The server ends the stream at the limit; an end before that is a lost connection.
             if seen == limit:
                 return ExitCode.OK
@@ -51,7 +51,7 @@ def tap(call: ServerCall, id: str, node: str, rate: int, limit: int | None) -> E
 
 
 def record_lines(event: dict[str, Any]) -> list[Text]:
-    """A line about the message, then its fields, or what became of them."""
+    """A line about the message, then its fields, or how the node changed them."""
     lines = [_headline(event)]
     before = None if event["before"] is None else fields_of(event["before"])
     after = [fields_of(each) for each in event["after"] or ()]

@@ -1,4 +1,4 @@
-"""The command `top`: the pipelines of a server as a table that stays in place, those in trouble first."""
+"""The command `top`: a live table of the pipelines of a server, those with problems first."""
 
 import time
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def top(call: ServerCall, count: int | None) -> ExitCode:
 
 
 def _events(client: ApiClient, view: "EventView") -> Iterator[dict[str, Any]]:
-    """The events of a server. Once there was one, a lost connection is made again, for as long as it takes."""
+    """The events of a server. After the first event, a lost connection is retried for ever."""
     seen, delay = False, RETRY_SECONDS
     while True:
         lost = ServerUnreachable(f"the server at {client.url} has ended the connection", suggestion="look at its log")
@@ -59,7 +59,7 @@ def _events(client: ApiClient, view: "EventView") -> Iterator[dict[str, Any]]:
 
 
 class EventView:
-    """Where events are shown: as JSON lines, in which a lost connection is a gap."""
+    """Prints events as JSON lines; a lost connection is a gap between them."""
 
     def show(self, event: dict[str, Any]) -> None:
         put_json(event)
@@ -69,7 +69,7 @@ class EventView:
 
 
 class ScreenView(EventView):
-    """The whole terminal; what was last known stays on it while the connection is lost."""
+    """Draws events on the whole terminal. The last one stays visible while the connection is lost."""
 
     def __init__(self, live: Live, console: Console, url: str) -> None:
         self._live = live
@@ -92,7 +92,7 @@ class ScreenView(EventView):
 
 @contextmanager
 def _open_view(call: ServerCall) -> Iterator[EventView]:
-    """Where events are shown, while the screen is ours."""
+    """The view for the output that was chosen; on a terminal it takes the whole screen."""
     if call.json:
         yield EventView()
         return
@@ -120,7 +120,7 @@ class FleetRates:
 
 
 def screen(event: dict[str, Any], rates: FleetRates, url: str, *, rows: int, remark: str = "") -> Group:
-    """A line about all pipelines, a table of at most `rows` of them, and what is to be remarked."""
+    """A line about all pipelines, a table of at most `rows` of them, and a last line that begins with `remark`."""
     pipelines = sorted(event["pipelines"], key=_urgency)
     per_second = {
         each["id"]: rates.add(each["id"], event["at"], (each["progress"] or {}).get("acked", 0)) for each in pipelines

@@ -38,15 +38,17 @@ class Tokens:
     """The tokens of a server. Only their digests are kept, and every look-up takes the same time."""
 
     def __init__(self, roles: Mapping[str, Role]) -> None:
+        # Digests have one length: comparing tokens of different lengths would take different times.
         self._roles = [(_digest(token), role) for token, role in roles.items()]
 
     def __len__(self) -> int:
         return len(self._roles)
 
     def role_of(self, token: str) -> Role | None:
-        """The role of a token, or None if nobody was given it."""
+        """The role of a token, or None for one that is not among them."""
         digest, found = _digest(token), None
-        for known, role in self._roles:  # all of them, wherever it stands
+        # No early return: the time of an answer must not show where in the list a token stands.
+        for known, role in self._roles:
             if hmac.compare_digest(digest, known):
                 found = role
         return found
@@ -79,6 +81,7 @@ def _read(file: Path) -> dict[str, Role]:
 def _private_text(file: Path) -> str:
     try:
         with file.open("rb") as opened:
+            # The open file is checked, not its path: another file could be put there between check and read.
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise _unfit(f"token file {file} is not a regular file", "name a file")
@@ -136,7 +139,7 @@ HEADERS = [
 
 @dataclass(frozen=True)
 class Policy:
-    """Who gets in. Without tokens everybody does who can reach the server, which must then be this machine only."""
+    """Which requests are let in. Without tokens all are, so such a server must listen on this machine only."""
 
     tokens: Tokens = field(default_factory=lambda: Tokens({}))
     names: frozenset[str] = frozenset()
@@ -145,15 +148,13 @@ class Policy:
     """Whether clients may call it by any IP address: for servers that others can reach."""
     open_paths: frozenset[str] = OPEN_PATHS
 
-    def knows(self, host: str) -> bool:
-        """Whether a Host header names this server.
-
-        A page elsewhere can have its own name lead to this machine (DNS rebinding), and its requests then
-        count as its own. But it cannot get a browser to send another name than its own.
-        """
+    def accepts_host(self, host: str) -> bool:
+        """Whether a Host header names this server."""
         name = host_name(host)
         if name is None:
             return False
+        # DNS rebinding: the name of a foreign page can resolve to this machine, and a browser then treats this server
+        # as the origin of the page. The browser still sends the name of the page, which is refused here.
         if name in LOOPBACK_NAMES or name in self.names:
             return True
         try:
@@ -163,11 +164,12 @@ class Policy:
         return self.any_address or address.is_loopback
 
     def required_role(self, scope: Scope) -> Role | None:
-        """The role that a request needs, or None when it needs none. What is not known needs the highest."""
+        """The role that a request needs, or None when it needs none."""
         if scope["type"] == "websocket":
             return Role.READ
         if scope["method"] in SAFE_METHODS and not CONTENTS.fullmatch(scope["path"]):
             return None if scope["path"] in self.open_paths else Role.READ
+        # A path that is not listed needs the highest role: a new route is closed until somebody opens it.
         return Role.OPERATE if scope["path"].startswith(OPERATED) else Role.ADMIN
 
 
@@ -193,10 +195,11 @@ class AccessCheck:
             await send({"type": "websocket.close", "code": 1008, "reason": refusal[1].code})
 
     def _refusal(self, scope: Scope) -> tuple[int, WireError] | None:
+        # The host before the token: a page on a rebound name must not be able to try tokens.
         host = _only(scope, b"host")
-        if host is None or not self._policy.knows(host):
+        if host is None or not self._policy.accepts_host(host):
             hint = "call it by its address, or allow the name with --allow-host"
-            return 400, WireError("host.refused", "this server does not go by that host name", suggestion=hint)
+            return 400, WireError("host.refused", "this server does not accept that host name", suggestion=hint)
         if not _same_origin(scope, host):
             return 403, WireError("origin.refused", "pages of other sites may not change anything here")
         return self._token_refusal(scope) or _path_refusal(scope)
@@ -217,7 +220,8 @@ class AccessCheck:
 
 
 def _path_refusal(scope: Scope) -> tuple[int, WireError] | None:
-    """Routes overlook a line break at the end of a path, which could then mean one thing to them and another here."""
+    """Refuse a path with a line break or another control character."""
+    # Routes ignore a line break at the end of a path, so they would match a path that the role was not checked for.
     if scope["path"].isprintable():
         return None
     return 404, WireError("path.unknown", "Not Found")
@@ -241,6 +245,7 @@ def _same_origin(scope: Scope, host: str) -> bool:
     if scope["type"] == "http" and scope["method"] in SAFE_METHODS:
         return True
     origins = [value for name, value in scope["headers"] if name == b"origin"]
+    # A browser names the origin of every request that changes something; commands and scripts send none.
     if not origins:
         return True
     # Not the scheme of the connection: with TLS ended before the server, the page has another one.
@@ -265,6 +270,7 @@ def _bearer(authorization: str | None) -> str | None:
 def _with_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
+            # The page has a policy and a cache rule of its own, which must stay.
             given = {name.lower() for name, _ in message.get("headers", [])}
             ours = [(name, value) for name, value in HEADERS if name not in given]
             message = {**message, "headers": [*message.get("headers", []), *ours]}

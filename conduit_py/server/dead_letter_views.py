@@ -15,7 +15,7 @@ from conduit_py.store.letter_codec import size_of
 from conduit_py.store.stored_letter import CauseCount, LetterSummary, StoredLetter
 
 RECORD_SIZE_MAX = 64 * 1024
-"""Characters that are shown of a record: no more than a request may send back. The rest is there all the same."""
+"""Characters that are shown of a record: no more than a request may send back. The stored record is whole."""
 
 State = Literal["kept", "queued"]
 
@@ -84,7 +84,7 @@ class LetterRecordView(ApiModel):
 
 
 class LetterView(LetterSummaryView):
-    """A dead letter with everything that is known of it."""
+    """A dead letter with its records and its history."""
 
     position: str = Field(description="the position that its source gave it, in base64")
     piece: list[int] = Field(description="which part of a split record; empty for a whole one")
@@ -157,6 +157,7 @@ def letter_view(letter: StoredLetter, redaction: Redaction) -> LetterView:
 
 def replay_view(report: ReplayReport, *, dry_run: bool) -> LetterReplayView:
     fields = msgspec.to_builtins(report)
+    # The list is for a user who still decides; after a real replay the numbers are enough.
     return LetterReplayView(**fields | {"letters": fields["letters"] if dry_run else []})
 
 
@@ -177,4 +178,5 @@ def _record_view(node: str, letter: StoredLetter, redaction: Redaction) -> Lette
 
 
 def _without_secrets(fields: dict[str, Any], redaction: Redaction) -> dict[str, Any]:
+    # Both quote what a node raised, and a client library may put a password into its message.
     return {name: redaction(value) if name in ("error", "cause") else value for name, value in fields.items()}

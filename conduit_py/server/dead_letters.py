@@ -41,10 +41,12 @@ class _LetterConvertor(StringConvertor):
     regex = LETTER_ID_PATTERN
 
 
+# Before the routes below are declared: each resolves its convertor by name when it is made.
 register_url_convertor("letter", _LetterConvertor())
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+# Strict: in a JSON body the text "5" is a mistake, in a query string everything is text.
 ExactTime = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False, strict=True)]
 LetterId = Annotated[str, StringConstraints(pattern=f"^{LETTER_ID_PATTERN}$", strict=True)]
 LetterIdInPath = Annotated[LetterId, Path(description="the id of a dead letter")]
@@ -56,7 +58,7 @@ Limit = Annotated[int, Query(ge=1, le=LETTERS_PAGE_MAX, description="the most le
 
 
 class FilterQuery(ApiModel):
-    """Which letters are meant: those that fit everything that is said."""
+    """Selects dead letters: those that match every field that is given."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -173,7 +175,7 @@ async def list_causes(service: InService, which: Annotated[FilterQuery, Query()]
 
 @router.post("/replay", status_code=202, responses=error_responses(503))
 async def replay_letters(service: InService, request: ReplayIdsRequest | ReplayMatchRequest) -> LetterReplayView:
-    """Send letters again, each to the nodes that refused it. To ask twice is to ask once."""
+    """Send letters again, each to the nodes that refused it. A letter that is queued already stays queued once."""
     report = await service.fleet.letters.replay(
         request.to_filter(), destinations=request.destinations, dry_run=request.dry_run
     )
@@ -193,7 +195,7 @@ async def discard_letters(service: InService, request: IdsRequest | MatchRequest
 
 @router.get("/{letter:letter}", responses=error_responses(404, 503))
 async def show_letter(service: InService, letter: LetterIdInPath) -> LetterView:
-    """A letter with its record as it stood where it was refused, and all that is known of why."""
+    """A letter with its record as it was when it was refused, and the history of its errors."""
     return letter_view(await service.fleet.letters.box.letter(letter), service.redaction)
 
 

@@ -34,7 +34,7 @@ STATUSES: list[tuple[type[ConduitError], HTTPStatus]] = [
     (errors.EnvironmentUnfit, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.StateFailed, HTTPStatus.SERVICE_UNAVAILABLE),
 ]
-"""The first that fits counts."""
+"""The first match counts, so a subclass stands before its base."""
 
 CODES = {
     HTTPStatus.BAD_REQUEST: "request.malformed",
@@ -76,12 +76,13 @@ def error_response(status: int, error: WireError, headers: Mapping[str, str] | N
 
 
 def handle_errors(app: FastAPI, redaction: Redaction, routes: Sequence[APIRoute]) -> None:
-    """Have the routes of an app answer every error that they may raise on purpose in this shape."""
+    """Make the app answer every expected error of its routes in this shape, without secrets."""
 
     async def answer(request: Request, error: Exception) -> JSONResponse:
         status, wire_error, headers = status_and_error(error)
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             headers = {"allow": _allowed_methods(routes, request.scope["path"])}
+        # Here, where every error passes: the message of a client library may quote a password.
         redacted = msgspec.structs.replace(
             wire_error,
             message=redaction(wire_error.message),
@@ -120,7 +121,7 @@ def _invalid_request(error: RequestValidationError) -> WireError:
 
 
 class UnexpectedErrors:
-    """The place where an error that nobody expected becomes an answer: an id for the caller, the rest for the log."""
+    """Answers an unexpected error with status 500 and an id. The log has the same id with the traceback."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -135,9 +136,11 @@ class UnexpectedErrors:
 
         try:
             await self._app(scope, receive, send_and_note)
-        except Exception:  # the border of one request
+        except Exception:  # the boundary of one request
+            # The caller gets only the id: the message of an unexpected error may quote a record or a path.
             id = secrets.token_hex(8)
             log.exception("error %s in %s %r", id, scope.get("method", scope["type"]), scope.get("path"))
+            # Once headers are sent no other answer can begin; the client sees the stream break off.
             if scope["type"] == "http" and not started:
                 error = WireError(
                     INTERNAL,

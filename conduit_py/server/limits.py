@@ -18,7 +18,7 @@ LINGER_SECONDS = 2.0
 
 
 class LimitedConnection(trio.abc.HalfCloseableStream):
-    """A socket whose peer has to take in what it is sent: one that does not is dropped, and nobody waits for it."""
+    """A socket that is closed when its peer does not read what it is sent within CLIENT_READ_SECONDS."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
@@ -44,6 +44,7 @@ class LimitedConnection(trio.abc.HalfCloseableStream):
         await self._stream.send_eof()
 
     async def aclose(self) -> None:
+        # An earlier deadline stays: closing twice must not give the protocol more time.
         self.scope.deadline = min(self.scope.deadline, trio.current_time() + LINGER_SECONDS)
         await self._stream.aclose()
 
@@ -62,7 +63,7 @@ class LimitedListener(trio.abc.Listener[LimitedConnection]):
 
 
 class ConnectionLimit:
-    """Hands connections to a handler, so many at a time; one that fails concerns nobody else."""
+    """Passes connections to a handler, at most `connections_max` at a time. One that fails affects no other."""
 
     def __init__(
         self, handler: Callable[[trio.abc.Stream], Awaitable[None]], *, connections_max: int = CONNECTIONS_MAX
@@ -81,10 +82,11 @@ class ConnectionLimit:
         try:
             with connection.scope:
                 await self._handler(stream)
-        except Exception:  # a border: a connection that fails may not end the server, and so its pipelines
+        except Exception:  # a boundary: a connection that fails may not end the server, and so its pipelines
             log.exception("a connection ended by an error of the server itself")
         finally:
             self._open -= 1
+            # Forcefully: a graceful end of TLS would wait for a peer that may be gone.
             await trio.aclose_forcefully(stream)
 
 
@@ -107,6 +109,7 @@ class BodyLimit:
         body, error = b"", _declared_too_long(scope)
         if error is None:
             try:
+                # One deadline for the whole body: a byte now and then would renew a limit on each read.
                 with trio.fail_after(SECONDS_MAX):
                     body = await _read(receive)
             except trio.TooSlowError:
@@ -119,6 +122,7 @@ class BodyLimit:
             await self._app(scope, _replay(body, receive), send)
         else:
             await _drain(receive)
+            # The rest of the body was not read, so the connection cannot carry another request.
             await error_response(*error, headers={"connection": "close"})(scope, receive, send)
 
 
@@ -127,7 +131,7 @@ class _TooLong(Exception):
 
 
 class _Gone(Exception):
-    """The client left before its body had arrived: half a request is none."""
+    """The client left before its body had arrived."""
 
 
 async def _read(receive: Receive) -> bytes:
@@ -159,7 +163,8 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def _drain(receive: Receive) -> None:
-    """Take in what is on its way, for a moment: a client that is still sending would not see the answer."""
+    """Read and drop the rest of a body, for DRAIN_SECONDS at most."""
+    # A client that is still sending when the connection closes gets a reset instead of the answer.
     with trio.move_on_after(DRAIN_SECONDS):
         while True:
             message = await receive()

@@ -25,15 +25,15 @@ router = APIRouter(prefix="/api/v1/live", tags=["live"])
 INTERVAL_SECONDS = 0.5
 CLIENTS_MAX = 100
 FLEET_EVERY = 4
-"""Who watches one pipeline sees the others with every so many of its events."""
+"""A client that watches one pipeline gets the whole fleet with every so many events of that pipeline."""
 
 
 SEND_SECONDS = 10.0
-"""How long a client may leave an event unread before it is dropped."""
+"""How long a client may leave an event unread before its stream ends."""
 
 
 class EventStream(StreamingResponse):
-    """Holds `held` while it lasts, and ends when its client does not keep up."""
+    """A response of server-sent events. Enters `held` while it lasts, and ends when its client does not keep up."""
 
     media_type = "text/event-stream"
 
@@ -43,6 +43,7 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
+            # A client that stops reading must not keep its place among the few that are allowed.
             with trio.fail_after(SEND_SECONDS):
                 await send(message)
 
@@ -65,7 +66,7 @@ def event_response(description: str) -> dict[int | str, dict[str, Any]]:
 
 
 class LiveFull(FleetError):
-    """As many clients watch as one server bears."""
+    """As many clients watch the server as it allows."""
 
     code = "live.full"
 
@@ -101,7 +102,7 @@ class LiveEvent:
 
 
 class LiveEvents:
-    """The newest events, each made at most once an interval however many clients watch. Nothing is queued for any."""
+    """The newest events, each made at most once an interval for all clients together. No client has a queue."""
 
     def __init__(self) -> None:
         self._clients = 0
@@ -122,6 +123,7 @@ class LiveEvents:
 
     def fleet(self, service: Service) -> bytes:
         """Every pipeline at a glance."""
+        # Shared: with a hundred clients, an event for each would be most of the work of the server.
         if self._fleet is None or not self._fleet.fresh:
             self._fleet = LiveEvent.of("fleet", FleetEvent(at=time.time(), pipelines=pipeline_views(service)))
         return self._fleet.event

@@ -1,4 +1,4 @@
-"""Health, readiness and metrics over HTTP, for whatever watches the server."""
+"""Health, readiness and metrics over HTTP, for load balancers, orchestrators and Prometheus."""
 
 from collections import Counter
 from typing import Literal
@@ -28,7 +28,7 @@ class HealthView(ApiModel):
 
 
 class ProgressAgeView(ApiModel):
-    """How a running pipeline gets on."""
+    """The progress of a running pipeline."""
 
     id: str
     progress_age_seconds: float = Field(description="for how long it has had records in flight and settled none")
@@ -37,7 +37,7 @@ class ProgressAgeView(ApiModel):
 
 
 class ReadyView(ApiModel):
-    """Whether the server has started what it had to, and how its pipelines do."""
+    """Whether the server has started its pipelines, and the status of each."""
 
     status: Literal["ready", "starting", "stopping"]
     pipelines: dict[Status, int] = Field(description="how many there are of each status")
@@ -58,6 +58,7 @@ async def healthz(service: InService, response: Response) -> HealthView:
 @router.get("/readyz", tags=["health"], responses={**error_responses(), 503: {"model": ReadyView}})
 async def readyz(service: InService, response: Response) -> ReadyView:
     """200 from when every pipeline that should run was started until the server begins to stop, else 503."""
+    # Degraded pipelines do not make it unready: a balancer would take down the server that others run on.
     status: Literal["ready", "starting", "stopping"] = "ready" if service.booted.is_set() else "starting"
     if service.closing.is_set():
         status = "stopping"
@@ -93,6 +94,7 @@ async def metrics(service: InService) -> Response:
 async def _store_error(service: Service) -> str | None:
     # The reason goes out without a token: it names no path and quotes no error.
     try:
+        # A query, not a flag: a disk that hangs shows only in an answer that does not come.
         with trio.fail_after(STORE_SECONDS):
             await service.store.pipelines()
     except trio.TooSlowError:

@@ -55,6 +55,7 @@ async def list_positions(service: InService, id: PipelineId) -> PositionsView:
 @router.put("/{source}", responses=error_responses(404, 409, 503))
 async def set_position(service: InService, id: PipelineId, source: SourceId, request: PositionRequest) -> PositionsView:
     """Have a source go on after another position; only while the pipeline is stopped."""
+    # The pattern of the request has checked it: b64decode alone would skip characters that are no base64.
     await service.fleet.set_position(id, source, b64decode(request.position), keep_state=request.keep_state)
     log.info("pipeline %s: position of %s set, over HTTP", id, source)
     return await _positions(service, id)
@@ -107,5 +108,6 @@ def _in_base64(position: bytes | None) -> str | None:
 
 async def _positions(service: Service, id: str) -> PositionsView:
     positions = await service.fleet.positions(id)
+    # By the sources of the graph: the store may hold positions of sources that are no longer in the pipeline.
     shown = {node.id: positions.get(node.id) for node in service.fleet[id].graph.sources}
     return PositionsView(positions={source: _in_base64(each) for source, each in shown.items()})

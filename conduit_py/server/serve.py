@@ -44,7 +44,7 @@ class ServerConfig:
     tls_client_ca: Path | None = None
 
     def check(self) -> None:
-        """Raise EnvironmentUnfit for what would be unsafe or cannot work."""
+        """Raise EnvironmentUnfit if the server would be unsafe, or its TLS options do not fit together."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise EnvironmentUnfit("--tls-cert and --tls-key require each other", suggestion="give both or neither")
         if self.tls_client_ca is not None and self.tls_cert is None:
@@ -65,6 +65,7 @@ class ServerConfig:
 
     @property
     def policy(self) -> Policy:
+        # Host headers are compared in lower case.
         names = {self.host.lower(), *(name.lower() for name in self.allowed_hosts)}
         return Policy(self.tokens, frozenset(names), any_address=self.public)
 
@@ -76,14 +77,15 @@ async def serve_api(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve the API until the event; requests under way then have `GRACE_SECONDS`. Started with its URL.
+    """Serve the API until the event; requests under way then have `GRACE_SECONDS`. `task_status` gets its URL.
 
-    Raises EnvironmentUnfit, with nothing served, when it would be unsafe or the address cannot be had.
-    Set `service.closing` some time before `until`: it ends the streams, which go on for ever otherwise.
+    Raises EnvironmentUnfit, with nothing served, when it would be unsafe or the address is not available.
+    Set `service.closing` some time before `until`: it ends the streams, which would otherwise use up the grace.
     """
     config.check()
     context = WorkerContext(None)
     door = ConnectionLimit(partial(TCPServer, _asgi_app(service, config), _hypercorn(), context, ConnectionState({})))
+    # Before a port is bound: wrong TLS files must not leave a server that listens and cannot answer.
     encrypted = _tls(config)
     # Bound before the URL is known to anybody, because port 0 means any free port.
     listeners = await _listen(config)
@@ -94,6 +96,7 @@ async def serve_api(
         accepting.start_soon(partial(trio.serve_listeners, handler_nursery=connections), door, limited)
         task_status.started(url)
         await until.wait()
+        # Two nurseries: connections that have a request go on while no new one is accepted.
         accepting.cancel_scope.cancel()
         # Tells hypercorn to end idle connections; those with a request have GRACE_SECONDS.
         await context.terminated.set()
@@ -101,7 +104,7 @@ async def serve_api(
 
 
 def create_app(service: Service, policy: Policy) -> FastAPI:
-    """The whole API. A request meets the access check first, then the body limit, then the border for errors."""
+    """The whole API. A request passes the access check first, then the body limit, then the error boundary."""
     app = FastAPI(
         title="conduit-py",
         version=__version__,
@@ -120,7 +123,9 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
     for router in routers:
         app.include_router(router)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    # Given all routes: for a wrong method the framework names only those of the first route with the path.
     handle_errors(app, service.redaction, routes)
+    # The layer that is added last is passed first: no body is read before the token was checked.
     for layer in (UnexpectedErrors, BodyLimit):
         app.add_middleware(layer)
     app.add_middleware(AccessCheck, policy=policy)
@@ -189,6 +194,6 @@ def _tls(config: ServerConfig) -> ssl.SSLContext | None:
 def _warn_of_plain_text(config: ServerConfig) -> None:
     if config.public and config.tls_cert is None:
         log.warning(
-            "tokens and data travel readable to %s: give --tls-cert and --tls-key, or end TLS in front of it",
+            "tokens and data are sent to %s unencrypted: give --tls-cert and --tls-key, or put a TLS proxy in front",
             config.host,
         )

@@ -27,14 +27,16 @@ COUNT_SECONDS = 1.0
 
 
 class Redaction:
-    """Tells the secrets of this process of those in the options of a fleet's plugins, and takes them out of texts."""
+    """Masks secrets in texts: those of this process, and those in the options of the fleet's plugins."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        # Weak: a pipeline that was replaced must not be kept alive, with its options, by having been looked at.
         self._known: WeakSet[Pipeline] = WeakSet()
 
     def __call__(self, text: str) -> str:
         """The text with every secret of this process masked, and fit to be sent."""
+        # Each time: a pipeline added a moment ago may already be quoted in an error.
         self.learn()
         return safe_text(SECRETS.redact(text))
 
@@ -54,6 +56,7 @@ def secrets_of(pipeline: Pipeline) -> Iterator[str]:
     processors = [*pipeline.processors, *(each for end in ends for each in end.processors)]
     plugins = [*(end.connector for end in ends), *(each.processor for each in processors)]
     for plugin in (*plugins, pipeline.dead_letters.policy.connector):
+        # A plugin with problems has no options; reading them would raise.
         if isinstance(plugin, Plugin) and not plugin.problems:
             yield from _secrets_in(plugin.options)
     if pipeline.spark is not None:
@@ -61,7 +64,7 @@ def secrets_of(pipeline: Pipeline) -> Iterator[str]:
 
 
 _SECRET = re.compile("secret|password|token|access.?key", re.IGNORECASE)
-"""How settings of Spark's are called that hold one."""
+"""Settings of Spark whose names match hold a secret."""
 
 
 def _secrets_in(value: Any) -> Iterator[str]:
@@ -81,9 +84,9 @@ def _secrets_in(value: Any) -> Iterator[str]:
 
 
 class Service:
-    """A fleet, its store, and the two events in the life of a server: everything was started; it is about to end.
+    """A fleet and its store. `booted` is set when every pipeline was started, `closing` when the server begins to end.
 
-    `nursery` is for what goes on after its request was answered; it must outlive the API.
+    `nursery` runs what continues after its request was answered; it must outlive the API.
     """
 
     def __init__(self, fleet: Fleet, store: Store, nursery: trio.Nursery, *, reloader: Reloader | None = None) -> None:
@@ -101,6 +104,7 @@ class Service:
         if self.closing.is_set():
             raise ShuttingDown("the server is shutting down and starts nothing any more")
         if member.running:
+            # In the background: a graceful stop may take longer than a client waits for an answer.
             self._nursery.start_soon(self._restart, id)
         else:
             self.fleet.start(id)
@@ -111,17 +115,15 @@ class Service:
         except FleetError as error:
             # Somebody else started it, removed it, or shut the server down while it was stopping: they win.
             log.info("pipeline %s was not restarted: %s", id, error.message)
-        except Exception:  # a border: a restart that fails may not end the server
+        except Exception:  # a boundary: a restart that fails may not end the server
             log.exception("pipeline %s could not be restarted", id)
 
     async def watch(self) -> None:
-        """Look at every pipeline once a second, so that its secrets are known before they are quoted.
-
-        Once a minute, have the dead letters forgotten that their pipelines want to keep no longer.
-        """
+        """Collect the secrets of new pipelines every second, and delete old dead letters every minute."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._forget_old_letters)
             while True:
+                # Also without a request: a log line may quote a secret before anybody calls the API.
                 self.redaction.learn()
                 await trio.sleep(1)
 
@@ -130,12 +132,14 @@ class Service:
             try:
                 await self.fleet.letters.forget_old()
             except (StateFailed, EnvironmentUnfit) as error:
-                log.warning("old dead letters could not be forgotten: %s", error.message)
+                # Tried again in a minute: a full disk may be temporary, and the server must go on.
+                log.warning("dead letters past their retention could not be deleted: %s", error.message)
             await trio.sleep(RETAIN_SECONDS)
 
     async def count_letters(self) -> None:
         """Count the dead letters again. If the store fails or is slow, the last numbers stay."""
         try:
+            # Limited: a scrape must be answered even while the store is stuck, that is when it is needed most.
             with trio.move_on_after(COUNT_SECONDS):
                 await self.store.letters.count()
         except (StateFailed, EnvironmentUnfit) as error:
@@ -149,4 +153,4 @@ async def _service_of(connection: HTTPConnection) -> Service:
 
 
 InService = Annotated[Service, Depends(_service_of)]
-"""What a route declares to be given the service."""
+"""The type of a route's parameter that receives the service."""

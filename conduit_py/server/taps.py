@@ -29,7 +29,7 @@ router = APIRouter(prefix="/api/v1/pipelines/{id}/nodes/{node}/tap", tags=["taps
 
 TAPS_MAX = 20
 LOOK_SECONDS = 0.5
-"""How often a stream looks whether it is to end."""
+"""How often a stream checks whether it must end."""
 QUIET_SECONDS = 10.0
 """After so long without an event a comment is sent, or a proxy might close the connection as idle."""
 
@@ -39,7 +39,7 @@ Limit = Annotated[int | None, Query(ge=1, le=TAP_LIMIT_MAX, description="end aft
 
 
 class TapsFull(FleetError):
-    """As many taps are open as one server bears."""
+    """The server has as many open taps as it allows."""
 
     code = "tap.full"
 
@@ -51,7 +51,7 @@ class TapImpossible(FleetError):
 
 
 class MessageView(ApiModel):
-    """Who a message is, the same at every node, and where its source has it from."""
+    """The identity of a message, the same at every node, and its position in the source."""
 
     source: str
     sequence: int
@@ -135,7 +135,7 @@ async def tap_node(
         raise PipelineUnknown(f"pipeline {id!r} has no node {node!r}", suggestion=f"nodes are {known}")
     # Its records are on executors; a tap here would stay silent, which looks like no traffic.
     if member.pipeline.spark is not None:
-        what = f"pipeline {id!r} runs on Spark, whose executors hold its records: they cannot be looked at from here"
+        what = f"pipeline {id!r} runs on Spark, whose executors hold its records: a tap here cannot see them"
         raise TapImpossible(what, suggestion='try it on the engine "trio" first')
     if taps.full:
         raise TapsFull(f"{TAPS_MAX} taps are open already, which is the most", suggestion="close one of them first")
@@ -147,14 +147,15 @@ async def tap_node(
 async def _events(service: Service, member: Member, tap: Tap) -> AsyncIterator[bytes]:
     # Sent at once: a client may start the pipeline when it has seen that the tap is attached.
     yield b": attached\n\n"
-    told, quiet_since = 0, trio.current_time()
+    reported, quiet_since = 0, trio.current_time()
     while not service.closing.is_set() and _here(service, member):
         sample = None
+        # A limit on the wait: a node without traffic would otherwise keep a stream open past the end of the server.
         with trio.move_on_after(LOOK_SECONDS):
             sample = await tap.receive()
-        if tap.dropped > told:
-            yield encode_event("dropped", DroppedEvent(count=tap.dropped - told))
-            told, quiet_since = tap.dropped, trio.current_time()
+        if tap.dropped > reported:
+            yield encode_event("dropped", DroppedEvent(count=tap.dropped - reported))
+            reported, quiet_since = tap.dropped, trio.current_time()
         if sample is not None:
             yield encode_event("record", record_event(sample))
             quiet_since = trio.current_time()
@@ -166,6 +167,7 @@ async def _events(service: Service, member: Member, tap: Tap) -> AsyncIterator[b
 
 
 def _here(service: Service, member: Member) -> bool:
+    # By identity: a pipeline that was removed and added again has the id, but none of the taps.
     return any(each is member for each in service.fleet)
 
 

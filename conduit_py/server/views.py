@@ -18,7 +18,7 @@ from conduit_py.stream.meter import Histogram, Meter, NodeKind, Progress
 
 
 class ApiModel(BaseModel):
-    """Base of everything that is shown."""
+    """Base of all views and requests; immutable."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -243,6 +243,7 @@ def _glance(member: Member, progress: Progress | None, redaction: Redaction) -> 
     state, error = member.state, member.state.error
     return {
         "id": member.pipeline.id,
+        # A description is written by hand, and people paste connection strings into it.
         "description": redaction(member.pipeline.settings.description),
         "status": state.status,
         "stopped_by": state.stopped_by,
@@ -264,6 +265,7 @@ def _glance(member: Member, progress: Progress | None, redaction: Redaction) -> 
 def _node_view(node: Node, meter: Meter | None, queue_size: int) -> NodeView:
     # Before the first run a node has no meter; zeros keep the shape of the answer the same.
     meter = meter or Meter(node.id, node.kind)
+    # By name: a counter added to Meter and NodeView appears without a third list to keep in step.
     counters = {name: getattr(meter, name) for name in NodeView.model_fields if hasattr(meter, name)}
     histograms = {name: _histogram_view(getattr(meter, name)) for name in ("calls", "settling")}
     lag = meter.lag and LagView(records=meter.lag.records, bytes=meter.lag.bytes, seconds=meter.lag.seconds)

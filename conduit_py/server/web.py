@@ -1,4 +1,4 @@
-"""Web: the page at `/`, built from `web/` and shipped with the package; it holds no data, only what asks for it."""
+"""The page at `/`, built from `web/` and shipped with the package. It has no data of its own; it calls the API."""
 
 import hashlib
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ TYPES = {
     "licences.txt": "text/plain; charset=utf-8",
 }
 PATHS = {"/" if name == "index.html" else f"/{name}": name for name in TYPES}
-"""Which file answers which path. Nothing else of the folder can be had."""
+"""Which file answers which path. No other file of the folder is served."""
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -34,12 +34,12 @@ POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""What the page may do: its own files and its own server, no code or style in the markup, no text become code."""
+"""The page loads only its own files, calls only its own server, and never runs text as code or markup."""
 
 
 @dataclass(frozen=True)
 class PageFile:
-    """A file as it is served, with the tag by which a browser asks whether it has changed."""
+    """A file of the page and its entity tag."""
 
     content: bytes
     type: str
@@ -48,7 +48,8 @@ class PageFile:
 
 @cache
 def read_file(name: str) -> PageFile:
-    """Read once: a server goes on with the page that it was started with."""
+    """Read a file of the page, once."""
+    # Cached: after an upgrade on disk, a running server must not mix the old page with a new script.
     content = (PAGE / name).read_bytes()
     return PageFile(content, TYPES[name], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
@@ -63,5 +64,6 @@ async def show_page(request: Request, if_none_match: Annotated[str | None, Heade
     return Response(file.content, headers={**headers, "content-type": file.type})
 
 
+# A route for each file, no mount of the folder: a path with `..` has nothing to walk into.
 for _path in PATHS:
     router.add_api_route(_path, show_page, methods=["GET"])

@@ -54,7 +54,7 @@ def test_it_says_so_for_people_and_counts(inside: "CommandInside") -> None:
 
     assert done.returncode == 0
     assert "ok    python" in done.stdout
-    assert done.stdout.splitlines()[-1].endswith(" 0 to mend")
+    assert done.stdout.splitlines()[-1].endswith(" 0 to fix")
 
 
 def test_all_mistakes_in_pipelines_with_what_mends_them(inside: "CommandInside") -> None:

@@ -217,8 +217,8 @@ def test_ctrl_c_a_third_time_ends_even_what_never_returns(command: "Command") ->
 
     assert process.returncode == 1
     assert process.communicate()[1] == (
-        "\nwaiting for a call that does not return; once more leaves at once\n"
-        "\nleft at once; the next run reads again what was in flight\n"
+        "\nwaiting for a call that does not return; a third signal ends at once\n"
+        "\nended at once; the next run reads again what was in flight\n"
     )
 
 

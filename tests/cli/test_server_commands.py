@@ -223,7 +223,9 @@ def test_tokens_open_what_their_role_allows(serving: "Serving") -> None:
 
     for done in (without, wrong):
         assert done.returncode == 1
-        assert done.stderr.startswith("error: a valid token is needed [access.token_missing]\n  give a token that ")
+        assert done.stderr.startswith(
+            "error: a valid token is needed [access.token_missing]\n  give a valid token with "
+        )
         assert "w" * 30 not in done.stderr
     assert serving("pipelines", "list", CONDUIT_API_TOKEN=READ).returncode == 0
     assert reader.returncode == 1

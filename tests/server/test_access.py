@@ -250,9 +250,9 @@ async def test_no_host_or_two_hosts_are_refused_also_on_open_paths(
 def test_a_server_that_others_can_reach_may_be_called_by_any_address_but_not_by_any_name() -> None:
     policy = Policy(any_address=True)
 
-    assert policy.knows("10.1.2.3:8080")
-    assert policy.knows("[fd00::1]:8080")
-    assert not policy.knows("evil.example")
+    assert policy.accepts_host("10.1.2.3:8080")
+    assert policy.accepts_host("[fd00::1]:8080")
+    assert not policy.accepts_host("evil.example")
 
 
 @pytest.mark.parametrize(

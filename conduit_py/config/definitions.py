@@ -66,6 +66,7 @@ class Definitions:
     def __init__(self, path: Path, *, load_seconds: float = LOAD_SECONDS) -> None:
         self.path = path
         self._load_seconds = load_seconds
+        # Absolute: code in a pipeline file may change the working directory.
         self._folder = (path if path.is_dir() else path.parent).absolute()
         self._digests: dict[Path, bytes] = {}
         self._modules: _Modules = {}

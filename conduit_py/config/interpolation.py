@@ -77,6 +77,7 @@ class Interpolator:
                 f"env:{name} does not name an environment variable", "write env:NAME, of letters, digits and _"
             )
         value = self._environment.get(name)
+        # Empty counts as missing: an empty password is nearly always a mistake of the deployment.
         if not value:
             what = "not set" if value is None else "empty"
             return InterpolationProblem(

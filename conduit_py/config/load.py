@@ -23,7 +23,7 @@ def load_file(file: Path) -> Loaded:
 
 
 def read_file(file: Path) -> Loaded:
-    """The same, before pipelines that share an id are refused: that is decided for all files combine."""
+    """Like load_file, without refusing pipelines that share an id: that is decided for all files together."""
     if file.suffix.lower() in SUFFIXES and not file.is_dir():
         return load_yaml(file)
     return Loaded(tuple(_loaded_pipeline(pipeline, file) for pipeline in load_pipelines(file)))
@@ -117,6 +117,7 @@ def _writable_folder(folder: Path) -> Problem | None:
 
 def _writable_file(file: Path) -> Problem | None:
     """Write access to a folder is enough to replace a file in it, unless the folder is sticky."""
+    # Of the target, not the link: what is executed is the target.
     if file.stat().st_mode & stat.S_IWOTH:
         return _refusal(file, "the file")
     mode = file.absolute().parent.stat().st_mode

@@ -1,4 +1,4 @@
-"""Python files: the pipelines at the top level of one, and its errors in terms of the user's own lines."""
+"""Loads the pipelines at the top level of a Python file; its errors name the user's own lines."""
 
 import hashlib
 import pkgutil
@@ -70,6 +70,7 @@ def _run(file: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
+    # Before it runs: its imports of modules beside it happen while it runs.
     _make_importable(path.parent)
     # Registered before it runs: dataclasses and pickle look a class's module up by name.
     sys.modules[name] = module
@@ -138,6 +139,7 @@ def _forget_namesakes(directory: Path) -> None:
     foreign = {Path(folder) for folder in _directories} - {directory}
     if not foreign:
         return
+    # A copy: entries are deleted below, and other threads may import meanwhile.
     for name, module in list(sys.modules.items()):
         top = sys.modules.get(name.partition(".")[0], module)
         if _folder_of(top) in foreign and _beside(directory, name.partition(".")[0]):
@@ -164,6 +166,7 @@ def _raise_for(error: BaseException, file: Path, path: Path) -> NoReturn:
         raise error
     if isinstance(error, PipelineInvalid):
         raise FileInvalid(file, error.problems) from error
+    # Before the line is looked up: a syntax error has no frame in the file, it names its own line.
     if isinstance(error, SyntaxError):
         raise FileInvalid(file, [_syntax_problem(error, path)]) from error
     where, line = _users_line(error, path)

@@ -30,6 +30,7 @@ class Secrets:
     def add(self, value: str) -> None:
         """Remember a value until the process ends: an error that quotes it may be logged much later."""
         forms = _forms(value)
+        # Files are loaded in threads, and two of them may add secrets at once.
         with self._lock:
             if forms <= self._forms:
                 return

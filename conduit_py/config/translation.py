@@ -41,6 +41,7 @@ class Translation:
 
     def __init__(self, settings: Mapping[str, Setting]) -> None:
         self.settings = {name: setting for name, setting in settings.items() if setting.text.strip()}
+        # A copy: `settings` stays whole for messages that quote a value already taken.
         self.rest = dict(self.settings)
         self.known: list[str] = []
         """The settings that Conduit has for this plugin, for suggestions."""

@@ -122,6 +122,7 @@ def line_processor(template: Template) -> Processor:
     def line(record: Record) -> Record:
         try:
             text = template.render(record).encode()
+        # A lone surrogate in one record: that record is refused, the pipeline goes on.
         except UnicodeEncodeError as error:
             raise RecordRefused(f"cannot be written as UTF-8: {error}") from None
         return Record(record.position, record.operation, record.metadata, record.key, Payload(None, text))
@@ -136,6 +137,7 @@ def _processor(section: Section, version: str, seen: dict[str, int]) -> Processo
     if workers > WORKERS_MAX:
         section.problem("workers", f"must be at most {WORKERS_MAX}, not {workers}")
         return None
+    # Both are read before either is refused, so that all problems are reported at once.
     condition = _condition(section, version)
     plugin = read.make() if read is not None else None
     if id is None or not isinstance(plugin, sdk.Processor):

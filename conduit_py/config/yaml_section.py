@@ -170,9 +170,11 @@ class Section:
             return None
         if node.tag == _NULL:
             return Resolved()
+        # No tag is applied: a text must reach the plugin as it is written, 007 and 1e3 included.
         if node.tag not in _TEXT_TAGS:
             diagnostics.problem(path, self._location(node), f"the tag {_tag(node)} is not supported", "leave it out")
             return None
+        # Only settings may be secret: an id or a name is shown in metrics and on the page.
         resolved = interpolator.resolve_setting(node.value) if setting else interpolator.resolve(node.value)
         for problem in resolved.problems:
             diagnostics.problem(path, self._location(node), *problem)

@@ -20,7 +20,7 @@ log = logging.getLogger("conduit_py.dead_letters")
 
 
 class LetterPipeline(Protocol):
-    """What the service needs to know about the pipeline of a letter."""
+    """The part of a fleet's member that the service uses."""
 
     @property
     def graph(self) -> Graph: ...
@@ -57,7 +57,7 @@ class ReplayReport(msgspec.Struct):
 
 
 class DeadLetterService:
-    """Works on the stored letters, knowing which pipelines there are."""
+    """Works on the stored letters, with the pipelines that are loaded."""
 
     def __init__(self, box: DeadLetterStore, pipelines: Callable[[], dict[str, LetterPipeline]]) -> None:
         self.box = box
@@ -74,6 +74,7 @@ class DeadLetterService:
         found = await self._summaries(filter)
         report.not_found = sorted(set(filter.ids or ()) - {summary.id for summary in found})
         replays = list(self._replays(found, destinations, report))
+        # The list is complete before anything is queued: a dry run and a real one must report the same.
         report.notes = self._notes(replays, found)
         report.letters = replays[:LETTERS_PAGE_MAX]
         report.queued = len(replays) if dry_run else await self._queue(replays, report)

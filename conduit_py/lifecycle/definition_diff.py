@@ -44,6 +44,7 @@ class DefinitionDiff:
 
 def diff_definitions(old: Graph, new: Graph) -> DefinitionDiff:
     """Compare two definitions of one pipeline."""
+    # The shape first: nodes can be compared one by one only if both graphs have the same.
     if _graph_shape(old) != _graph_shape(new):
         return DefinitionDiff(restart_reason="the graph")
     if not definitions_equal(_settings(old), _settings(new)):
@@ -117,6 +118,7 @@ class _Comparison:
         if type(one) is not type(other) and not self._same_class_again(type(one), type(other)):
             return False
         pair = (id(one), id(other))
+        # Functions may refer to each other; without this the comparison would not end.
         if pair in self._pairs:
             return True
         self._pairs.add(pair)
@@ -135,8 +137,10 @@ class _Comparison:
         if isinstance(one, list | tuple):
             return len(one) == len(other) and all(map(self.same, one, other))
         if isinstance(one, set | frozenset):
+            # Elements of a set have no order to compare them in pairs, so only plain ones are decided.
             return bool(one == other) and all(isinstance(each, _PLAIN) for each in one)
         if isinstance(one, dict | types.MappingProxyType):
+            # With the order: it is the order of nodes, fields and columns.
             return list(one) == list(other) and self._fields(one, other, list(one))
         if isinstance(one, type):
             return self._classes(one, other)
@@ -202,6 +206,7 @@ class _Comparison:
 
     def _classes(self, one: type, other: type) -> bool:
         names = {name for name in vars(one) if name not in _MADE_BY_PYTHON}
+        # As text: annotations may name classes that were created again and are never equal.
         if any(repr(vars(one).get(name)) != repr(vars(other).get(name)) for name in _COMPARED_AS_TEXT):
             return False
         if one.__bases__ != other.__bases__ and not self.same(one.__bases__, other.__bases__):
@@ -228,6 +233,7 @@ _MADE_BY_PYTHON = {
 
 def _code_shape(code: types.CodeType) -> tuple[object, ...]:
     """A code object without its constants and its location."""
+    # Without line numbers: a comment added above a function must not restart a pipeline.
     return (
         code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags,
         code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_exceptiontable,

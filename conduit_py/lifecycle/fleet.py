@@ -39,6 +39,7 @@ class Member:
     def __init__(self, graph: Graph, state: PipelineState) -> None:
         self.graph = graph
         self.ended = trio.Event()
+        # Set from the start: a task that waits for the end of a pipeline that never ran must not wait for ever.
         self.ended.set()
         self.supervisor: Supervisor | None = None
         self.definition: Problem | None = None
@@ -90,6 +91,7 @@ class Fleet:
         self._shutting_down = False
 
     def __iter__(self) -> Iterator[Member]:
+        # A copy: loops over the fleet wait, and a reload may add or remove members meanwhile.
         return iter(list(self._members.values()))
 
     def __len__(self) -> int:
@@ -105,6 +107,7 @@ class Fleet:
         """Add a pipeline, not started. Raises PipelineInvalid with all its problems."""
         graph = as_graph(definition)
         id = graph.pipeline.id
+        # One member an id: two runs would move one set of positions.
         if id in self._members:
             raise PipelineBusy(f"there is a pipeline {id!r} already")
         member = self._members[id] = Member(graph, await self._store.state(id))
@@ -129,6 +132,7 @@ class Fleet:
             raise ShuttingDown("the server is shutting down and starts no pipelines")
         if member.running:
             raise PipelineBusy(f"pipeline {id!r} is running already")
+        # This function must not await: a second start in between would run the pipeline twice.
         recovery = member.pipeline.settings.recovery or self._recovery
         engine = Supervisor if member.pipeline.spark is None else self._on_spark
         assert engine is not None, "this fleet has no Spark"
@@ -151,6 +155,7 @@ class Fleet:
             asked_by = member.state.stopped_by
             self.stop(id, by=Stopper.SYSTEM)
             await member.ended.wait()
+            # The user stopped it while it was stopping for the restart: that is the later wish.
             if asked_by is not Stopper.USER and member.state.stopped_by is Stopper.USER:
                 return
         self.start(id)
@@ -194,6 +199,7 @@ class Fleet:
     async def remove(self, id: str) -> None:
         """Drain a pipeline and remove it; its positions stay in the store."""
         await self._drain(self[id])
+        # No KeyError: another task may have removed it while this one waited for the drain.
         self._members.pop(id, None)
 
     @property
@@ -228,6 +234,7 @@ class Fleet:
         """
         member = self[id]
         _require_idle(member)
+        # One write for positions and state: a crash between two would leave state that has counted unread records.
         await self._store.reset_claim(id)
 
     async def _require_no_state(self, member: Member, source: str) -> None:
@@ -276,6 +283,7 @@ class Fleet:
         with trio.move_on_after(seconds):
             for member in running:
                 await member.ended.wait()
+        # By the system, so that the next boot starts them again.
         for member in running:
             if member.running:
                 self.stop(member.pipeline.id, force=True, by=Stopper.SYSTEM)
@@ -285,7 +293,7 @@ class Fleet:
     async def _supervise(self, member: Member, supervisor: Supervisor) -> None:
         try:
             await supervisor.run()
-        except Exception as error:  # a border: no pipeline may take the others down with it
+        except Exception as error:  # a boundary: no pipeline may take the others down with it
             log.exception("pipeline %s ended by an error of conduit-py itself", member.pipeline.id)
             supervisor.state = PipelineState(Status.DEGRADED, error=LastError.of(error))
         finally:

@@ -1,4 +1,4 @@
-"""Reloader: keeps a fleet in line with its files, with as little interruption as each edit allows."""
+"""Reloader: applies changes of pipeline files to a running fleet, with as little interruption as possible."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -182,13 +182,14 @@ class Reloader:
         member = self._fleet[id]
         if member.definition is not None:
             member.definition = None
-            log.info("pipeline %s: its definition has no problems any more, and is the one in effect", id)
+            log.info("pipeline %s: its definition has no problems now, and is in effect", id)
 
     def _set_target(self, id: str, what: tuple[LoadedPipeline, Graph] | None) -> None:
         """Set the target of a pipeline. Its task is started, or takes this up next if it is busy."""
         self._targets[id] = what
         if id not in self._working:
             self._working.add(id)
+            # A task for each pipeline: one that takes long to drain must not delay the others.
             self._nursery.start_soon(self._work, id)
 
     async def _work(self, id: str) -> None:
@@ -201,7 +202,7 @@ class Reloader:
                 except FleetError as error:
                     # A shutdown or a user was faster, and takes precedence.
                     log.info("pipeline %s was not updated from its file: %s", id, error.message)
-                except Exception as error:  # a border: an error in one pipeline may not end the server
+                except Exception as error:  # a boundary: an error in one pipeline may not end the server
                     log.exception("pipeline %s cannot be updated from its file", id)
                     self._flag(id, Problem("", describe(error)))
         finally:
@@ -222,6 +223,7 @@ class Reloader:
             return
         self._known[id] = loaded
         member = self._fleet[id]
+        # Compared again: since the step was decided, the task may have applied an earlier target.
         changed = diff_definitions(member.graph, graph)
         if not member.running or changed.restart_reason:
             then = ", so it is drained and restarted" if member.running else ""
@@ -234,6 +236,7 @@ class Reloader:
 
     async def _swap(self, loaded: LoadedPipeline, nodes: list[str]) -> bool:
         try:
+            # A processor that hangs in open() would block every later edit of this pipeline.
             with trio.fail_after(OPEN_SECONDS):
                 await self._fleet.swap(loaded.graph, nodes)
         except (RunError, trio.TooSlowError) as error:
@@ -265,6 +268,7 @@ class Reloader:
 
     async def _add(self, loaded: LoadedPipeline) -> None:
         """Add a pipeline to the fleet. If its file wants it stopped, it stays stopped until a user starts it."""
+        # Only for one that never ran: what a user started since must not be stopped by every restart of the server.
         unseen = (await self._store.state(loaded.id)).status is Status.CREATED
         if loaded.desired == "stopped" and unseen:
             await self._store.save_state(loaded.id, PipelineState(Status.STOPPED, Stopper.USER))

@@ -113,6 +113,7 @@ class Supervisor:
         while True:
             ending = await self._run_once()
             if self._retries_at_once(ending):
+                # It does not count as a recovery, but still waits for writes that the last run left behind.
                 await self._back_off(0)
                 continue
             state = self._after(ending)
@@ -132,6 +133,7 @@ class Supervisor:
             self._recoveries += 1
             self._earlier = self._totals()
         self._run_began_at = trio.current_time()
+        # A new event: a swap during an earlier back-off must not cut the next one short.
         self._mended = trio.Event()
         commit = self._commits.next(self._graph, self._store)
         self._run = Run(self._graph, self._store, commit, rng=self._rng, taps=self._taps)
@@ -171,6 +173,7 @@ class Supervisor:
 
     def _may_recover(self, error: RunError) -> bool:
         """At most `retries` recoveries within any `window_seconds`."""
+        # Repeating a fatal error changes nothing, and the pauses would hide it from the user.
         if isinstance(error, FatalError):
             return False
         now = trio.current_time()
@@ -188,6 +191,7 @@ class Supervisor:
             nursery.start_soon(self._cancel_on_stop, nursery.cancel_scope)
             with trio.move_on_after(seconds):
                 await self._mended.wait()
+            # A write that still runs in a thread could land after newer ones of the next run.
             if self._run is not None:
                 await self._run.join_writes()
             nursery.cancel_scope.cancel()
@@ -197,7 +201,8 @@ class Supervisor:
         scope.cancel()
 
     async def _end(self, state: PipelineState) -> PipelineState:
-        """Save the final state before it can be seen: whoever sees that the pipeline ended may start it at once."""
+        """Save the final state, then show it."""
+        # In this order: a caller that sees the end may start it at once, and that state must not be overwritten.
         self._ended_at = trio.current_time()
         unsaved = await self._save(state)
         if unsaved is not None and state.error is None:

@@ -30,11 +30,12 @@ async def watch(reloader: Reloader, until: trio.Event) -> None:
         await _wait_for_quiet(definitions)
         try:
             await reloader.reload(gone_seconds=GONE_SECONDS)
-        except Exception:  # a border: no file may end the server
+        except Exception:  # a boundary: no file may end the server
             log.exception("the files could not be read")
 
 
 async def _stamp(definitions: Definitions) -> object:
+    # In a thread: on a network file system a stat can take seconds.
     return await trio.to_thread.run_sync(definitions.stamp)
 
 
@@ -75,9 +76,11 @@ class _Watcher:
             stop_event=self._until,
         )
         try:
+            # Closed at once: an abandoned generator would keep its watching thread until it is collected.
             async with aclosing(changes):
                 await anext(changes, None)
-        except Exception as error:  # a border: no failure to watch may end the server
+        except Exception as error:  # a boundary: no failure to watch may end the server
+            # Once for each reason: watching is tried again every two seconds, and the log would fill up.
             if self._last_error != (message := describe(error)):
                 self._last_error = message
                 log.warning("file changes are detected by polling, because watching fails: %s", message)

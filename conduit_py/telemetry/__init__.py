@@ -1,4 +1,4 @@
-"""What a fleet tells about itself: metrics, dashboards and alerts.
+"""Metrics, dashboards and alerts of a fleet.
 
 Read `metric.py` (what a metric is), `metrics.py` (every metric, declared with the function that reads it) and
 `metrics_text.py` (reads them all and writes the text that Prometheus scrapes). Dashboards are in `boards/`, made of

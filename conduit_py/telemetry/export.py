@@ -25,7 +25,7 @@ def exported_files() -> dict[str, str]:
 
 
 def export(folder: Path) -> list[Path]:
-    """Write all files into a folder, which is made if need be; those of an earlier export are replaced."""
+    """Write all files into a folder, which is created if needed. Files of an earlier export are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, text in exported_files().items():

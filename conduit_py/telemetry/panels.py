@@ -18,7 +18,7 @@ TAG = "conduit-py"
 
 @dataclass(frozen=True)
 class Query:
-    """What a panel asks Prometheus, and how the answer's series are called."""
+    """A query to Prometheus, and the legend of its series."""
 
     expr: str
     legend: str
@@ -26,7 +26,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture. `unit` is a unit of Grafana's."""
+    """One panel of a dashboard. `unit` is the name of a unit in Grafana."""
 
     title: str
     queries: tuple[Query, ...]
@@ -41,7 +41,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Variable:
-    """Something a viewer chooses: the values of a label among the series that a selector finds."""
+    """A drop-down of a dashboard: the values of a label in the series that a selector finds."""
 
     name: str
     selector: str
@@ -227,7 +227,7 @@ def statuses() -> Panel:
 
 
 RATE_INTERVAL = "$__rate_interval"
-"""What Grafana replaces by a span that has enough scrapes in it."""
+"""Grafana replaces it by a time span that contains enough scrapes."""
 
 
 def rate(metric: Metric, where: str = "", *, by: str, over: str = RATE_INTERVAL, part: str = "") -> str:

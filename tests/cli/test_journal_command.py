@@ -111,7 +111,7 @@ def test_verify_reports_damage_by_offset_and_repair_sets_it_aside(inside: "Comma
 
 def test_repair_can_let_a_writer_go(inside: "CommandInside", directory: Path) -> None:
     done = inside("journal", "repair", str(directory), "--release", "shop")
-    assert done.stdout == "there was nothing to repair\nthe writer of 'shop' was let go\n"
+    assert done.stdout == "there was nothing to repair\nthe writer of 'shop' was released\n"
     code, (answer,) = inside.json("journal", "repair", str(directory), "--release", "nobody")
     assert (code, answer) == (0, {"repaired": [], "released": False})
     assert "register writer/shop = 0:" in inside("journal", "ls", str(directory)).stdout

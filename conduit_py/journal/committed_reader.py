@@ -62,6 +62,7 @@ class CommittedReader:
             if frame is None:
                 return None
             self.sequencer.queue(frame)
+            # The span is longer than the window: its first frames must be read again.
             if self.sequencer.replay_range is not None:
                 self.sequencer.replay(frames_between(self.log, *self.sequencer.replay_range))
             found = self._step()

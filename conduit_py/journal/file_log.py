@@ -1,8 +1,8 @@
 """FileLog: a journal in a directory of segment files.
 
 Every append takes the journal's lock, reads what other processes appended since, checks the registers,
-writes, and syncs by its policy. So one writer at a time checks and changes the registers, and a process that
-was suspended reads everything that happened in between before it writes a byte.
+writes, and syncs by its policy. So one writer at a time checks and changes the registers. A process that was
+suspended reads everything that happened in between before it writes a byte.
 """
 
 import errno

@@ -59,6 +59,7 @@ class FileReader(LogReader):
                 continue
             header, content = found
             if header.kind == MESSAGES:
+                # The offset stays, so the next call looks at the same frame again.
                 if self._durable_only and not self._is_durable(header):
                     return None
                 self._advance(header.size)

@@ -72,6 +72,7 @@ class Journal:
         # Invariant I2: from here to the queue there is no other task, so ids grow in the order of the journal.
         id = stamp if isinstance(stamp, MessageUuid) else stamp(len(bodies))
         append = Append(bodies, id, check, union or {}, subtract or {}, at)
+        # In memory without a thread, or a simulation could not repeat the run.
         if self.log.instant:
             answer = self.log.append_all([append])[0]
             self._wake()

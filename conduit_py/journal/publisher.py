@@ -19,9 +19,9 @@ class AckIntent(NamedTuple):
 class Publisher:
     """The ids of one producer: strictly increasing in the order in which they are taken.
 
-    Take an id in the same step in which the append gets its place in the journal's queue (`Journal.append`
-    does, when given one of these methods as `stamp`): a smaller clock behind a larger one would be taken for
-    a repetition. A publisher lives as long as a claim of the work, and no longer.
+    Take an id in the same step in which the append enters the journal's queue: readers drop a smaller clock behind
+    a larger one as a repetition. `Journal.append` does so when one of these methods is its `stamp`. Every claim needs
+    a new publisher.
     """
 
     def __init__(self, producer: ProducerId | None = None, clock: Clock | None = None) -> None:

@@ -55,6 +55,7 @@ decode_registers = msgspec.json.Decoder(Registers).decode
 
 
 def _normal(labels: Labels) -> Registers:
+    # One form for equal values: changes are found, and subtracted, by comparison.
     return {
         label: (values,) if isinstance(values, str) else tuple(sorted(set(values))) for label, values in labels.items()
     }

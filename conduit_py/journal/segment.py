@@ -165,4 +165,5 @@ def registers_after(header: Header, content: bytes, registers: Registers) -> Reg
 def bases(directory: Path) -> list[int]:
     """The offsets at which the segments of a journal begin, in order; empty when it has none."""
     names = (path.name.removesuffix(SUFFIX) for path in directory.glob(f"*{SUFFIX}"))
+    # Other files may lie in the directory. Only a name that is an offset is a segment.
     return sorted(int(name) for name in names if name.isdecimal())

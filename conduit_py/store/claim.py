@@ -101,10 +101,10 @@ class Claim:
     async def commit(self, changes: Changes) -> None:
         """Make the changes durable, all of them or, when it raises, none.
 
-        Raises Fenced when a newer claim exists, Repeated when a key of `once` is recorded already, StaleToken
-        when a shard went to another owner, and OutOfStep when the number is not the next one. Committing the
-        last transaction again changes nothing. So a commit that another database carried can be adopted, even
-        if it was adopted before.
+        Raises Fenced when a newer claim exists, and Repeated when a key of `once` is recorded already. Raises
+        StaleToken when a shard went to another owner, and OutOfStep when the number is not the next one.
+        Committing the last transaction again changes nothing. So a commit that another database carried can be
+        adopted, even if it was adopted before.
         """
         await self._access.transact(lambda tables: tables.commit(self.owner, self.fence, changes))
         self.committed = changes.number

@@ -202,6 +202,7 @@ class SqlTables(Tables):
         return None
 
     def scan(self, owner: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        # A range, not LIKE: keys are bytes, and % or _ in them are no wildcards.
         sql = "SELECT key, value FROM owned WHERE owner = ? AND key >= ?"
         end = _prefix_end(prefix)
         if end is None:
@@ -260,6 +261,7 @@ class SqlTables(Tables):
         ]
 
     def open_shards(self, scope: str, names: Sequence[str], token: str) -> list[ShardState]:
+        # A shard that exists keeps its token: to open it must not take it from its owner.
         sql = (
             "INSERT INTO shards (scope, shard, token, position, done, updated) VALUES (?, ?, ?, ?, 0, ?)"
             " ON CONFLICT (scope, shard) DO NOTHING"

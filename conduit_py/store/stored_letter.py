@@ -113,6 +113,7 @@ class StoredLetter(msgspec.Struct, frozen=True):
 
     def merge(self, fresh: "StoredLetter") -> "StoredLetter":
         """The letter after its message was refused once more after a crash: edits and queueing by an operator stay."""
+        # What an operator decided counts: a crash of the pipeline must not undo an edit or a replay.
         if self.originals or self.state is LetterState.QUEUED:
             fresh = msgspec.structs.replace(
                 fresh, records=self.records, originals=self.originals, state=self.state, queued_for=self.queued_for

@@ -219,11 +219,9 @@ class StoredKeys:
         return await self._access.transact(lambda tables: tables.remember(scope, keys))
 
     async def forget(self, scope: str, age_seconds: float) -> int:
-        """Forget what was recorded longer ago than that; returns how many keys it was.
-
-        In short transactions, so that commits of others come in between.
-        """
+        """Forget what was recorded longer ago than that; returns how many keys it was."""
         forgotten = 0
+        # In short transactions: one that deletes millions of keys would hold up every commit.
         while True:
             count = await self._access.transact(lambda tables: tables.forget(scope, age_seconds, _FORGOTTEN_AT_ONCE))
             forgotten += count

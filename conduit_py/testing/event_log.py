@@ -154,6 +154,7 @@ class CallOrder:
             yield
         finally:
             self._running.remove((group, name))
+        # Not after a failed open: only teardown may follow that.
         if name == "open":
             self._opened = True
 

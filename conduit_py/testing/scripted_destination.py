@@ -76,6 +76,7 @@ class ScriptedDestination(DestinationConnector[ScriptedDestinationOptions]):
             refusals: dict[int, str | Exception] = {}
             answers: list[PendingAnswer] = []
             for index, record in enumerate(batch):
+                # A copy: what is changed in the record later must not change what was received.
                 delivery = ReceivedRecord(batch.source, record.copy(), batch.delivery_key(index))
                 self.log.writes(self.options.name, delivery)
                 steps = self._steps(delivery)

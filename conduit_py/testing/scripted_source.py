@@ -155,6 +155,7 @@ class ScriptedSource(SourceConnector[ScriptedSourceOptions]):
         if isinstance(given, int) or number >= len(given):
             record = numbered_record(number, self.options.name)
         else:
+            # A copy: processors may change a record in place, and the next run must read it unchanged.
             record = given[number].copy()
             record.position = position_of(number)
         steps = self._steps(number)

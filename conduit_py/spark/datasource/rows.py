@@ -137,6 +137,7 @@ def _unplain(path: str, kind: types.DataType) -> Iterator[Problem]:
 def refused_row(number: int, partition: int, reason: RecordRefused, shown: object) -> str:
     """The error text for a row that cannot be written."""
     advice = f" ({reason.suggestion})" if reason.suggestion else ""
+    # Bounded: a row can be very large, and Spark repeats the error of a task in several logs.
     text = repr(shown)
     text = text if len(text) <= 1000 else f"{text[:1000]}…"
     return f"row {number} of partition {partition} is refused: {reason.message}{advice}; it is {text}"

@@ -23,8 +23,8 @@ Json: TypeAlias = dict[str, Any]
 class Offset(msgspec.Struct, frozen=True, kw_only=True):
     """After the record at `after`, with `rows` records in the batch that it ends; or after the last of `parts`.
 
-    A batch that is run again must have the same records: so the number of its records, or the parts that it was
-    split into, are in the offset that ends it, whatever the limits and the number of cores are by then.
+    A batch that is run again must have the same records, even if limits or the number of cores have changed. So the
+    offset that ends it has the number of its records, or the parts that it was split into.
     """
 
     after: str = ""

@@ -106,6 +106,7 @@ def shared_options(pipeline: Pipeline, spark: SparkOptions | None) -> SparkOptio
     chosen = spark or (named[0] if named else SparkOptions(master="local[*]"))
     conf = {name: value for options in named for name, value in options.conf.items()} | chosen.conf
     seconds = max([chosen.start_seconds, *(options.start_seconds for options in named)])
+    # Without `remote`: Spark Connect has no SparkContext, with which tasks are started.
     return SparkOptions(master=_persistent(chosen.master), conf=conf, start_seconds=seconds)
 
 

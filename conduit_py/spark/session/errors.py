@@ -129,6 +129,7 @@ def _causes(error: BaseException) -> list[tuple[str, str]]:
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     causes: list[tuple[str, str]] = []
     try:
+        # Bounded, because each step is a call into Java, and causes may refer to each other.
         while java is not None and len(causes) < _CAUSES_MAX:
             causes.append((str(java.getMessage() or java.toString()), _state(java)))
             java = java.getCause()

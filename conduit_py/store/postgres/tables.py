@@ -71,7 +71,8 @@ class PostgresTables(SqlTables):
         return {key for (key,) in found}
 
     def record(self, scope: str, keys: Sequence[bytes]) -> set[bytes]:
-        # Sorted, so that two transactions that record the same keys cannot deadlock.
+        # Sorted, so that two transactions that record the same keys cannot deadlock. The second one waits until the
+        # first has ended, so that only one of them finds the key new.
         new = self.sql.rows(
             "INSERT INTO seen (scope, key, at) SELECT ?, key, ? FROM unnest(?::bytea[]) AS key"
             " ON CONFLICT DO NOTHING RETURNING key",
@@ -98,6 +99,7 @@ class PostgresTables(SqlTables):
         self.sql.run("DELETE FROM owned WHERE owner = ? AND key = ANY(?::bytea[])", owner, list(keys))
 
     def add_intents(self, owner: str, intents: Sequence[Intent]) -> None:
+        # In this order: a target gets its intents by number, and the database numbers rows as they come.
         self.sql.run(
             "INSERT INTO intents (owner, target, key, body) SELECT ?, target, key, body"
             " FROM unnest(?::text[], ?::bytea[], ?::bytea[]) WITH ORDINALITY AS new (target, key, body, place)"

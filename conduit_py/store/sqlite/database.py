@@ -88,8 +88,8 @@ class StateDatabase:
     def open(cls, directory: Path) -> "StateDatabase":
         """Open the database of a directory, creating both if missing.
 
-        Raises StateLocked when another process has it, and EnvironmentUnfit, with nothing changed, when
-        the directory cannot be written or the file is not a sound database of a version known here.
+        Raises StateLocked when another process has it. Raises EnvironmentUnfit, with nothing changed, when the
+        directory cannot be written or the file is not a sound database of a known version.
         """
         try:
             _create_directory(directory)

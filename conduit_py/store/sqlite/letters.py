@@ -89,6 +89,7 @@ class _LettersFile:
         with self._lock:
             opened = self._open(create=False)
             try:
+                # A read creates no file: most pipelines never have a letter.
                 return work(opened.letters if opened is not None else letters_in_memory()[1])
             except (sqlite3.Error, ValueError) as error:
                 raise StateFailed(f"{self._file} could not be read: {describe(error)}") from error

@@ -66,6 +66,7 @@ class SqliteTables(SqlTables):
 
     def remember(self, scope: str, keys: Collection[bytes]) -> set[bytes]:
         repeated = self.known(scope, list(keys))
+        # Without the repeated ones: a single one of them would undo the statement for all.
         self.record(scope, list(set(keys) - repeated))
         return repeated
 

@@ -31,7 +31,7 @@ class PluginCaller:
 
     def __init__(self, node: str, plugin: Plugin[Any]) -> None:
         self.plugin = plugin
-        self._node = node
+        self.node = node
         self._thread: OwnedThread | None = None
         self._slow_calls = 0
         self._ways: dict[str, Callable[..., Awaitable[Any]]] = {}
@@ -74,7 +74,7 @@ class PluginCaller:
     async def in_thread(self, call: Callable[..., Any], *args: Any, final: bool = False) -> Any:
         if self._thread is None:
             # On first use: most plugins are async or quick, and never need one.
-            self._thread = OwnedThread(self._node)
+            self._thread = OwnedThread(self.node)
         return await self._thread.run(call, *args, final=final)
 
     def inherits(self, name: str) -> bool:

@@ -127,10 +127,7 @@ class Reader:
             await self._calls("teardown")
 
     def _accept(self, reading: Any, n: int) -> None:
-        records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
-        self._check(records, n)
-        if refused != {}:
-            self._check_refusals(refused, len(records))
+        records, refused = check_reading(self._node, reading, n)
         # Invariant 6: counted when read, not when sent. Records in the buffer are in flight too.
         self._ledger.admit(len(records))
         self._meter.records += count_records(records)
@@ -138,23 +135,30 @@ class Reader:
         self._meter.batch_sizes.observe(len(records))
         self._buffer.put(records, refused)
 
-    def _check(self, records: Any, n: int) -> None:
-        if not records:
-            rule = "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource"
-            raise ContractBroken(self._node, rule)
-        if not isinstance(records, list) or not set(map(type, records)) <= RECORD_TYPES:
-            raise ContractBroken(self._node, "read() must return a list of Record")
-        if len(records) > n:
-            raise ContractBroken(self._node, f"read({n}) returned {len(records)} records")
 
-    def _check_refusals(self, refused: Any, count: int) -> None:
-        """Check each reading by itself: in a joined batch, a wrong index would refuse a record of another reading."""
-        if not isinstance(refused, Mapping):
-            rule = f"read() must return refused records as a mapping of index to reason, not {type(refused).__name__}"
-            raise ContractBroken(self._node, rule)
-        for index in refused:
-            if not isinstance(index, int) or not 0 <= index < count:
-                raise ContractBroken(self._node, f"read() refused record {index!r} of {count}")
+def check_reading(node: str, reading: Any, n: int) -> tuple[list[Record], Mapping[int, str]]:
+    """Check what `read(n)` of a source returned; return its records, and the refused ones as index → reason."""
+    records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
+    # A loop around a source that returns nothing, and does not say so, would never sleep.
+    if not records:
+        raise ContractBroken(node, "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource")
+    if not isinstance(records, list) or not set(map(type, records)) <= RECORD_TYPES:
+        raise ContractBroken(node, "read() must return a list of Record")
+    if len(records) > n:
+        raise ContractBroken(node, f"read({n}) returned {len(records)} records")
+    if refused != {}:
+        _check_refused(node, refused, len(records))
+    return records, refused
+
+
+def _check_refused(node: str, refused: Any, count: int) -> None:
+    """Check each reading by itself: in a joined batch, a wrong index would refuse a record of another reading."""
+    if not isinstance(refused, Mapping):
+        rule = f"read() must return refused records as a mapping of index to reason, not {type(refused).__name__}"
+        raise ContractBroken(node, rule)
+    for index in refused:
+        if not isinstance(index, int) or not 0 <= index < count:
+            raise ContractBroken(node, f"read() refused record {index!r} of {count}")
 
 
 class ReadBuffer:

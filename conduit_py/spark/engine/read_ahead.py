@@ -1,13 +1,14 @@
 """ReadAhead: reads a source that only the driver can read, while jobs run with what it read before."""
 
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
 from conduit_py.record import Record
-from conduit_py.sdk.source import NothingYet, Reading
+from conduit_py.sdk.source import NothingYet
 from conduit_py.stream.plugin_calls import PluginCaller
+from conduit_py.stream.reader import check_reading
 from conduit_py.stream.signal import IdleBackoff
 
 
@@ -28,7 +29,7 @@ class ReadAhead:
     def __init__(self, calls: PluginCaller, size_max: int) -> None:
         self._calls = calls
         self._size_max = size_max
-        self._drawn: deque[ReadRecord] = deque()
+        self._records: deque[ReadRecord] = deque()
         self._error: Exception | None = None
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
@@ -41,26 +42,26 @@ class ReadAhead:
 
     async def take(self, n: int) -> list[ReadRecord]:
         """Wait for records and return at most `n`. Raises an error of `read` once all records before it are taken."""
-        while not self._drawn:
+        while not self._records:
             if self._error is not None:
                 raise self._error
-            await self._change()
-        taken = [self._drawn.popleft() for _ in range(min(n, len(self._drawn)))]
-        self._tell()
+            await self._wait()
+        taken = [self._records.popleft() for _ in range(min(n, len(self._records)))]
+        self._wake()
         return taken
 
     async def has_input(self) -> bool:
         """Wait until there is something to take or to raise (True), or the source has nothing now (False)."""
-        while not self._drawn and self._error is None:
+        while not self._records and self._error is None:
             if self.quiet:
                 return False
-            await self._change()
+            await self._wait()
         return True
 
     @property
     def empty(self) -> bool:
         """Whether `take` would wait or raise."""
-        return not self._drawn
+        return not self._records
 
     async def close(self) -> None:
         """Stop reading. A record that was read and not taken is read again in the next run."""
@@ -75,31 +76,32 @@ class ReadAhead:
             self._error = error
         finally:
             self._ended.set()
-            self._tell()
+            self._wake()
 
     async def _read_all(self) -> None:
-        # Not the loop of `stream.reader`: there is no window, no meter and no stop here, and errors wait for `take`.
+        # Not the loop of `Reader`: here is no window, no meter and no stop, and errors wait for `take`. What a
+        # source may return is the same, so `check_reading` is shared.
         idle = IdleBackoff()
         while True:
-            while (room := self._size_max - len(self._drawn)) <= 0:
-                await self._change()
+            while (room := self._size_max - len(self._records)) <= 0:
+                await self._wait()
             try:
-                self._keep(await self._calls("read", room))
+                self._keep(await self._calls("read", room), room)
                 idle.reset()
             except NothingYet:
                 self.quiet = True
-                self._tell()
+                self._wake()
                 await trio.sleep(idle.next())
 
-    def _keep(self, reading: list[Record] | Reading) -> None:
-        records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
+    def _keep(self, reading: Any, room: int) -> None:
+        records, refused = check_reading(self._calls.node, reading, room)
         self.quiet = False
-        self._drawn += [ReadRecord(record, refused.get(index)) for index, record in enumerate(records)]
-        self._tell()
+        self._records += [ReadRecord(record, refused.get(index)) for index, record in enumerate(records)]
+        self._wake()
 
-    async def _change(self) -> None:
+    async def _wait(self) -> None:
         await self._changed.wait()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = trio.Event()

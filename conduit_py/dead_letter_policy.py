@@ -115,4 +115,5 @@ def parse_policy(handler: object, retention: Retention | None) -> DeadLetterPoli
         if kind is KeepPolicy:
             return KeepPolicy(retention or Retention())
         return kind() if kind is not None else None
+    # Last: a connector may be callable too.
     return FunctionPolicy(handler) if callable(handler) else None

@@ -36,7 +36,7 @@ ConduitError
     │   ├── StateFailed       the state store could not make progress durable
     │   ├── RunElsewhere      another server runs the pipeline
     │   ├── Repeated          a transaction holds a key that was recorded as seen already
-    │   ├── StaleToken        leased work of a transaction went to somebody else
+    │   ├── StaleToken        another worker took over leased work of a transaction
     │   ├── KeyBusy           another transaction handles the same message
     │   ├── PieceRefused      a destination refused a prepared piece because of one record in it
     │   ├── JournalFailed     a write or fsync of a journal failed
@@ -270,7 +270,7 @@ class ContractBroken(FatalError):
 
 
 class CannotDefer(FatalError):
-    """A processor deferred a record in a way that would not be sound; the message says why."""
+    """A processor deferred a record that cannot be deferred; the message has the reason."""
 
     code = "processor.cannot_defer"
 

@@ -60,6 +60,7 @@ class Source:
         self.place = place_of_call()
         self.id = str(id)
         checked, problems = check_options(SourceSettings, dict(id=id, batch_size=batch_size, window=window), self.place)
+        # Defaults stand in for wrong settings, so that the rest of the definition is checked and reported too.
         self.settings = checked if isinstance(checked, SourceSettings) else SourceSettings.model_construct(id=self.id)
         self.connector, more = resolve_connector("source", sdk.SourceConnector, connector, settings, self.place)
         items, amiss = as_list("processors", processors, self.place)
@@ -68,6 +69,7 @@ class Source:
 
     @property
     def batch_size(self) -> int:
+        # A batch larger than the window would wait for room that can never come.
         return min(self.settings.batch_size, self.settings.window)
 
     @property
@@ -169,6 +171,7 @@ class DeadLetters:
         checked, self.problems = check_options(DeadLetterSettings, values, self.place)
         self.settings = checked if isinstance(checked, DeadLetterSettings) else DeadLetterSettings()
         policy = parse_policy(handler, self.settings.retention)
+        # The strictest policy stands in for a wrong one until its problem is reported.
         self.policy = policy or StopPolicy()
         if policy is None:
             what = 'must be "stop", "drop", "journal", a destination connector or a callable'
@@ -302,6 +305,7 @@ def as_processor(item: ProcessorLike) -> Processor:
     if isinstance(item, Processor):
         return item
     name = item.name if isinstance(item, FunctionProcessor) else getattr(item, "__name__", type(item).__name__)
+    # A lambda is called <lambda>, which is not a valid id.
     return Processor(name.strip("<>"), item, named=False)
 
 
@@ -311,6 +315,7 @@ Declared = TypeVar("Declared", "Source", "Processor", "Destination", "DeadLetter
 def derive(declared: Declared, **changes: object) -> Declared:
     """Return a copy of a declaration with other values of some attributes, as an engine runs it."""
     assert all(hasattr(declared, name) for name in changes), f"{changes.keys()} of {type(declared).__name__}"
+    # Not through the constructor, which would check the values again and note our line as the user's.
     derived = copy(declared)
     vars(derived).update(changes)
     return derived

@@ -82,6 +82,7 @@ def resolve_processor(
         item, problems = _by_name("processor", "processor", item, settings, place)
         if problems:
             return None, problems
+    # Before the test for a function: a class can be called too, and every record would become an object of it.
     if isinstance(item, type):
         hint = f"write {item.__name__}(…) with its options"
         return None, [Problem("processor", f"is the class {item.__name__}, not a processor", hint, *spot)]

@@ -47,6 +47,7 @@ class MessageContext:
         self._completed = True
         try:
             self._run("commit" if commit else "rollback")
+        # BaseException: an interrupted commit may have failed, so the message must be delivered again.
         except BaseException:
             self._run_or_report("nack")
             # The message is delivered again. An ack after this, on close, would lose it.

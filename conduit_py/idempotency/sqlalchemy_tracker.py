@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+# MySQL cannot index a BLOB without a length.
 _KEY = LargeBinary().with_variant(mysql.VARBINARY(255), "mysql", "mariadb")
 
 
@@ -39,6 +40,7 @@ class SqlAlchemyTracker:
             Column("scope", String(255), primary_key=True),
             Column("key", _KEY, primary_key=True),
             Column("at", Float(53), nullable=False, index=True),
+            # Trackers of several scopes may declare the same table in the user's MetaData.
             extend_existing=True,
         )
 

@@ -116,6 +116,7 @@ class MemoryTracker:
         transaction = MemoryTransaction()
         try:
             yield transaction
+        # Also after a cancellation: a key left open would raise KeyBusy for ever.
         except BaseException:
             with self._lock:
                 self._open -= transaction.keys
@@ -127,6 +128,7 @@ class MemoryTracker:
     def once(self, transaction: MemoryTransaction, key: bytes) -> bool:
         with self._lock:
             self._forget()
+            # A second time in the same transaction is a repeat, although nothing is committed.
             if key in self._handled or key in transaction.keys:
                 return False
             if key in self._open:
@@ -185,6 +187,7 @@ async def store_transaction(claim: Claim, checkpoint: bytes | None = None) -> As
     """
     gathered = StoreTransaction(claim)
     yield gathered
+    # Not in a `finally`: a block that raises must commit nothing.
     if checkpoint is not None:
         gathered.changes.checkpoint = checkpoint
     await claim.commit(gathered.changes)

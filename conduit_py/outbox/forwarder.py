@@ -153,6 +153,7 @@ class Forwarder:
                 finally:
                     arrived[target] += len(sent)
                     still_ours = await self._remove(target, sent)
+                # Not leased again at once after a failure: the target waits for its pause.
                 if not still_ours or len(sent) < len(pending):
                     break
             await self._outbox.release(target, self.holder)
@@ -187,6 +188,7 @@ class Forwarder:
                 if not await self._arrives(each):
                     break
                 (sent if self._flush is None else handed).append(each.number)
+            # One flush for all: one for each message would wait for a slow destination every time.
             if handed and await self._flush_target(target):
                 sent += handed
             nursery.cancel_scope.cancel()

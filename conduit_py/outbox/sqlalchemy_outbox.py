@@ -30,6 +30,7 @@ from conduit_py.errors import StateFailed
 from conduit_py.store.tables import OutboxMessage
 
 T = TypeVar("T")
+# SQLite counts up only primary keys of type INTEGER.
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
 
 
@@ -66,6 +67,7 @@ class SqlAlchemyOutbox:
             metadata,
             Column("target", String(255), primary_key=True),
             Column("holder", String(255), nullable=False),
+            # Double precision: a single-precision time is off by minutes.
             Column("expires", Float(53), nullable=False),
         )
 
@@ -141,7 +143,7 @@ class SqlAlchemyOutbox:
 
     def _forwarded(self, on: Connection, target: str, holder: str, numbers: Sequence[int]) -> bool:
         mine = (self.leases.c.target == target, self.leases.c.holder == holder)
-        # An update, not a select: it locks the row, so nobody else gets the lease before the messages are removed.
+        # An update, not a select: it locks the row, so no other holder gets the lease before the messages are removed.
         if not on.execute(update(self.leases).where(*mine).values(holder=holder)).rowcount:
             return False
         on.execute(delete(self.messages).where(self.messages.c.number.in_(numbers)))

@@ -115,6 +115,7 @@ class QueueOptions(Options):
             receive_seconds=lease + self.commit_seconds,
             extension_seconds=min(60.0, lease),
             last_extension_seconds=2 * self.commit_seconds,
+            # Shares of a short lease: a request of three seconds would not leave time to extend one of four.
             request_seconds=min(3.0, lease / 4),
             margin_seconds=min(1.0, lease / 8),
         )

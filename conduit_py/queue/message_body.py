@@ -1,6 +1,6 @@
 """What a message of a queue announces, and the records of an announced object.
 
-A progress point says how far an object was read. Points are bytes that compare in reading order.
+A progress point is how far an object was read. Points are bytes that compare in reading order.
 """
 
 import re

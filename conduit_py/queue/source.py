@@ -75,11 +75,13 @@ class QueueSource(SharedSource[OptionsT]):
 
     async def open(self, position: bytes | None) -> None:
         # The position is ignored: each shard has its own in the table, and another worker may have moved it since.
+        # New at every start: a commit of an earlier run that is still ending must not pass as one of this run.
         self._token = f"{self._home}/{uuid.uuid4().hex}"
         self._work = WorkInProgress(self.settings.window_messages)
         self._content: LookAhead | None = None
         if self.settings.messages is not BodyKind.RECORD:
             self._objects = self.objects()
+        # Without a buffer: a lease that waited in it would not be extended.
         self._leases, self._kept = trio.open_memory_channel[Lease](0)
         self._cleaned = Cooldown()
         self._queue = self.queue()
@@ -167,6 +169,7 @@ class QueueSource(SharedSource[OptionsT]):
             elif isinstance(finding, Announcement):
                 self._sort(delivery, finding.partitions, received)
             else:
+                # Not acked: the queue counts its deliveries, and moves it to its own dead-letter queue.
                 self.queue_counts.unreadable += 1
                 log.error("message %s cannot be used: %s", delivery.id, finding.reason)
         if received.fresh:

@@ -50,6 +50,7 @@ class Lease:
                     await self._changed.wait()
                 if not self._finishing:
                     await self._ask(self._terms.extension_seconds)
+            # Only if it lasts longer than the present lease: an extension also shortens a longer one.
             if not self.lost and trio.current_time() + self._terms.last_extension_seconds > self.deadline:
                 await self._ask(self._terms.last_extension_seconds)
 
@@ -166,6 +167,7 @@ class WorkInProgress:
         taken: list[WorkItem] = []
         while self._ready and len(taken) < count:
             item = self._ready.popleft()
+            # Another worker may have its message by now, and the commit of ours would fail.
             if item.held.lease.lost:
                 self.forget(item)
             else:
@@ -210,6 +212,7 @@ class WorkInProgress:
 
     def note_completed(self, partition: str) -> None:
         self._completed[partition] = None
+        # A name that is seen again is the newest: a message that is still repeated must not be forgotten first.
         self._completed.move_to_end(partition)
         if len(self._completed) > self._completed_max:
             self._completed.popitem(last=False)
@@ -257,5 +260,6 @@ class Cooldown:
     def _make_room(self, now: float) -> None:
         for key in [key for key, until in self._until.items() if until <= now]:
             del self._until[key]
+        # It grows, because a dropped key could be used before its time.
         if len(self._until) >= self._size_max:
             self._size_max *= 2

@@ -141,6 +141,7 @@ class FunctionProcessor(Processor[Options], Generic[P, R]):
 def _form_problems(function: Callable[..., Any], takes: list[str], place: Place | None) -> list[Problem]:
     """Find functions whose every call would fail, and so refuse every record."""
     spot = place or (None, None)
+    # A call of a generator function runs none of its code, so no error would ever show the mistake.
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         return [Problem("", "has a yield, so its calls return no records", "return a list of them", *spot)]
     try:

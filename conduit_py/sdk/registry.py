@@ -15,6 +15,7 @@ from conduit_py.sdk.plugin import Plugin, did_you_mean
 Kind: TypeAlias = Literal["source", "destination", "processor"]
 
 
+# Cached: entry points are read from the files of every installed distribution.
 @functools.cache
 def installed(kind: Kind) -> dict[str, EntryPoint]:
     """Return the plugins of one kind by name, without importing them."""
@@ -23,6 +24,7 @@ def installed(kind: Kind) -> dict[str, EntryPoint]:
 
 def find(kind: Kind, name: str) -> type[Plugin[Any]]:
     """Import and return a plugin class. Conduit's `builtin:` prefix and `@version` suffix are accepted."""
+    # The version is dropped: only one version of a Python package can be installed.
     bare = name.removeprefix("builtin:").partition("@")[0]
     entry = installed(kind).get(bare)
     if entry is None:

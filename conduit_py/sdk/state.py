@@ -69,6 +69,7 @@ class State:
 
     def put(self, key: str, value: Any) -> None:
         """Store `value`. Raises RecordRefused if MessagePack cannot encode it."""
+        # Encoded now, not at the commit: the caller may change the object, and an error must refuse this record.
         try:
             self._unit.puts[_text(key)] = _ENCODER.encode(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -190,6 +191,7 @@ class State:
 
     def _leave(self) -> None:
         self.first = False
+        # Only after a change: most records make none, and a new object for each would cost time.
         if self._unit.puts or self._unit.once or self._unit.letters:
             self._unit = _Unit()
 

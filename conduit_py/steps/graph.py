@@ -45,6 +45,7 @@ async def open_steps(
             try:
                 yield graph
             finally:
+                # Shielded: the steps must end before their queues are closed, also in a cancelled block.
                 with trio.CancelScope(shield=True):
                     await graph.stop()
     finally:
@@ -109,6 +110,7 @@ class StepGraph:
         if not self._ended.is_set() and not self._stopping.is_set():
             raise PipelineBusy(f"graph {self.id!r} is running already")
         await self._ended.wait()
+        # New objects: an event that is set and a scope that is cancelled stay so, and would end this run at once.
         self.failures, self._failed = {}, trio.Event()
         self._stopping, self._ended, self._scope = trio.Event(), trio.Event(), trio.CancelScope()
         self._nursery.start_soon(self._run, self._stopping, self._ended, self._scope, name=f"steps {self.id}")
@@ -191,7 +193,7 @@ def outward(digraph: "nx.DiGraph[Hashable]") -> set[Hashable]:
 
 
 def _draw(digraph: "nx.DiGraph[Hashable]", shape: Any) -> "nx.DiGraph[Hashable]":
-    """Add the shape; gives it by itself, so that a pipeline knows its ends."""
+    """Add a shape to the graph; return the graph of the shape alone, whose ends a chain connects."""
     part: nx.DiGraph[Hashable] = nx.DiGraph()
     if isinstance(shape, Mapping):
         for before, after in shape.items():

@@ -199,6 +199,7 @@ class Tailer:
             read = await self.peek()
             if read is not None:
                 return read
+            # Polled on disk: a process that appends there does not set the event of this one.
             with trio.move_on_after(math.inf if self._queue.journal.log.instant else pause):
                 await appended.wait()
             pause = min(2 * pause, POLL_SECONDS[1])

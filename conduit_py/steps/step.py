@@ -24,6 +24,7 @@ Handler: TypeAlias = Callable[..., Awaitable[Outputs] | Outputs]
 Strategy: TypeAlias = Literal["exactly_once", "at_most_once"]
 OnError: TypeAlias = Literal["stop", "drop"]
 
+# Ids become names of folders: with a slash or a dot one could lead out of the folder of the queues.
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 

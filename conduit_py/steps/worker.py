@@ -176,12 +176,14 @@ class Worker:
             outputs = await self._handle(seen, key) if seen else {}
             in_hand = outputs or messages
             await self._deliver(outputs, key, after)
+        # Another process has taken over the step, and delivers these messages itself.
         except Fenced:
             raise
         except _Decided as failed:
             raise failed.error from None
         except Exception as error:  # plugin boundary: the handler is the user's
             await self._fail(error, in_hand, key, after)
+        # Only now: waiting did not consume the messages, so after an error above the tailers are where the log is.
         self._cursors = after
         for queue in taken:
             await self._tailers[queue].read()

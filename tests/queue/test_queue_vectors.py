@@ -1,9 +1,10 @@
 """A queue source by itself, call by call, on virtual time (QW-S, QW-R, QW-F3, QW-F4, QW-I2).
 
 Where the rest of the vectors are: QW-C, QW-N2, QW-N3 and I14 in test_queue_source.py (QW-C3, QW-C4 in
-test_queue_objects.py); QW-V, QW-M, QW-PO, QW-CD in test_lease_parts.py; QW-Q in test_sqlite_queue.py and, for every
-queue, in test_queue_contract.py; QW-F1, QW-F2 in test_sqlite_queue.py; QW-I1 in test_queue_workers.py; QW-O, QW-A,
-QW-D, QW-P, QW-N1, QW-N4 in tests/store/test_shards.py; QW-K in tests/store/test_shard_changes.py.
+test_queue_objects.py); QW-V, QW-CD in test_work_in_progress.py; QW-M, QW-PO in test_message_body.py; QW-Q in
+test_sqlite_queue.py and, for every queue, in test_queue_contract.py; QW-F1, QW-F2 in test_sqlite_queue.py; QW-I1
+in test_queue_workers.py; QW-O, QW-A, QW-D, QW-P, QW-N1, QW-N4 in tests/store/test_shards.py; QW-K in
+tests/store/test_shard_changes.py.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence

@@ -125,6 +125,7 @@ def _getter(path: FieldPath) -> Callable[[Record], Any]:
 
     def get(record: Record) -> Any:
         value = whole(record)
+        # Without checks on the way: a field is missing rarely, and `_missing` then finds out where.
         try:
             for name in names:
                 value = value[name]

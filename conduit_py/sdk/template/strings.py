@@ -13,6 +13,7 @@ from conduit_py.sdk.template.values import elements, kind_of, number, text_of, t
 REGEX: Final = "regexMatch"
 
 
+# Bounded: a server that reloads its pipelines for months would otherwise keep every pattern it ever had.
 @functools.lru_cache(maxsize=256)
 def compile_pattern(text: str) -> re.Pattern[str]:
     """Compile a regular expression. Raises re.error."""
@@ -57,6 +58,7 @@ def _split(separator: str, text: str) -> list[str]:
     return text.split(separator) if separator else list(text)
 
 
+# Few digits for width and precision: %999999999d in a format from a record would fill the memory.
 _VERB = re.compile(r"%(?P<flags>[-+ 0#]*)(?P<width>\d{0,3})(?P<precision>\.\d{0,2})?(?P<verb>.|$)", re.DOTALL)
 
 

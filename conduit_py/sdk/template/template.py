@@ -66,6 +66,7 @@ class TemplateCondition(TextOption):
     __slots__ = ("_template",)
 
     def __init__(self, text: str) -> None:
+        # A block of YAML ends in a newline. With it the template would be text and not one value.
         self._template = Template(text.rstrip())
         if not is_template(text) and text.strip() not in _BOOLEANS:
             hint = "write it in double braces: '{{ … }}'"

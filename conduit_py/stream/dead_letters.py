@@ -98,6 +98,7 @@ def new_handler(
     policy: DeadLetterPolicy, node: str, pipeline: str, meter: Meter, box: DeadLetterStore
 ) -> DeadLetterHandler:
     """Make the handler of a policy, for one run."""
+    # No default for new policies: one without a handler must fail here, not lose letters.
     match policy:
         case StopPolicy():
             return _Stop(meter)

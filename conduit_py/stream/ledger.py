@@ -179,6 +179,7 @@ class Ledger:
         while count:
             entry = next(iter(self._entries.values()))
             taken = min(count, len(entry.span.positions) - entry.released)
+            # Invariant 2: an open message that is released would be skipped after a crash.
             assert entry.settle_stop(self._voters) >= entry.released + taken
             entry.released += taken
             count -= taken
@@ -252,6 +253,7 @@ class _Entry(msgspec.Struct, eq=False):
     def outstanding_each(self) -> list[int]:
         """Return the votes outstanding on each message, and empty the log."""
         if self.counts is None:
+            # At first every message of a span has the same number of votes, so one division gives it.
             cast = sum(len(sequences) * fewer for sequences, fewer in self.log)
             self.counts = [(self.outstanding + cast) // len(self.span.positions)] * len(self.span.positions)
         counts, first = self.counts, self.span.first

@@ -103,6 +103,7 @@ class ProcessorNode:
         return _TappedPool(pool, self._context.tap_point) if self._context.tap_point.taps else pool
 
     def _generation_of(self, batch: Batch) -> "_Generation":
+        # The newest first. A span belongs to one generation: a swap comes between two registrations.
         for generation in reversed(self._generations):
             if batch.span.first >= generation.since.get(batch.span.source, 0):
                 return generation
@@ -147,6 +148,7 @@ class ProcessorNode:
         # Fast path: in most batches every result is the record itself, so there is no vote to cast.
         if not any(map(is_not, results, batch.records)):
             return batch
+        # Exact types: anything else, such as a subclass of Record, is looked at one by one.
         if set(map(type, results)) <= _KEPT_OR_FILTERED:
             return self._filter_out(batch, results)  # type: ignore[arg-type]
         return _Routing(self, batch, results, given_up).outcome()
@@ -297,6 +299,7 @@ class _Routing:
         if len(pieces) > 1:
             self._node.split(self._batch, sequence, len(pieces) - 1)
         if self._pieces is None:
+            # The records before this one are whole.
             self._pieces = [()] * len(self._records)
         parent = self._batch.piece(index)
         seen: set[int] = set()

@@ -101,6 +101,7 @@ class Reader:
         await self._stop_requested.wait()
         if not self._calls.inherits("stop"):
             await self._call_stop()
+        # A sync `read` cannot be interrupted: it returns by itself, or the deadline of the stop ends the run.
         elif is_async(self._source.read):
             self._scope.cancel()
 

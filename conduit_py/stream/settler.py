@@ -195,6 +195,7 @@ def _until(ranges: Sequence[SettledRange], letter: DeadLetter) -> list[SettledRa
     """Return the ranges before the message of this letter."""
     before = []
     for each in ranges:
+        # Cut, not dropped: the messages before the letter are handled and need not be repeated.
         stop = min(each.stop, letter.message.sequence - each.span.first)
         if stop > each.start:
             before.append(each._replace(stop=stop))

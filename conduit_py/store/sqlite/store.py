@@ -20,6 +20,15 @@ from conduit_py.store.sqlite.tables import SqliteSession, SqliteTables
 from conduit_py.store.store import Kind, Store, StoredEntry
 
 T = TypeVar("T")
+Statement: TypeAlias = tuple[str, Sequence[object]]
+Work: TypeAlias = Callable[[sqlite3.Connection], Any]
+
+log = logging.getLogger("conduit_py")
+
+RESCUE_SECONDS = 5.0
+"""Between two attempts to rescue the database after a disk error."""
+_ROWS_MAX = 240
+"""Rows in one statement: SQLite before 3.32 takes 999 variables, a row has four."""
 
 
 class SqliteStore(Store):
@@ -78,17 +87,6 @@ class SqliteStore(Store):
         return SqliteTables(SqliteSession(connection, self._clock))
 
 
-Statement: TypeAlias = tuple[str, Sequence[object]]
-Work: TypeAlias = Callable[[sqlite3.Connection], Any]
-
-log = logging.getLogger("conduit_py")
-
-RESCUE_SECONDS = 5.0
-"""Between two attempts to rescue the database after a disk error."""
-_ROWS_MAX = 240
-"""Rows in one statement: SQLite before 3.32 takes 999 variables, a row has four."""
-
-
 class GroupCommitter:
     """Writes that wait at the same time share one transaction.
 
@@ -123,7 +121,7 @@ class GroupCommitter:
         return await self._thread.ask(request)
 
     async def close(self) -> None:
-        """Finish what was asked for, then close the database, cancelled or not."""
+        """Finish the requests already made, then close the database, even if the caller is cancelled."""
         with trio.CancelScope(shield=True):
             if not self._closing:
                 # Set before the wait: a request made from here on would be queued behind the end of the thread.
@@ -225,6 +223,7 @@ class GroupCommitter:
             connection.execute("RELEASE work")
 
     def _roll_back(self, error: Exception) -> None:
+        # A failed fsync may have dropped pages, so that the success of a later one proves nothing.
         if isinstance(error, sqlite3.Error) and _code(error) not in _NOTHING_WRITTEN:
             self._broken = error
         try:

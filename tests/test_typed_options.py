@@ -27,7 +27,7 @@ from conduit_py import Batch, Pipeline, Processor, Record, State, processor
 file.Source(path="in.jsonl", format="json")
 file.Source(path=Path("in.jsonl"), tail=True)
 generator.Source(fields={"n": "int"}, operations=["create"])
-sqlite_queue.Source(path="queue.db", messages="uri", lease_seconds=30)
+sqlite_queue.Source(path="queue.db", messages="uri", allowed_prefixes=["in"], lease_seconds=30)
 field.Set(field=".Metadata.a", value="b")
 
 file.Source(pth="in.jsonl")

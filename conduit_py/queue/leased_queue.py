@@ -102,6 +102,11 @@ class QueueOptions(Options):
     window_seconds: float = Field(default=3600.0, gt=0, description="how long a finished message is recognised")
     window_messages: int = Field(default=100_000, ge=1, description="how many finished messages are recognised")
     cleanup_seconds: float = Field(default=60.0, gt=0, description="how often older ones are deleted")
+    read_seconds: float = Field(default=300.0, gt=0, description="the longest that one read of an object may take")
+
+    @property
+    def announces_objects(self) -> bool:
+        return self.messages is not BodyKind.RECORD
 
     @property
     def grace_seconds(self) -> float:
@@ -131,3 +136,4 @@ class QueueArguments(TypedDict, total=False):
     window_seconds: float
     window_messages: int
     cleanup_seconds: float
+    read_seconds: float

@@ -4,14 +4,18 @@ A progress point is how far an object was read. Points are bytes that compare in
 """
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol, TypeAlias
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote_plus
 
 import msgspec
+import trio
 
 from conduit_py.queue.leased_queue import BodyKind, QueueDelivery
 from conduit_py.record import Record
+
+T = TypeVar("T")
 
 
 class Announcement(msgspec.Struct, frozen=True):
@@ -124,24 +128,58 @@ class ObjectOpener(Protocol):
 
 
 class LookAhead:
-    """Reads one record ahead, so that the last record is recognised as the last."""
+    """Reads one record ahead, so that the last record is recognised as the last.
+
+    `close` may be called while a `take` that was given up still runs in its thread. That call then closes the object.
+    """
 
     def __init__(self, parts: Iterator[ObjectRecord]) -> None:
         self._parts = parts
+        self._in_use = threading.Lock()
+        self._closed = False
         self._next = next(parts, None)
 
     def take(self, count: int) -> tuple[list[ObjectRecord], bool]:
         """Return at most `count` records, and True if they are the last."""
         taken: list[ObjectRecord] = []
-        while self._next is not None and len(taken) < count:
-            taken.append(self._next)
-            self._next = next(self._parts, None)
+        try:
+            with self._in_use:
+                while self._next is not None and len(taken) < count and not self._closed:
+                    taken.append(self._next)
+                    self._next = next(self._parts, None)
+        finally:
+            if self._closed:
+                self.close()
         return taken, self._next is None
 
     def close(self) -> None:
-        close = getattr(self._parts, "close", None)
-        if close is not None:
-            close()
+        self._closed = True
+        if self._in_use.acquire(blocking=False):
+            try:
+                close = getattr(self._parts, "close", None)
+                if close is not None:
+                    close()
+            finally:
+                self._in_use.release()
+
+
+_THREADS_MAX = 4
+
+
+class ObjectThread:
+    """Runs reads of objects in threads. A read that takes longer than `seconds` is given up with TooSlowError.
+
+    Its thread ends when the read does. Reads that never end take at most four threads, which are not those of the
+    rest of the process: with all of them taken, every further read is too slow.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._limiter = trio.CapacityLimiter(_THREADS_MAX)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        with trio.fail_after(self._seconds):
+            return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
 
 
 BEGINNING = b""

@@ -18,6 +18,7 @@ from conduit_py.queue.message_body import (
     LookAhead,
     ObjectOpener,
     ObjectRecord,
+    ObjectThread,
     end_point,
     is_end_point,
     offset_of,
@@ -79,8 +80,9 @@ class QueueSource(SharedSource[OptionsT]):
         self._token = f"{self._home}/{uuid.uuid4().hex}"
         self._work = WorkInProgress(self.settings.window_messages)
         self._content: LookAhead | None = None
-        if self.settings.messages is not BodyKind.RECORD:
+        if self.settings.announces_objects:
             self._objects = self.objects()
+            self._thread = ObjectThread(self.settings.read_seconds)
         # Without a buffer: a lease that waited in it would not be extended.
         self._leases, self._kept = trio.open_memory_channel[Lease](0)
         self._cleaned = Cooldown()
@@ -297,7 +299,7 @@ class QueueSource(SharedSource[OptionsT]):
     async def _apart(self, work: Callable[[], T]) -> T:
         """Call a method of an object, in a thread if it may block."""
         if self._objects.blocking:
-            return await trio.to_thread.run_sync(work)
+            return await self._thread.run(work)
         await trio.lowlevel.checkpoint()
         return work()
 

@@ -8,10 +8,9 @@ from typing import Any, Required, TypeVar, Unpack
 
 from pydantic import Field, SecretStr
 
-from conduit_connectors.objects import ObjectOptions, ObjectReader
-from conduit_connectors.objects.reader import ObjectArguments
+from conduit_connectors.objects import ObjectArguments, ObjectQueueOptions, ObjectReader
 from conduit_py.sdk import FatalError, TransientError
-from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueOptions, QueueSource
+from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueSource
 
 T = TypeVar("T")
 
@@ -22,7 +21,7 @@ _REST_SECONDS = 0.1
 """How long to wait for more messages after the first one."""
 
 
-class SourceOptions(QueueOptions, ObjectOptions):
+class SourceOptions(ObjectQueueOptions):
     """Which stream, and what its messages are. `group` names the durable consumer too."""
 
     url: SecretStr = Field(description="the server, as nats://user:password@host:port; several with commas between")

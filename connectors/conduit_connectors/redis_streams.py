@@ -8,10 +8,9 @@ from typing import Any, Required, Unpack
 import msgspec
 from pydantic import Field, SecretStr
 
-from conduit_connectors.objects import ObjectOptions, ObjectReader
-from conduit_connectors.objects.reader import ObjectArguments
+from conduit_connectors.objects import ObjectArguments, ObjectQueueOptions, ObjectReader
 from conduit_py.sdk import FatalError, TransientError
-from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueOptions, QueueSource
+from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueSource
 
 _GROUP = "conduit-py"
 _FORGOTTEN_SECONDS = 3600
@@ -50,7 +49,7 @@ end
 """
 
 
-class SourceOptions(QueueOptions, ObjectOptions):
+class SourceOptions(ObjectQueueOptions):
     """Which stream, and what its entries are. `group` names the consumer group too."""
 
     url: SecretStr = Field(description="the server, as redis://user:password@host:port/database; rediss: with TLS")

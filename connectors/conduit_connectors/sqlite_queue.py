@@ -11,11 +11,10 @@ from typing import Required, TypedDict, TypeVar, Unpack
 import msgspec
 from pydantic import Field
 
-from conduit_connectors.objects import ObjectOptions, ObjectReader
-from conduit_connectors.objects.reader import ObjectArguments
+from conduit_connectors.objects import ObjectArguments, ObjectQueueOptions, ObjectReader
 from conduit_py import sdk
 from conduit_py.sdk import Batch, Data, Options, RecordRefused, encode_json
-from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueOptions, QueueSource
+from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueSource
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS messages (
@@ -160,7 +159,7 @@ def _parts(delivery: QueueDelivery) -> tuple[int, str]:
     return int(number), holder
 
 
-class SourceOptions(QueueOptions, ObjectOptions):
+class SourceOptions(ObjectQueueOptions):
     """Where the queue is, and what its messages are."""
 
     path: Path = Field(description="the SQLite file")

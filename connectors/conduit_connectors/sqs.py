@@ -7,10 +7,9 @@ from typing import Any, Required, Unpack
 
 from pydantic import Field, SecretStr
 
-from conduit_connectors.objects import ObjectOptions, ObjectReader
-from conduit_connectors.objects.reader import ObjectArguments
+from conduit_connectors.objects import ObjectArguments, ObjectQueueOptions, ObjectReader
 from conduit_py.sdk import FatalError, TransientError
-from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueOptions, QueueSource
+from conduit_py.sdk.queue import LeasedQueue, QueueArguments, QueueDelivery, QueueSource
 
 log = logging.getLogger("conduit_py.queue")
 
@@ -19,7 +18,7 @@ _LEASE_SECONDS_MAX = 12 * 3600
 _GONE = ("MessageNotInflight", "ReceiptHandleIsInvalid", "InvalidParameterValue")
 
 
-class SourceOptions(QueueOptions, ObjectOptions):
+class SourceOptions(ObjectQueueOptions):
     """Which queue, and what its messages are. Without a region or keys, those of the environment are used."""
 
     url: str = Field(min_length=1, description="the address of the queue, as https://sqs.<region>.amazonaws.com/…")

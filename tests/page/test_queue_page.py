@@ -15,7 +15,7 @@ from conduit_py import Destination, Pipeline, Source
 
 worker = Pipeline(
     "worker",
-    sources=[Source("work", sqlite_queue.Source(path="work.db", messages="uri"))],
+    sources=[Source("work", sqlite_queue.Source(path="work.db", messages="uri", allowed_prefixes=["."]))],
     destinations=[Destination("out", log.Destination())],
 )
 """

@@ -52,8 +52,9 @@ async def test_qw_c3_a_big_object_comes_in_several_batches_and_whole(tmp_path: P
     assert len(whole) > 5 * 2**20
     path = tmp_path / "big.jsonl.gz"
     path.write_bytes(gzip.compress(whole, 1))
+    allowed = {"allowed_prefixes": [str(tmp_path)]}
 
-    assert await brought(tmp_path, [str(path).encode()], messages="uri") == list(range(6000))
+    assert await brought(tmp_path, [str(path).encode()], messages="uri", **allowed) == list(range(6000))
 
 
 async def test_qw_c4_objects_of_different_compression_come_through_one_queue(tmp_path: Path) -> None:
@@ -61,8 +62,9 @@ async def test_qw_c4_objects_of_different_compression_come_through_one_queue(tmp
     plain.write_bytes(content(10))
     packed.write_bytes(gzip.compress(content(10)))
 
+    allowed = {"allowed_prefixes": [str(tmp_path)]}
     addresses = [str(plain).encode(), f"file://{packed}".encode()]
-    assert await brought(tmp_path, addresses, messages="uri") == [*range(10), *range(10)]
+    assert await brought(tmp_path, addresses, messages="uri", **allowed) == [*range(10), *range(10)]
 
 
 class Bucket:
@@ -71,6 +73,7 @@ class Bucket:
     def __init__(self, endpoint: str, name: str) -> None:
         self.name = name
         self.options: dict[str, Any] = {
+            "allowed_prefixes": [f"s3://{name}/"],
             "s3_endpoint": endpoint,
             "s3_region": "us-east-1",
             "s3_access_key": SecretStr(ACCESS_KEY),

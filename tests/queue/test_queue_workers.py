@@ -45,13 +45,16 @@ class Crew:
         self._harness.send([str(self._folder / f"{number}.jsonl").encode() for number in announced])
 
     def start(self, id: str, *, kill_at: str = "", **more: Any) -> None:
-        told = {"id": id, "plugin": self._harness.plugin, "options": self._harness.options() | TERMS, **more}
+        told = {"id": id, "plugin": self._harness.plugin, "options": self._options(), **more}
         told |= {"state": self._state, "out": str(self._out)}
         environment = dict(os.environ) | ({"CONDUIT_KILL_AT": kill_at} if kill_at else {})
         with self.log(id).open("ab") as log:
             self._running[id] = subprocess.Popen(
                 [sys.executable, str(CHILD), json.dumps(told)], stdout=log, stderr=subprocess.STDOUT, env=environment
             )
+
+    def _options(self) -> dict[str, Any]:
+        return self._harness.options() | TERMS | {"allowed_prefixes": [str(self._folder)]}
 
     def log(self, id: str) -> Path:
         return self._folder / f"{id}.log"

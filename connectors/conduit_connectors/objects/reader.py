@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import PurePosixPath
-from typing import Any, Literal, TypedDict
-from urllib.parse import unquote, urlsplit
+from typing import Any, Literal, Self, TypedDict
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from conduit_connectors.objects.formats import read_csv, read_lines, read_parquet
+from conduit_connectors.objects.location import AllowedPrefixes, parse_address
 from conduit_py.sdk import FatalError, Options
-from conduit_py.sdk.queue import ObjectRecord
+from conduit_py.sdk.queue import ObjectRecord, QueueOptions
 
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 
@@ -27,7 +27,11 @@ class Format(Enum):
 
 
 class ObjectOptions(Options):
-    """How announced objects are read."""
+    """Which announced objects are read, and how."""
+
+    allowed_prefixes: list[str] = Field(
+        default=[], description="folders and s3:// prefixes; what is announced elsewhere is not read"
+    )
 
     format: Format = Field(default=Format.AUTO, description="what an object holds")
     line_size_max: int = Field(default=16 * 2**20, ge=1, description="the longest line, in bytes; longer is refused")
@@ -36,10 +40,30 @@ class ObjectOptions(Options):
     s3_access_key: SecretStr | None = None
     s3_secret_key: SecretStr | None = None
 
+    @field_validator("allowed_prefixes")
+    @classmethod
+    def _are_prefixes(cls, prefixes: list[str]) -> list[str]:
+        AllowedPrefixes(prefixes)
+        return prefixes
+
+
+class ObjectQueueOptions(QueueOptions, ObjectOptions):
+    """Options of a source over a queue whose messages may announce objects."""
+
+    @model_validator(mode="after")
+    def _limits_what_is_read(self) -> Self:
+        if self.announces_objects and not self.allowed_prefixes:
+            raise ValueError(
+                f"messages={self.messages.value!r} needs allowed_prefixes:"
+                " whoever may send to the queue chooses what is read"
+            )
+        return self
+
 
 class ObjectArguments(TypedDict, total=False):
     """ObjectOptions as a caller writes them, for editors and type checkers."""
 
+    allowed_prefixes: list[str]
     format: Literal["auto", "lines", "json", "csv", "parquet"] | Format
     line_size_max: int
     s3_endpoint: str | None
@@ -52,25 +76,25 @@ class ObjectReader:
     """Reads paths and `file:` and `s3:` addresses; names that end in .gz or .zst are decompressed.
 
     The offset of a record counts the bytes of the decompressed content up to its end, or in Parquet the rows. So
-    it does not depend on how the object is read. An object must not change once it is announced.
+    it does not depend on how the object is read. An object must not change once it is announced. An address is
+    text of a stranger: only regular files and keys below `allowed_prefixes` are opened.
     """
 
     blocking = True
 
     def __init__(self, options: ObjectOptions) -> None:
         self._options = options
+        self._allowed = AllowedPrefixes(options.allowed_prefixes)
 
     def open(self, address: str, offset: int) -> Iterator[ObjectRecord]:
-        files, path = self._located(address)
+        stream, path = self._open_stream(address)
         suffixes = PurePosixPath(path).suffixes
         compression = _COMPRESSED.get(suffixes[-1]) if suffixes else None
         format = self._format(suffixes[:-1] if compression else suffixes)
         if format is Format.PARQUET:
-            return read_parquet(files.open_input_file(path), offset)
-        if compression is None:
-            stream = files.open_input_file(path)
-        else:
-            stream = files.open_input_stream(path, compression=compression)
+            return read_parquet(stream, offset)
+        if compression is not None:
+            stream = _arrow().CompressedInputStream(stream, compression)
         if format is Format.CSV:
             return read_csv(stream, offset, self._options.line_size_max)
         return read_lines(stream, offset, self._options.line_size_max, json=format is Format.JSON)
@@ -83,18 +107,18 @@ class ObjectReader:
             return Format.JSON
         return {".csv": Format.CSV, ".parquet": Format.PARQUET}.get(last, Format.LINES)
 
-    def _located(self, address: str) -> tuple[Any, str]:
-        """Return the file system of an address, and the path in it."""
-        fs = _arrow_files()
-        parts = urlsplit(address)
-        if parts.scheme == "s3":
-            return fs.S3FileSystem(**self._s3()), f"{parts.netloc}/{address.split('/', 3)[3]}"
-        if parts.scheme in ("", "file"):
-            return fs.LocalFileSystem(), unquote(parts.path) if parts.scheme else address
-        raise FatalError(
-            f"{address}: objects with {parts.scheme}: addresses cannot be read",
-            suggestion="announce paths, file: or s3: addresses",
-        )
+    def _open_stream(self, address: str) -> tuple[Any, str]:
+        """Open the bytes of an object, and return them with its path."""
+        try:
+            scheme, path = parse_address(address)
+        except ValueError as error:
+            raise PermissionError(str(error)) from error
+        if scheme == "file":
+            return _arrow().PythonFile(self._allowed.open_file(path), mode="r"), path
+        self._allowed.check_key(path)
+        from pyarrow import fs
+
+        return fs.S3FileSystem(**self._s3()).open_input_file(path), path
 
     def _s3(self) -> dict[str, Any]:
         options = self._options
@@ -107,12 +131,12 @@ class ObjectReader:
         return {name: value for name, value in wanted.items() if value is not None}
 
 
-def _arrow_files() -> Any:
+def _arrow() -> Any:
     try:
-        from pyarrow import fs
+        import pyarrow
     except ImportError as error:
         raise FatalError(
             "objects are read through pyarrow, which is not installed",
             suggestion="pip install 'conduit-dataflow[objects]'",
         ) from error
-    return fs
+    return pyarrow

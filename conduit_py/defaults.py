@@ -20,7 +20,7 @@ HOST = "127.0.0.1"
 PORT = 8080
 URL = f"http://{HOST}:{PORT}"
 STATE_FOLDER = ".conduit"
-SERVER_STATE = f"{STATE_FOLDER}/serve"
+PROJECT_STATE = f"{STATE_FOLDER}/state"
 LETTER_ID_PATTERN = "[a-z2-7]{16}"
 LETTERS_LISTED = 100
 """How many dead letters are listed unless a number is given."""

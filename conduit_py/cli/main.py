@@ -46,7 +46,7 @@ def run(
         str | None,
         Parameter(
             help="folder for positions and state, or a PostgreSQL database as postgresql://user@host/name "
-            "[default: .conduit/NAME-OF-FILE in the working directory]"
+            f"[default: {defaults.PROJECT_STATE} in the working directory]"
         ),
     ] = None,
     fresh: Annotated[bool, Parameter(help="forget the stored positions and start from the beginning")] = False,
@@ -83,12 +83,12 @@ def serve(
     *,
     pipelines: Annotated[Path, Parameter(help="folder of pipeline files, or one file")],
     state: Annotated[
-        str,
+        str | None,
         Parameter(
-            help="folder for positions and statuses, or a PostgreSQL database, which several servers "
-            f"may share, as postgresql://user@host/name [default: {defaults.SERVER_STATE}]"
+            help="folder for positions and state and statuses, or a PostgreSQL database, which several servers "
+            f"may share, as postgresql://user@host/name [default: {defaults.PROJECT_STATE} in the working directory]"
         ),
-    ] = defaults.SERVER_STATE,
+    ] = None,
     watch: Annotated[bool, Parameter(help="follow changes of the files while it runs")] = False,
     host: Annotated[str, Parameter(help="address to listen on", show_default=True)] = defaults.HOST,
     port: Annotated[
@@ -182,8 +182,8 @@ def doctor(
         Path | None, Parameter(help="folder of pipeline files, or one file [default: pipelines, if there is one]")
     ] = None,
     state: Annotated[
-        Path, Parameter(help=f"folder for positions and statuses [default: {defaults.SERVER_STATE}]")
-    ] = Path(defaults.SERVER_STATE),
+        Path | None, Parameter(help=f"folder for positions and state [default: {defaults.PROJECT_STATE}]")
+    ] = None,
     host: Annotated[str, Parameter(help="address that a server would listen on", show_default=True)] = defaults.HOST,
     port: Annotated[
         int, Parameter(help="and its port", show_default=True, validator=validators.Number(gte=0))
@@ -197,10 +197,11 @@ def doctor(
     Nothing is started, and no other machine is contacted. The exit code is 0 unless something must be fixed.
     """
     from conduit_py.cli.doctor import DoctorOptions, run_checks
+    from conduit_py.cli.project_state import choose_state
 
     if pipelines is None and Path("pipelines").is_dir():
         pipelines = Path("pipelines")
-    return run_checks(DoctorOptions(pipelines, state, host, port, token_file), as_json=json)
+    return run_checks(DoctorOptions(pipelines, state or choose_state(), host, port, token_file), as_json=json)
 
 
 @app.command(sort_key=8)

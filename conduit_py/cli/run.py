@@ -14,9 +14,9 @@ from conduit_py.cli.check import error_fields, load_with_graphs, require_engines
 from conduit_py.cli.display import Display, choose_display
 from conduit_py.cli.errors import exit_code_of
 from conduit_py.cli.output import ExitCode, log_to_stderr, put_json
+from conduit_py.cli.project_state import choose_state, claim_ids
 from conduit_py.cli.result import ProgressLine, RecordRate, RunResult
 from conduit_py.config.python_file import FileInvalid
-from conduit_py.defaults import STATE_FOLDER
 from conduit_py.errors import ConduitError, EnvironmentUnfit, Problem
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -28,8 +28,6 @@ from conduit_py.store.store import Store, open_store
 
 SupervisorFactory: TypeAlias = Callable[[Graph, Store], Supervisor]
 
-STATE = Path(STATE_FOLDER)
-"""Below the working directory, like the relative paths in a pipeline: another folder is other data."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -57,7 +55,7 @@ def run_file(
         display = choose_display(as_json=as_json, stdout_taken=any(map(writes_to_stdout, pipelines)))
         # Before the state is opened: a run that lacks Spark must not create a folder or take a lock.
         require_engines(pipelines)
-        return trio.run(_run, graphs, state or state_of(file), fresh, display)
+        return trio.run(_run, graphs, file, state, fresh, display)
     except ConduitError as error:
         if as_json:
             code = int(exit_code_of(error))
@@ -77,13 +75,6 @@ def _load_graphs(file: Path, pipeline: str | None, engine: EngineName | None, ma
     return [each.graph for each in loaded]
 
 
-def state_of(file: Path) -> Path:
-    """The default folder for the state of a file's pipelines: the same for every run from this directory."""
-    # The whole path, not the name: two files with pipelines of one id would skip each other's records.
-    path = os.path.relpath(file.with_suffix("") if file.suffix == ".py" else file)
-    return STATE / path.replace(os.sep, "~")
-
-
 def writes_to_stdout(pipeline: Pipeline) -> bool:
     """Whether a destination of this pipeline writes records to stdout."""
     connectors = [destination.connector for destination in pipeline.destinations]
@@ -93,12 +84,16 @@ def writes_to_stdout(pipeline: Pipeline) -> bool:
 
 async def _run(
     graphs: Sequence[Graph],
-    state: str | Path,
+    file: Path,
+    state: str | Path | None,
     fresh: bool,
     display: Display,
     supervised: SupervisorFactory = supervise,
 ) -> ExitCode:
-    async with await open_store(state) as store:
+    project_state = choose_state(file)
+    async with await open_store(state or project_state) as store:
+        if state is None:
+            await claim_ids(store, project_state, {graph.pipeline.id: file for graph in graphs})
         if fresh:
             for graph in graphs:
                 await store.reset_claim(graph.pipeline.id)

@@ -9,6 +9,7 @@ import trio
 
 from conduit_py.cli.errors import short_text
 from conduit_py.cli.output import ExitCode, LogFormat, log_for_server, put
+from conduit_py.cli.project_state import choose_state, claim_ids
 from conduit_py.cli.run import stop_on_signal
 from conduit_py.config.definitions import Definitions, LoadedFiles
 from conduit_py.errors import EnvironmentUnfit
@@ -30,7 +31,8 @@ class ServeOptions:
     """Which pipelines are served, where their state is, and how long a stop may take."""
 
     pipelines: Path
-    state: str | Path
+    state: str | None
+    """None for the state of the project in the working directory."""
     stop_timeout: float
     log_format: LogFormat = "text"
     debug: bool = False
@@ -86,7 +88,10 @@ async def _serve(
     from conduit_py.server.serve import serve_api
     from conduit_py.server.service import Service
 
-    async with await open_store(serving.state) as store, trio.open_nursery() as nursery:
+    project_state = choose_state()
+    async with await open_store(serving.state or project_state) as store, trio.open_nursery() as nursery:
+        if serving.state is None:
+            await claim_ids(store, project_state, {each.id: each.file for each in reading.whole.pipelines})
         fleet = Fleet(store, nursery, on_spark=ChildSupervisor)
         reloader = Reloader(fleet, store, definitions, nursery, shown=short_text)
         service = Service(fleet, store, nursery, reloader=reloader)

@@ -126,7 +126,8 @@ A pipeline of conduit-py: `pipelines/{file}` takes orders from `data/orders.json
     pip install 'conduit-dataflow[testing]' && pytest       tests it
     conduit-py doctor                        says what is wrong with this machine, if anything
 
-Positions are kept in `.conduit`: with `--fresh`, a run starts from the beginning.
+Positions are in `.conduit/state`, which `run` and `serve` share. `run --fresh` forgets them: everything is read and
+delivered again, so remove the old output first.
 """
 
 IGNORED = """\

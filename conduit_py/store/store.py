@@ -18,7 +18,7 @@ from conduit_py.store.position_history import PositionHistory
 from conduit_py.store.tables import IntentOutbox, Shards, StoredKeys, Tables
 
 T = TypeVar("T")
-Kind: TypeAlias = Literal["position", "trail", "state", "connector"]
+Kind: TypeAlias = Literal["position", "trail", "state", "connector", "origin"]
 
 
 class StoredEntry(NamedTuple):
@@ -109,6 +109,15 @@ class Store(ABC):
 
     async def save_state(self, pipeline: str, state: PipelineState) -> None:
         await self._save([StoredEntry(pipeline, "state", "", msgspec.json.encode(state))])
+
+    async def origin(self, pipeline: str) -> str | None:
+        """Return the file that a pipeline came from when it last started; None if it is not known."""
+        for _, value in await self._load(pipeline, "origin"):
+            return value.decode(errors="surrogateescape")
+        return None
+
+    async def save_origin(self, pipeline: str, file: str) -> None:
+        await self._save([StoredEntry(pipeline, "origin", "", file.encode(errors="surrogateescape"))])
 
     async def connectors(self, pipeline: str) -> dict[str, ConnectorEntry]:
         """The remembered connectors by node id."""

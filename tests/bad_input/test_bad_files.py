@@ -138,7 +138,7 @@ def test_no_room_for_the_state_is_the_environments_fault(folder: Folder) -> None
     folder.numbers(1, 2, 3)
     folder.pipeline()
 
-    assert folder.run(under="ulimit -f 4").has(3, "error: .conduit/p/state.db cannot be used", "the disk has space")
+    assert folder.run(under="ulimit -f 4").has(3, "error: .conduit/state/state.db cannot be used", "the disk has space")
     assert folder.run().has(0)
     assert folder.arrived() == [1, 2, 3]
 

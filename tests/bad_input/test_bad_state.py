@@ -53,7 +53,7 @@ def test_damaged_state_is_never_believed_and_a_copy_of_it_goes_on(folder: Folder
     folder.numbers(1, 2)
     folder.pipeline()
     first = folder.run()
-    state = folder.path / ".conduit" / "p" / "state.db"
+    state = folder.path / ".conduit" / "state" / "state.db"
     sound = state.read_bytes()
     state.write_bytes(sound[:4096] + b"\xff" * (len(sound) - 4096))
     damaged = folder.run()
@@ -62,7 +62,7 @@ def test_damaged_state_is_never_believed_and_a_copy_of_it_goes_on(folder: Folder
         file.write('{"n":3}\n')
 
     assert first.has(0)
-    assert damaged.has(3, "error: .conduit/p/state.db is damaged", "put back a copy")
+    assert damaged.has(3, "error: .conduit/state/state.db is damaged", "put back a copy")
     assert folder.run().has(0)
     assert folder.arrived() == [1, 2, 3]
 

@@ -54,7 +54,7 @@ def test_help_names_every_command_and_exit_code(command: "Command") -> None:
 
 
 def test_help_of_run_says_where_state_is_kept(command: "Command") -> None:
-    assert ".conduit/NAME-OF-FILE in the working directory" in command("run", "--help").stdout
+    assert ".conduit/state in the working directory" in command("run", "--help").stdout
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -31,7 +30,7 @@ def test_a_bounded_pipeline_runs_to_its_end(command: "Command") -> None:
     assert done.stderr == ""
     assert done.stdout.startswith("numbers: completed: 1,000 read, 1,000 acked, 0 filtered, 0 dead letters in ")
     assert command.numbers() == list(range(1, 1001))
-    assert (command.folder / ".conduit" / "orders").is_dir()
+    assert (command.folder / ".conduit" / "state").is_dir()
 
 
 def test_a_second_run_continues_and_says_when_there_is_nothing_new(command: "Command") -> None:
@@ -138,7 +137,7 @@ def test_a_second_process_on_the_same_state_is_refused(command: "Command", until
     assert second.returncode == third_code == 3
     assert second.stdout == ""
     assert second.stderr.splitlines() == [
-        f"error: state directory .conduit/orders is in use by process {first.pid}",
+        f"error: state directory .conduit/state is in use by process {first.pid}",
         "  stop that process, or choose another directory with --state",
     ]
     assert (answer["status"], answer["error"]["code"], answer["exit_code"]) == ("environment", "state.locked", 3)
@@ -273,21 +272,6 @@ def test_a_reader_that_leaves_does_not_end_the_pipeline(command: "Command", unti
     assert process.stderr is not None
     assert process.stderr.read() == ""
     assert command.numbers() == list(range(1, 301))
-
-
-def test_state_is_kept_by_the_files_path_so_that_no_two_files_share_it(command: "Command") -> None:
-    text = command.pipeline("Count(to=5)")
-    command.write(text, "others.py")
-    (command.folder / "weekly").mkdir()
-    command.write((command.folder / "ends.py").read_text(), "weekly/ends.py")
-    command.write(text, "weekly/orders.py")
-
-    for file in ("orders.py", "others.py", "weekly/orders.py", f"{command.folder}/orders.py", "./weekly/orders.py"):
-        assert command("run", file).returncode == 0
-    assert sorted(path.name for path in Path(command.folder, ".conduit").iterdir()) == [
-        *("orders", "others", "weekly~orders"),
-    ]
-    assert command.numbers() == [1, 2, 3, 4, 5] * 3
 
 
 def test_json_is_one_object_a_line(command: "Command") -> None:

@@ -79,7 +79,7 @@ class ConduitError(Exception):
 
     @property
     def message(self) -> str:
-        return str(self.args[0]) if self.args else ""
+        return text_of(self.args[0]) if self.args else ""
 
 
 @dataclass(frozen=True)
@@ -324,5 +324,13 @@ def describe(error: BaseException) -> str:
     """One line that names an error the way a person would: our own by message, others by type too."""
     if isinstance(error, ConduitError):
         return error.message
-    text = str(error).strip()
+    text = text_of(error).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def text_of(error: object) -> str:
+    """Return `str(error)`, or a text that says so if the `__str__` of a user's class raises."""
+    try:
+        return str(error)
+    except (Exception, SystemExit, GeneratorExit):  # plugin boundary: the class is the user's
+        return f"<{type(error).__name__} whose __str__ raises>"

@@ -15,6 +15,7 @@ from typing import NoReturn
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
 from conduit_py.pipeline import Pipeline
 from conduit_py.sdk.plugin import did_you_mean
+from conduit_py.user_errors import as_error
 
 
 class FileInvalid(ConduitError):
@@ -77,10 +78,10 @@ def _run(file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     # SystemExit too: a script that calls sys.exit() at its top level must not end a server that loads it.
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         # A module that was executed only in part must not be found by a later import.
         del sys.modules[name]
-        _raise_for(error, file, path)
+        _raise_for(as_error(error), file, path)
     return module
 
 
@@ -160,7 +161,7 @@ def _beside(directory: Path, name: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def _raise_for(error: BaseException, file: Path, path: Path) -> NoReturn:
+def _raise_for(error: Exception, file: Path, path: Path) -> NoReturn:
     """Translate what the file raised, once, into an error that names the user's own line."""
     if isinstance(error, EnvironmentUnfit):
         raise error
@@ -177,7 +178,7 @@ def _raise_for(error: BaseException, file: Path, path: Path) -> NoReturn:
             suggestion=near or f"check the spelling, or install it for {sys.executable}",
         ) from error
     hint = _import_hint(error, path) if isinstance(error, ImportError) else None
-    what = "calls sys.exit() while it loads" if isinstance(error, SystemExit) else describe(error)
+    what = "calls sys.exit() while it loads" if isinstance(error.__cause__, SystemExit) else describe(error)
     raise FileInvalid(file, [Problem("", what, hint, where, line)]) from error
 
 

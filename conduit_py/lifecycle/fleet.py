@@ -26,6 +26,7 @@ from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.position_history import HistoryPoint, PositionHistory
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress
+from conduit_py.user_errors import as_error
 
 log = logging.getLogger("conduit_py")
 
@@ -293,7 +294,8 @@ class Fleet:
     async def _supervise(self, member: Member, supervisor: Supervisor) -> None:
         try:
             await supervisor.run()
-        except Exception as error:  # a boundary: no pipeline may take the others down with it
+        except BaseException as raised:  # a boundary: no pipeline may take the others down with it
+            error = as_error(raised)
             log.exception("pipeline %s ended by an error of conduit-py itself", member.pipeline.id)
             supervisor.state = PipelineState(Status.DEGRADED, error=LastError.of(error))
         finally:

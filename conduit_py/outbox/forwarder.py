@@ -16,6 +16,7 @@ from conduit_py.backoff import Backoff
 from conduit_py.errors import StateFailed, describe
 from conduit_py.store.tables import OutboxMessage
 from conduit_py.stream.signal import Signal
+from conduit_py.user_errors import as_error
 
 
 class Outbox(Protocol):
@@ -210,8 +211,8 @@ class Forwarder:
         try:
             await self._call(message)
         # Plugin boundary: whatever the user's function raises, the message has not arrived.
-        except Exception as error:
-            self._note(message.target, error)
+        except BaseException as error:
+            self._note(message.target, as_error(error))
             return False
         self.failing.pop(message.target, None)
         return True
@@ -221,8 +222,8 @@ class Forwarder:
         try:
             await self._flush(target)
         # Plugin boundary: what was sent has not arrived.
-        except Exception as error:
-            self._note(target, error)
+        except BaseException as error:
+            self._note(target, as_error(error))
             return False
         return True
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
+from conduit_py.errors import describe
 from conduit_py.queue.leased_queue import BodyKind, LeasedQueue, QueueDelivery, QueueOptions
 from conduit_py.queue.message_body import (
     Announcement,
@@ -241,7 +242,7 @@ class QueueSource(SharedSource[OptionsT]):
             self._content = await self._apart(lambda: LookAhead(opener()))
         except Exception as error:  # plugin boundary: the object is the user's
             self.queue_counts.failed += 1
-            log.error("%s cannot be opened: %s: %s", item.partition, type(error).__qualname__, error)
+            log.error("%s cannot be opened: %s", item.partition, describe(error))
             self._work.give_up(item)
             return
         self._work.begin(item)
@@ -256,7 +257,7 @@ class QueueSource(SharedSource[OptionsT]):
                 parts, last = await self._apart(partial(content.take, n))
             except Exception as error:  # plugin boundary: the object is the user's
                 self.queue_counts.failed += 1
-                log.error("%s cannot be read on: %s: %s", item.partition, type(error).__qualname__, error)
+                log.error("%s cannot be read on: %s", item.partition, describe(error))
         if parts:
             item.read = end_point(parts[-1].offset) if last else point_at(parts[-1].offset)
         if last or not parts:

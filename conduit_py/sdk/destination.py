@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 import msgspec
 
 from conduit_py.batch import Batch, MessageId
-from conduit_py.errors import RecordRefused, TransientError
+from conduit_py.errors import RecordRefused, TransientError, text_of
 from conduit_py.sdk.plugin import Connector, OptionsT
 
 Refusals: TypeAlias = Mapping[int, str | Exception]
@@ -88,7 +88,7 @@ def refusal_text(reason: str | Exception) -> str:
         return reason
     if isinstance(reason, RecordRefused):
         return f"{reason.message} ({reason.suggestion})" if reason.suggestion else reason.message
-    return f"{type(reason).__name__}: {reason}"
+    return f"{type(reason).__name__}: {text_of(reason)}"
 
 
 class StagedDestination(DestinationConnector[OptionsT]):

@@ -11,7 +11,7 @@ import msgspec
 import networkx as nx
 import trio
 
-from conduit_py.errors import PipelineBusy, PipelineInvalid, PipelineUnknown
+from conduit_py.errors import PipelineBusy, PipelineInvalid, PipelineUnknown, describe
 from conduit_py.steps.attempt_log import AttemptLog
 from conduit_py.steps.queue import Queue, Queues
 from conduit_py.steps.step import Message, Step, StepKind, problems_of
@@ -147,7 +147,7 @@ class StepGraph:
             finally:
                 worker.close()
         except Exception as error:  # one failed step must not end the others
-            log.error("step %s has ended: %s: %s", uid, type(error).__qualname__, error)
+            log.error("step %s has ended: %s", uid, describe(error))
             self.failures[step.id] = error
             self._failed.set()
 

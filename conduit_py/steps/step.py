@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from conduit_py.errors import Problem
+from conduit_py.errors import Problem, text_of
 
 if TYPE_CHECKING:
     from conduit_py.steps.queue import Queue, Tailer
@@ -196,7 +196,7 @@ def error_message(step: Step, messages: Mapping[str, Message], error: Exception)
         "messages": dict(messages),
         "cause": {
             "class": type(error).__qualname__,
-            "message": str(error),
+            "message": text_of(error),
             "trace": "".join(traceback.format_exception(error)),
         },
     }

@@ -9,7 +9,7 @@ import trio
 
 from conduit_py.batch import delivery_key
 from conduit_py.crash_point import reach
-from conduit_py.errors import ContractBroken, Fenced
+from conduit_py.errors import ContractBroken, Fenced, describe
 from conduit_py.steps.attempt_log import (
     AttemptLog,
     Choice,
@@ -23,6 +23,7 @@ from conduit_py.steps.attempt_log import (
 )
 from conduit_py.steps.queue import META, IndexTaken, Queues, ReadMessage, Tailer, merge_metadata
 from conduit_py.steps.step import Message, Outputs, Process, Step, error_message, filter_messages
+from conduit_py.user_errors import as_error
 
 log = logging.getLogger("conduit_py.steps")
 
@@ -181,8 +182,8 @@ class Worker:
             raise
         except _Decided as failed:
             raise failed.error from None
-        except Exception as error:  # plugin boundary: the handler is the user's
-            await self._fail(error, in_hand, key, after)
+        except BaseException as error:  # plugin boundary: the handler is the user's
+            await self._fail(as_error(error), in_hand, key, after)
         # Only now: waiting did not consume the messages, so after an error above the tailers are where the log is.
         self._cursors = after
         for queue in taken:
@@ -267,7 +268,7 @@ class Worker:
     async def _fail(self, error: Exception, messages: Mapping[str, Message], key: bytes, after: dict[str, int]) -> None:
         """Send the messages to the error queue, drop them, or end the step; never after an output was sent."""
         step = self._step
-        log.error("%s failed: %s: %s", self._uid, type(error).__qualname__, error)
+        log.error("%s failed: %s", self._uid, describe(error))
         newest = self._attempts.newest if self._exactly_once else None
         # The append may have failed after the message was written. Then it counts as delivered, not as failed.
         if isinstance(newest, Sent) and newest.key == key and await self._delivered(newest):
@@ -288,7 +289,7 @@ class _Decided(Exception):
     """A fork failed after it was decided."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
+        super().__init__(describe(error))
         self.error = error
 
 

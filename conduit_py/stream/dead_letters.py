@@ -32,6 +32,7 @@ from conduit_py.stream.plugin_calls import (
     plugin_errors,
     shallow_copy,
 )
+from conduit_py.user_errors import as_error
 
 log = logging.getLogger("conduit_py.dead_letters")
 
@@ -88,7 +89,7 @@ class LettersNotStored(Exception):
     """The handler stored only the first `stored` letters; the run ends with `error`."""
 
     def __init__(self, error: NackNotAllowed | DeadLetterFailed, letter: DeadLetter, stored: int) -> None:
-        super().__init__(str(error))
+        super().__init__(error.message)
         error.node = letter.node
         self.error = error
         self.stored = stored
@@ -253,8 +254,8 @@ class _CallFunction(DeadLetterHandler):
                 else:
                     # Abandoned on cancellation: a function that hangs must not hold up a forceful stop.
                     await trio.to_thread.run_sync(self._function, letter, abandon_on_cancel=True)
-            except Exception as error:  # plugin boundary: the function is the user's
-                raise _failure(letters, stored, describe(error)) from error
+            except BaseException as error:  # plugin boundary: the function is the user's
+                raise _failure(letters, stored, describe(as_error(error))) from error
 
 
 def _failure(letters: Sequence[DeadLetter], stored: int, why: str) -> LettersNotStored:

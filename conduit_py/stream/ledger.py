@@ -8,6 +8,7 @@ import msgspec
 
 from conduit_py.batch import Fate, Piece, Span
 from conduit_py.dead_letter import DeadLetter
+from conduit_py.user_errors import as_error
 
 
 class SettledRange(NamedTuple):
@@ -202,8 +203,8 @@ class Ledger:
             for message, handler in reversed(entry.span.fate_handlers.pop(sequence, ())):
                 try:
                     handler(message, fate)
-                except Exception as error:  # plugin boundary: the handler is the user's
-                    errors.append(error)
+                except BaseException as error:  # plugin boundary: the handler is the user's
+                    errors.append(as_error(error))
         if len(errors) == 1:
             raise errors[0]
         if errors:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 import trio
 
+from conduit_py.errors import describe
 from conduit_py.sdk.source import Lag, QueueCounts
 from conduit_py.stream.plugin_calls import PluginCaller
 
@@ -244,7 +245,7 @@ class LagWatch:
             try:
                 lag = await self._calls("lag")
             except Exception as error:  # plugin boundary: the next call may succeed
-                self._log_error(f"{type(error).__name__}: {error}", error)
+                self._log_error(describe(error), error)
             if lag is not None and not isinstance(lag, Lag):
                 self._log_error(f"lag() must return a Lag or None, not {type(lag).__name__}")
                 lag = None

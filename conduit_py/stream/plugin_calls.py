@@ -15,6 +15,7 @@ from conduit_py.sdk.destination import Answer, DestinationConnector, refusal_tex
 from conduit_py.sdk.plugin import Connector, Plugin
 from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.source import SourceConnector
+from conduit_py.user_errors import as_error
 
 SLOW_SECONDS = 0.05
 """A sync call in the event loop that takes longer than this delays every other task too much."""
@@ -41,7 +42,12 @@ class PluginCaller:
         way = self._ways.get(name)
         if way is None:
             way = self._ways[name] = self._way(name)
-        return await way(*args)
+        try:
+            return await way(*args)
+        except Exception:
+            raise
+        except BaseException as raised:
+            raise as_error(raised) from raised
 
     def _way(self, name: str) -> Callable[..., Awaitable[Any]]:
         method = getattr(self.plugin, name)
@@ -114,15 +120,16 @@ def is_async(call: Callable[..., Any]) -> bool:
 
 @contextmanager
 def plugin_errors(node: str, doing: str) -> Iterator[None]:
-    """Translate the errors of a plugin: a RunError keeps its class, every other error becomes NodeFailed."""
+    """Translate what a plugin raises: a RunError keeps its class, everything else becomes NodeFailed."""
     try:
         yield
     except RunError as error:
         # The innermost node wins: processors run in the task of another node.
         error.node = error.node or node
         raise
-    except Exception as error:
-        raise NodeFailed(node, doing, error) from error
+    except BaseException as raised:
+        cause = as_error(raised)
+        raise NodeFailed(node, doing, cause) from cause
 
 
 def shallow_copy(batch: Batch) -> Batch:

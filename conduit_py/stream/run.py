@@ -21,6 +21,7 @@ from conduit_py.stream.hot_swap import HotSwap
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
 from conduit_py.stream.wiring import Wiring
+from conduit_py.user_errors import as_error
 
 log = logging.getLogger("conduit_py")
 
@@ -210,6 +211,9 @@ class Run:
         # A group: a task may have a nursery of its own.
         except* Exception as group:
             self._fail(_in_node(task.node, _first(group)))
+        # The last line behind the plugin boundary: user code is also in `__copy__` or `__eq__` of a user's class.
+        except* (SystemExit, KeyboardInterrupt) as exits:
+            self._fail(_in_node(task.node, as_error(_first(exits))))
 
     def _fail(self, error: RunError) -> None:
         """Keep the first error and cancel the run; later errors are only logged."""

@@ -18,6 +18,7 @@ from conduit_py.sdk.state import Defer, State
 from conduit_py.stream.atomic_state import with_atomic_state
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.plugin_calls import SLOW_SECONDS, PluginCaller, is_async, plugin_errors, shallow_copy
+from conduit_py.user_errors import as_error
 
 
 class GivenUp(NamedTuple):
@@ -156,8 +157,8 @@ def _choose(when: Callable[[Record], bool], records: list[Record]) -> tuple[list
                 chosen.append(index)
         except Defer as error:
             raise CannotDefer("a condition raised Defer", suggestion="raise it in the processor itself") from error
-        except Exception as error:  # plugin boundary: the condition is the user's
-            results[index] = error
+        except BaseException as error:  # plugin boundary: the condition is the user's
+            results[index] = as_error(error)
     return chosen, results
 
 
@@ -275,16 +276,16 @@ class ProcessorWorker:
             return self._check(self._call(shallow_copy(batch)), batch)
         except RunError:
             raise
-        except Exception as error:  # plugin boundary: the processor is the user's
-            return [error] * len(batch)
+        except BaseException as error:  # plugin boundary: the processor is the user's
+            return [as_error(error)] * len(batch)
 
     async def _run_batch_async(self, batch: Batch) -> list[Result]:
         try:
             return self._check(await self._call(shallow_copy(batch)), batch)
         except RunError:
             raise
-        except Exception as error:  # plugin boundary: the processor is the user's
-            return [error] * len(batch)
+        except BaseException as error:  # plugin boundary: the processor is the user's
+            return [as_error(error)] * len(batch)
 
     async def _run_each_async(self, batch: Batch) -> list[Result]:
         results: list[Result] = []
@@ -295,8 +296,8 @@ class ProcessorWorker:
                 raise
             except Defer as deferral:
                 return _defer_rest(deferral, results, len(batch))
-            except Exception as error:  # plugin boundary: the processor is the user's
-                results.append(error)
+            except BaseException as error:  # plugin boundary: the processor is the user's
+                results.append(as_error(error))
         return results
 
     def _check(self, results: Any, batch: Batch) -> list[Result]:
@@ -336,8 +337,8 @@ def each(call: Callable[[Record], Result], records: list[Record]) -> list[Result
             raise
         except Defer as deferral:
             return _defer_rest(deferral, results, len(records))
-        except Exception as error:  # plugin boundary: the processor is the user's
-            results.append(error)
+        except BaseException as error:  # plugin boundary: the processor is the user's
+            results.append(as_error(error))
 
 
 def _defer_rest(deferral: Defer, results: list[Result], count: int) -> list[Result]:

@@ -19,6 +19,7 @@ from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, check_refusals, plugin_errors, shallow_copy
 from conduit_py.stream.signal import Pace
+from conduit_py.user_errors import as_error
 
 FLUSH_SECONDS = 0.005
 FLUSH_RECORDS_MAX = 8192
@@ -136,7 +137,7 @@ class Writer:
                 if attempt == self._retry.attempts:
                     raise
                 meter.retries += 1
-                with meter.waiting(WaitReason.BACK_OFF, str(error)):
+                with meter.waiting(WaitReason.BACK_OFF, error.message):
                     await trio.sleep(self._retry.delay(attempt, self._context.rng))
                 attempt += 1
                 if self._ack_reader is not None:
@@ -161,8 +162,8 @@ class Writer:
         for index, record in enumerate(batch.records):
             try:
                 (here if self._when(record) else elsewhere).append(index)
-            except Exception as error:  # plugin boundary: the condition is the user's
-                failed[index] = Failure(self._node, refusal_text(error))
+            except BaseException as error:  # plugin boundary: the condition is the user's
+                failed[index] = Failure(self._node, refusal_text(as_error(error)))
         self._refuse(batch, failed)
         if elsewhere:
             self._meter.filtered += len(elsewhere)

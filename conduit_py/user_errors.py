@@ -1,0 +1,80 @@
+"""User errors: makes everything that user code may raise an ordinary error of its pipeline."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from types import CodeType, FrameType
+
+import trio
+
+
+class ExitAttempted(RuntimeError):
+    """User code raised something that would end the whole process, such as SystemExit; the cause is chained."""
+
+    def __init__(self, raised: BaseException) -> None:
+        first = _first_exit(raised)
+        super().__init__(f"{type(first).__name__}{_arguments(first)}: code of a pipeline cannot end the process")
+        self.__cause__ = raised
+
+
+def as_error(raised: BaseException) -> Exception:
+    """Return what user code raised as an ordinary error; raise it again if it did not come from user code.
+
+    SystemExit, KeyboardInterrupt and GeneratorExit would pass every `except Exception` and end all pipelines of the
+    process, so they become ExitAttempted. A cancellation and a signal such as Ctrl-C are not the user code's.
+    """
+    if isinstance(raised, Exception):
+        return raised
+    if _is_cancellation(raised) or _comes_from_outside(raised):
+        raise raised
+    return ExitAttempted(raised).with_traceback(raised.__traceback__)
+
+
+def _first_exit(raised: BaseException) -> BaseException:
+    """Return the error itself, or the first one in a group of a nursery that is no ordinary error."""
+    while isinstance(raised, BaseExceptionGroup):
+        raised = next(each for each in raised.exceptions if not isinstance(each, Exception))
+    return raised
+
+
+def _arguments(raised: BaseException) -> str:
+    plain = all(isinstance(arg, str | int | None) for arg in raised.args)
+    return f"({', '.join(map(repr, raised.args))})" if plain and raised.args else ""
+
+
+def _is_cancellation(raised: BaseException) -> bool:
+    if isinstance(raised, BaseExceptionGroup):
+        return raised.subgroup(trio.Cancelled) is not None
+    return isinstance(raised, trio.Cancelled)
+
+
+def _comes_from_outside(raised: BaseException) -> bool:
+    """True if a signal raised it in the middle of user code, or trio did while user code was waiting."""
+    frames = list(_frames(raised))
+    # trio raises Ctrl-C at a checkpoint, and GeneratorExit where a task waits that is thrown away.
+    if frames and frames[-1].f_globals.get("__name__", "").startswith("trio._core"):
+        return True
+    # An abandoned generator of ours is closed where it stands: no user code is above it.
+    if isinstance(raised, GeneratorExit):
+        return not frames or frames[-1].f_globals.get("__name__", "").startswith("conduit_py.")
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    # Python's own handler of Ctrl-C leaves no frame.
+    if isinstance(raised, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        return True
+    handlers = set(_signal_handlers())
+    return any(frame.f_code in handlers for frame in frames)
+
+
+def _frames(raised: BaseException) -> Iterator[FrameType]:
+    trace = raised.__traceback__
+    while trace is not None:
+        yield trace.tb_frame
+        trace = trace.tb_next
+
+
+def _signal_handlers() -> Iterator[CodeType]:
+    for number in signal.valid_signals():
+        code = getattr(signal.getsignal(number), "__code__", None)
+        if isinstance(code, CodeType):
+            yield code

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Required, TypedDict, Unpack
 from pydantic import Field
 
 from conduit_connectors.numbering import number_of, positions_of
-from conduit_connectors.sql.database import NotThisRow, SqlDatabase
+from conduit_connectors.sql.database import NotThisRow, NotThisStatement, SqlDatabase
 from conduit_connectors.sql.destination import SqlDestination
-from conduit_connectors.sql.row import TableArguments, TableOptions
+from conduit_connectors.sql.row import NameRules, TableArguments, TableOptions
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Options, Record, TransientError, metadata
 
@@ -46,6 +46,9 @@ class Destination(SqlDestination[DestinationOptions]):
     """
 
     bytes_type: ClassVar[str] = "BLOB"
+    names: ClassVar[NameRules] = NameRules(
+        columns_max=2000, reserved=("sqlite_",), ignores_case=True, allows_empty=True
+    )
     int_max: ClassVar[int | None] = 2**63 - 1
     finite: ClassVar[bool] = True
 
@@ -88,13 +91,13 @@ class SqliteDatabase(SqlDatabase):
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         try:
             return self._connection.execute(sql, parameters).rowcount
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeEncodeError) as error:
             raise self._translated(error) from error
 
     def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         try:
             self._connection.executemany(sql, rows)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeEncodeError) as error:
             raise self._translated(error) from error
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -118,8 +121,14 @@ class SqliteDatabase(SqlDatabase):
     def close(self) -> None:
         self._connection.close()
 
-    def _translated(self, error: sqlite3.Error) -> Exception:
-        return NotThisRow(str(error)) if isinstance(error, _OF_THE_ROW) else unusable(self._path, error)
+    def _translated(self, error: sqlite3.Error | UnicodeEncodeError) -> Exception:
+        if isinstance(error, UnicodeEncodeError):
+            return NotThisRow("has half of a surrogate pair in a text, which no SQL text can carry")
+        if isinstance(error, _OF_THE_ROW):
+            return NotThisRow(str(error))
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_ERROR:
+            return NotThisStatement(f"{self._path}: {error}", suggestion="check the table and its key")
+        return unusable(self._path, error)
 
 
 _OF_THE_ROW = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import psycopg
 
-from conduit_connectors.sql.database import NotThisRow, SqlDatabase
+from conduit_connectors.sql.database import NotThisRow, NotThisStatement, SqlDatabase
 from conduit_py.sdk import FatalError, TransientError
 
 
@@ -37,14 +37,14 @@ class PostgresDatabase(SqlDatabase):
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         try:
             return self._connection.execute(sql.encode(), tuple(parameters)).rowcount
-        except psycopg.Error as error:
+        except (psycopg.Error, UnicodeEncodeError) as error:
             raise _translate(error) from error
 
     def run_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         try:
             with self._connection.cursor() as cursor:
                 cursor.executemany(sql.encode(), rows)
-        except psycopg.Error as error:
+        except (psycopg.Error, UnicodeEncodeError) as error:
             raise _translate(error) from error
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -88,15 +88,36 @@ class PostgresDatabase(SqlDatabase):
         self._connection.close()
 
 
-_OF_THE_ROW = (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.DatatypeMismatch)
+_OF_THE_ROW = (
+    psycopg.IntegrityError,
+    psycopg.DataError,
+    psycopg.errors.DatatypeMismatch,
+    # Fields of the record that a table cannot have as columns, or that a statement must not set.
+    psycopg.errors.DuplicateColumn,
+    psycopg.errors.InvalidColumnDefinition,
+    psycopg.errors.InvalidTableDefinition,
+    psycopg.errors.GeneratedAlways,
+)
+_LIMIT_EXCEEDED = "54"
+"""The class of errors for too many columns, and values too long for an index: the record is the cause."""
+_OF_THE_STATEMENT = (
+    psycopg.ProgrammingError,
+    psycopg.NotSupportedError,
+    psycopg.errors.ObjectNotInPrerequisiteState,  # a view that cannot be written
+)
 
 
-def _translate(error: psycopg.Error) -> Exception:
-    if isinstance(error, _OF_THE_ROW):
+def _translate(error: psycopg.Error | UnicodeEncodeError) -> Exception:
+    if isinstance(error, UnicodeEncodeError):
+        return NotThisRow("has half of a surrogate pair in a text, which no SQL text can carry")
+    if isinstance(error, _OF_THE_ROW) or (error.sqlstate or "").startswith(_LIMIT_EXCEEDED):
         return NotThisRow(_line(error))
+    suggestion = "check the table and the rights of the user"
+    if isinstance(error, _OF_THE_STATEMENT) and error.sqlstate:
+        return NotThisStatement(f"PostgreSQL: {_line(error)}", suggestion=suggestion)
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return TransientError(f"PostgreSQL: {_line(error)}", suggestion="check the server and the connection to it")
-    return FatalError(f"PostgreSQL: {_line(error)}", suggestion="check the table and the rights of the user")
+    return FatalError(f"PostgreSQL: {_line(error)}", suggestion=suggestion)
 
 
 def _line(error: psycopg.Error) -> str:

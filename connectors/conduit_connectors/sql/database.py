@@ -13,6 +13,13 @@ class NotThisRow(Exception):
     """The database refuses the values of a row. The transaction can continue without it."""
 
 
+class NotThisStatement(FatalError):
+    """The database refuses a statement because of what it names: the table, its kind, or the key.
+
+    It stops a pipeline that names these itself, and refuses a record that names them.
+    """
+
+
 class SqlDatabase(ABC):
     """One connection, used by one call at a time. Only `commit` commits."""
 
@@ -93,5 +100,7 @@ class SqlDatabase(ABC):
         return '"' + name.replace('"', '""') + '"'
 
 
-def no_table(table: str) -> FatalError:
-    return FatalError(f"there is no table {table!r}", suggestion="create it, or let it be created with create=True")
+def no_table(table: str) -> NotThisStatement:
+    return NotThisStatement(
+        f"there is no table {table!r}", suggestion="create it, or let it be created with create=True"
+    )

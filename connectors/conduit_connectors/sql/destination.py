@@ -8,7 +8,7 @@ import msgspec
 
 from conduit_connectors.sql.checkpoint import CheckpointTable
 from conduit_connectors.sql.database import SqlDatabase
-from conduit_connectors.sql.row import RowEncoder, TableOptions, TableRow
+from conduit_connectors.sql.row import NameRules, RowEncoder, TableOptions, TableRow
 from conduit_connectors.sql.table_writer import TableWriter
 from conduit_py import sdk
 from conduit_py.sdk import Batch, FatalError, PieceRefused
@@ -35,6 +35,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
     """
 
     bytes_type: ClassVar[str]
+    names: ClassVar[NameRules]
     int_max: ClassVar[int | None] = None
     finite: ClassVar[bool] = False
     _database: SqlDatabase | None = None
@@ -45,8 +46,8 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
 
     def open(self) -> None:
         self._database = self.connect()
-        self._rows = RowEncoder(self.options, int_max=self.int_max, finite=self.finite)
-        self._writing = TableWriter(self._database, create=self.options.create)
+        self._rows = RowEncoder(self.options, self.names, int_max=self.int_max, finite=self.finite)
+        self._writing = TableWriter(self._database, self.options)
         self._checkpoint: CheckpointTable | None = None
         self._fence = 0
         self._staged: list[TableRow] | None = None
@@ -114,12 +115,15 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
         """Return what the tables would refuse of these rows, given the rows staged before them."""
         self._start()
         try:
-            if (before or self._staged_pieces) and any(self._db.refuses_repeats(row) for row in rows.values()):
+            if (before or self._staged_pieces) and any(self._repeats(row) for row in rows.values()):
                 self._writing.write(list(enumerate(before)))
                 self._show_pieces(self._staged_pieces)
             return self._writing.write(list(rows.items()))
         finally:
             self._undo()
+
+    def _repeats(self, row: TableRow) -> bool:
+        return self._writing.refusal(row) is None and self._db.refuses_repeats(row)
 
     def stage(self) -> bytes | None:
         if not self._staged and not self._staged_pieces:
@@ -140,7 +144,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
             checkpoint = CheckpointTable(database, self.options.table or "", self.bytes_type)
             if not checkpoint.switch_to(owner):
                 return False
-            self._show(database, checkpoint, TableWriter(database, create=self.options.create), intent)
+            self._show(database, checkpoint, TableWriter(database, self.options), intent)
         finally:
             database.close()
         return True

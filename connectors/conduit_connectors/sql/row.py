@@ -7,9 +7,48 @@ from typing import Any, Literal, TypedDict
 from uuid import UUID
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from conduit_py.sdk import Batch, Operation, Options, Record, RecordRefused, encode_json, metadata
+
+OUR_TABLES = "conduit_"
+OUR_SCHEMA = "conduit_py"
+
+
+class NameRules(msgspec.Struct, frozen=True):
+    """Which names of tables and columns a database cannot have, or keeps for itself."""
+
+    columns_max: int
+    reserved: tuple[str, ...]
+    """How names of its own tables and schemas begin."""
+    bytes_max: int | None = None
+    """A longer name is cut without an error, so that two names may become one."""
+    ignores_case: bool = False
+    allows_empty: bool = False
+
+    def check(self, table: str, columns: Sequence[str]) -> None:
+        """Raise RecordRefused for a table or columns that no record can be written to."""
+        for part in table.split("."):
+            self._check_name(part)
+            if part.lower().startswith((OUR_TABLES, *self.reserved)):
+                raise RecordRefused(f"names the table {table!r}, which belongs to the database or to conduit-py")
+        for column in columns:
+            self._check_name(column)
+        if len(columns) > self.columns_max:
+            raise RecordRefused(f"has {len(columns)} fields, and a table has at most {self.columns_max} columns")
+        if self.ignores_case and len({column.lower() for column in columns}) < len(columns):
+            raise RecordRefused("has two fields whose names differ only in case, which are one column")
+
+    def _check_name(self, name: str) -> None:
+        if not is_name(name) or not (name or self.allows_empty):
+            raise RecordRefused(f"has the name {name[:100]!r}, which no table or column can have")
+        if self.bytes_max is not None and len(name) * 4 > self.bytes_max and len(name.encode()) > self.bytes_max:
+            raise RecordRefused(f"has the name {name[:100]!r}…, which is longer than {self.bytes_max} bytes")
+
+
+def is_name(text: str) -> bool:
+    """True for text without a NUL and without half of a surrogate pair."""
+    return "\0" not in text and (text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text))
 
 
 class TableOptions(Options):
@@ -30,6 +69,20 @@ class TableOptions(Options):
         default="columns", description="a column per field, or the columns key, operation, metadata and payload as JSON"
     )
     create: bool = Field(default=True, description="create a missing table, with the columns of its first record")
+
+    @field_validator("table")
+    @classmethod
+    def _table_is_the_users(cls, table: str | None) -> str | None:
+        parts = (table or "").lower().split(".")
+        if not is_name(table or "") or parts[-1].startswith(OUR_TABLES) or OUR_SCHEMA in parts[:-1]:
+            raise ValueError(f"no table of yours is called {table!r}: names that begin with conduit_ are our own")
+        return table
+
+    @property
+    def names_are_the_records(self) -> bool:
+        """True if a record names its table, or the columns of its key."""
+        by_its_key = self.mode == "upsert" and self.key is None and self.layout == "columns"
+        return self.table is None or by_its_key
 
 
 class TableArguments(TypedDict, total=False):
@@ -61,8 +114,10 @@ _JSON_COLUMNS = ("key", "operation", "metadata", "payload")
 class RowEncoder:
     """Turns records into rows. `int_max` bounds integers; `finite` refuses NaN and infinity."""
 
-    def __init__(self, options: TableOptions, *, int_max: int | None, finite: bool) -> None:
+    def __init__(self, options: TableOptions, names: NameRules, *, int_max: int | None, finite: bool) -> None:
         self._options = options
+        self._names = names
+        self._checked: tuple[str, tuple[str, ...]] | None = None
         self._int_max = int_max
         self._finite = finite
 
@@ -92,6 +147,10 @@ class RowEncoder:
         if not fields:
             raise RecordRefused("has no fields, so it makes no row")
         columns = tuple(fields)
+        # Records of one table mostly have the same fields, and checking a name costs more than comparing it.
+        if (table, columns) != self._checked:
+            self._names.check(table, columns)
+            self._checked = (table, columns)
         values = tuple(self._plain(name, value) for name, value in fields.items())
         return TableRow(table, columns, values, keys, gone, tuple(_kind(value) for value in fields.values()))
 

@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 
-from conduit_connectors.sql.database import NotThisRow, SqlDatabase, no_table
-from conduit_connectors.sql.row import TableRow, group_rows
+from conduit_connectors.sql.database import NotThisRow, NotThisStatement, SqlDatabase, no_table
+from conduit_connectors.sql.row import TableOptions, TableRow, group_rows
 
 
 class TableWriter:
     """Writes rows within a transaction that its caller began."""
 
-    def __init__(self, database: SqlDatabase, *, create: bool) -> None:
+    def __init__(self, database: SqlDatabase, options: TableOptions) -> None:
         self._database = database
-        self._create = create
+        self._create = options.create
+        self._table_is_the_records = options.table is None
+        self._names_are_the_records = options.names_are_the_records
         self._columns: dict[str, set[str]] = {}
 
     def forget(self) -> None:
@@ -22,13 +24,20 @@ class TableWriter:
         """Write the rows in order; return index → reason for those that were refused."""
         refused: dict[int, str] = {}
         for group in group_rows(rows):
-            unknown = self.unknown(group[0][1])
-            if unknown:
-                reason = f"{group[0][1].table} has no column {', '.join(map(repr, unknown))}"
-                refused |= {index: reason for index, _ in group}
-            else:
+            reason = self.refusal(group[0][1])
+            if reason is None:
                 refused |= self._write(group)
+            else:
+                refused |= {index: reason for index, _ in group}
         return refused
+
+    def refusal(self, row: TableRow) -> str | None:
+        """Return why no row of this shape can be written, if so. Creates a missing table."""
+        try:
+            unknown = self.unknown(row)
+        except NotThisRow as error:
+            return str(error)
+        return f"{row.table} has no column {', '.join(map(repr, unknown))}" if unknown else None
 
     def _write(self, group: list[tuple[int, TableRow]]) -> dict[int, str]:
         database, sql = self._database, self._database.statement(group[0][1])
@@ -39,6 +48,13 @@ class TableWriter:
         except NotThisRow:
             database.run("ROLLBACK TO SAVEPOINT conduit")
             refused = self._write_each(sql, group)
+        except NotThisStatement as error:
+            database.run("ROLLBACK TO SAVEPOINT conduit")
+            # A table that changed while we write is nothing that the record did.
+            unchanged = set(database.columns(group[0][1].table)) == self._columns[group[0][1].table]
+            if not (self._names_are_the_records and unchanged):
+                raise
+            refused = {index: error.message for index, _ in group}
         database.run("RELEASE SAVEPOINT conduit")
         return refused
 
@@ -55,14 +71,30 @@ class TableWriter:
         return refused
 
     def unknown(self, row: TableRow) -> list[str]:
-        """Return the columns of a row that its table lacks. Creates a missing table."""
+        """Return the columns of a row that its table lacks. Creates a missing table.
+
+        Raises NotThisRow when the row itself names a table that cannot be, or its fields make no table.
+        """
         known = self._columns.get(row.table)
         if known is None or not known.issuperset(row.columns):
+            known = self._columns[row.table] = self._find_or_create(row)
+        return [name for name in row.columns if name not in known]
+
+    def _find_or_create(self, row: TableRow) -> set[str]:
+        # PostgreSQL ends a transaction at its first error, so whatever a hostile name may break has a savepoint.
+        self._database.run("SAVEPOINT conduit_table")
+        try:
             known = set(self._database.columns(row.table))
             if not known:
                 if not self._create:
                     raise no_table(row.table)
                 self._database.create_table(row)
                 known = set(row.columns)
-            self._columns[row.table] = known
-        return [name for name in row.columns if name not in known]
+        except (NotThisRow, NotThisStatement) as error:
+            self._database.run("ROLLBACK TO SAVEPOINT conduit_table")
+            self._database.run("RELEASE SAVEPOINT conduit_table")
+            if isinstance(error, NotThisStatement) and self._table_is_the_records:
+                raise NotThisRow(error.message) from error
+            raise
+        self._database.run("RELEASE SAVEPOINT conduit_table")
+        return known

@@ -4,7 +4,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -17,9 +17,14 @@ from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.source import SourceConnector
 from conduit_py.user_errors import as_error
 
+T = TypeVar("T")
+
 SLOW_SECONDS = 0.05
 """A sync call in the event loop that takes longer than this delays every other task too much."""
 SLOW_CALLS_MAX = 3
+QUICK_SECONDS = 0.01
+"""Well below SLOW_SECONDS: a batch in between is as well off in a thread, and must not move to and fro."""
+QUICK_BATCHES = 16
 
 
 class PluginCaller:
@@ -68,6 +73,8 @@ class PluginCaller:
 
     async def _here_while_quick(self, method: Callable[..., Any], *args: Any) -> Any:
         if self._slow_calls == SLOW_CALLS_MAX:
+            # For good, unlike a processor: a `read` that waits is quick while there is data, and would hold up
+            # every pipeline each time that there is none.
             return await self.in_thread(method, *args)
         await trio.lowlevel.cancel_shielded_checkpoint()
         started = time.perf_counter()
@@ -116,6 +123,41 @@ async def _skip(*args: Any) -> None:
 def is_async(call: Callable[..., Any]) -> bool:
     # A callable object has its coroutine function on the class; the object itself is none.
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+
+
+class ThreadStay:
+    """Decides how long a processor that was slow stays in a thread before it returns to the event loop.
+
+    It returns after enough quick batches in a row: more, the longer it was slow, and twice as many each time. So a
+    processor that is slow now and then holds up the event loop ever more rarely.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self._begun = False
+        self._quick = 0
+        self._quick_needed = QUICK_BATCHES // 2
+
+    def time(self, call: Callable[..., T], *args: Any) -> tuple[T, float]:
+        """Return the result of a call, and how long it took, in seconds."""
+        started = self.clock()
+        return call(*args), self.clock() - started
+
+    def is_slow(self, seconds: float) -> bool:
+        return seconds > SLOW_SECONDS
+
+    def begin(self, seconds: float) -> None:
+        """Begin a stay, after the event loop was held up for this long."""
+        self._begun = True
+        self._quick = 0
+        self._quick_needed = max(2 * self._quick_needed, round(QUICK_BATCHES * seconds / SLOW_SECONDS))
+
+    def is_over(self, seconds: float) -> bool:
+        """Note that a batch in the thread took this long; return True if it ends the stay."""
+        self._quick = self._quick + 1 if seconds <= QUICK_SECONDS else 0
+        over = self._begun and self._quick >= self._quick_needed
+        self._begun = self._begun and not over
+        return over
 
 
 @contextmanager

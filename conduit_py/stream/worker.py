@@ -1,7 +1,6 @@
 """WorkerPool and ProcessorWorker: apply a processor to batches, with condition, retries, workers and threads."""
 
 import random
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -17,7 +16,7 @@ from conduit_py.sdk.processor import Processor as ProcessorPlugin
 from conduit_py.sdk.state import Defer, State
 from conduit_py.stream.atomic_state import with_atomic_state
 from conduit_py.stream.meter import Meter, WaitReason
-from conduit_py.stream.plugin_calls import SLOW_SECONDS, PluginCaller, is_async, plugin_errors, shallow_copy
+from conduit_py.stream.plugin_calls import PluginCaller, ThreadStay, is_async, plugin_errors, shallow_copy
 from conduit_py.user_errors import as_error
 
 
@@ -171,7 +170,7 @@ class ProcessorWorker:
 
     `run` returns one result per record, in order, errors included as values. It raises only errors that end the
     run. A sync processor runs in the event loop while it is fast, which saves a change of threads per batch.
-    It runs in its own thread if it has an `open`, declares `blocking`, or proves slow.
+    It runs in its own thread if it has an `open` or declares `blocking`, and for a while if it proves slow.
     """
 
     run: Callable[[Batch], Awaitable[list[Result]]]
@@ -186,6 +185,7 @@ class ProcessorWorker:
         self._call = _form(node, processor)
         self._async = is_async(self._call)
         self._in_thread = always_in_thread or self._blocks(processor)
+        self.stay = ThreadStay()
         self.state = state if processor.stateful else None
         """Call its `enter` with a batch before `run`."""
         if self.state is not None:
@@ -239,8 +239,8 @@ class ProcessorWorker:
         if self._processor.blocking is False:
             return each(self._call, records)
         results: list[Result] = []
-        started = time.perf_counter()
-        while len(results) < len(records) and time.perf_counter() - started <= SLOW_SECONDS:
+        started = self.stay.clock()
+        while len(results) < len(records) and not self.stay.is_slow(self.stay.clock() - started):
             # Four times as many each time: the clock is read seldom, and a call that blocks is noticed
             # after the first record, not after a whole batch.
             done = len(results)
@@ -248,26 +248,29 @@ class ProcessorWorker:
             # I17: records behind a deferred one are deferred with it.
             if isinstance(results[-1], Defer):
                 results += [Defer()] * (len(records) - len(results))
-        if time.perf_counter() - started > SLOW_SECONDS:
-            self._move_to_thread()
+        self._stay_or_move(self.stay.clock() - started)
         if len(results) < len(records):
             results += await self._caller.in_thread(each, self._call, records[len(results) :])
         return results
 
     async def _run_batch_here(self, batch: Batch) -> list[Result]:
-        started = time.perf_counter()
-        results = self._call_sync(batch)
-        if self._processor.blocking is None and time.perf_counter() - started > SLOW_SECONDS:
-            self._move_to_thread()
+        results, seconds = self.stay.time(self._call_sync, batch)
+        if self._processor.blocking is None:
+            self._stay_or_move(seconds)
         return results
 
-    def _move_to_thread(self) -> None:
-        self._in_thread = True
-        self.run = self._run_in_thread
+    def _stay_or_move(self, seconds: float) -> None:
+        if self.stay.is_slow(seconds):
+            self.stay.begin(seconds)
+            self._in_thread = True
+            self.run = self._way()
 
     async def _run_in_thread(self, batch: Batch) -> list[Result]:
-        results: list[Result] = await self._caller.in_thread(self._call_sync, batch)
-        return results
+        results, seconds = await self._caller.in_thread(self.stay.time, self._call_sync, batch)
+        if self.stay.is_over(seconds):
+            self._in_thread = False
+            self.run = self._way()
+        return results  # type: ignore[no-any-return]
 
     def _call_sync(self, batch: Batch) -> list[Result]:
         if not self._by_batch:

@@ -1,9 +1,14 @@
-"""Sync processors that wait: they leave the event loop before they hold up anybody for long."""
+"""Sync processors that wait: they leave the event loop before they hold it up, and return when they are quick."""
 
 import threading
 import time
 
-from conduit_py import Batch, DeadLetters, Destination, Pipeline, Record, Source, processor
+import pytest
+from builders import batch_of
+
+from conduit_py import Batch, DeadLetters, Destination, Pipeline, Record, Source, processor, sdk
+from conduit_py.stream.plugin_calls import ThreadStay
+from conduit_py.stream.worker import ProcessorWorker
 from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource, run_to_end
 
 
@@ -62,3 +67,80 @@ async def test_a_batch_processor_that_proves_slow_is_in_a_thread_from_the_next_b
 
     assert here == [True, False]
     assert log.numbers() == list(range(40))
+
+
+class Clock:
+    """A clock that only a processor moves on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def run_batches(seconds: list[float], *, by_batch: bool = False, blocking: bool | None = None) -> list[bool]:
+    """Process a batch of one record for each of these durations; return which ones were in the event loop."""
+    here: list[bool] = []
+    loop = threading.current_thread()
+    clock = Clock()
+    durations = iter(seconds)
+
+    def note(record: Record) -> Record:
+        here.append(threading.current_thread() is loop)
+        clock.now += next(durations)
+        return record
+
+    @processor(batch=True)
+    def whole(batch: Batch) -> list[Record]:
+        return [note(record) for record in batch]
+
+    class Declared(sdk.Processor[sdk.Options]):
+        def process(self, record: Record) -> Record:
+            return note(record)
+
+    Declared.blocking = blocking
+    worker = ProcessorWorker("step", whole if by_batch else Declared())
+    worker.stay = ThreadStay(clock)
+    try:
+        for number in range(len(seconds)):
+            batch = batch_of({"n": number}, first=number)
+            assert await worker.run(batch) == batch.records
+    finally:
+        await worker.close()
+    return here
+
+
+@pytest.mark.parametrize("by_batch", [False, True])
+async def test_a_processor_that_is_quick_again_returns_to_the_event_loop(by_batch: bool) -> None:
+    here = await run_batches([0.06] + [0.001] * 30, by_batch=by_batch)
+
+    assert here == [True] + [False] * 19 + [True] * 11
+
+
+@pytest.mark.parametrize("by_batch", [False, True])
+async def test_only_quick_batches_in_a_row_bring_it_back(by_batch: bool) -> None:
+    # 0.03 is not slow enough to leave the event loop, but too slow to return to it.
+    here = await run_batches([0.06] + ([0.001] * 18 + [0.03]) * 10, by_batch=by_batch)
+
+    assert here == [True] + [False] * 190
+
+
+async def test_a_processor_that_is_slow_now_and_then_leaves_the_thread_ever_more_rarely() -> None:
+    here = await run_batches(([0.001] * 49 + [0.06]) * 40)
+
+    # Slow every 50th batch, it comes back after 19 quick ones, then after 38; 76 in a row it never has.
+    slow_here = [number for number in range(49, 2000, 50) if here[number]]
+    assert slow_here == [49, 99, 149]
+    assert not any(here[150:])
+
+
+async def test_the_longer_it_held_up_the_loop_the_longer_it_stays_away() -> None:
+    here = await run_batches([1.0] + [0.001] * 400)
+
+    assert here == [True] + [False] * 320 + [True] * 80
+
+
+async def test_a_processor_that_declares_whether_it_blocks_stays_where_it_is() -> None:
+    assert await run_batches([0.06] + [0.001] * 60, blocking=True) == [False] * 61
+    assert await run_batches([0.06] + [0.001] * 60, blocking=False) == [True] * 61

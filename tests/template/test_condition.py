@@ -178,8 +178,8 @@ def test_what_decides_first_spares_the_rest() -> None:
         ('{{ gt "a" 1 }}', "gt: cannot compare a number with text, at character 4", None),
         (
             '{{ regexMatch "(" .Key }}',
-            "regexMatch: missing ), unterminated subpattern at position 0, at character 15",
-            None,
+            "regexMatch: missing ): (, at character 15",
+            "use the syntax of Go and RE2: it has no look-around, no backreferences and no possessive repeats",
         ),
         (
             '{{ regexMatch .Key "a" }}',

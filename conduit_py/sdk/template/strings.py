@@ -13,16 +13,31 @@ from conduit_py.sdk.template.values import elements, kind_of, number, text_of, t
 REGEX: Final = "regexMatch"
 
 
+class PatternInvalid(ValueError):
+    """A regular expression that cannot be compiled."""
+
+    suggestion = "use the syntax of Go and RE2: it has no look-around, no backreferences and no possessive repeats"
+
+
 # Bounded: a server that reloads its pipelines for months would otherwise keep every pattern it ever had.
 @functools.lru_cache(maxsize=256)
-def compile_pattern(text: str) -> re.Pattern[str]:
-    """Compile a regular expression. Raises re.error."""
-    return re.compile(text)
+def compile_pattern(text: str) -> Any:
+    """Compile a regular expression. Raises PatternInvalid."""
+    # RE2, because a pattern of `re` takes exponential time on a text that is made for it, and records bring the text.
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(text.encode(errors="surrogatepass"), options)
+    except re2.error as error:
+        [message] = error.args
+        raise PatternInvalid(message.decode(errors="replace") if isinstance(message, bytes) else message) from None
 
 
 def _matches(regex: str, text: Any) -> bool:
     """Return True if the text matches a pattern, which is a literal of the template."""
-    return compile_pattern(regex).search(text_of(text)) is not None
+    return compile_pattern(regex).search(_bytes(text_of(text))) is not None
 
 
 def _truncate(size: Any, text: Any) -> str:

@@ -12,7 +12,7 @@ from conduit_py.sdk.template.field_syntax import FieldPathInvalid, locate
 from conduit_py.sdk.template.functions import AND, INDEX, OR
 from conduit_py.sdk.template.lexer import TemplateInvalid, Text
 from conduit_py.sdk.template.parser import Branch, Chain, Expression, Field, FunctionCall, Literal, Part, parse
-from conduit_py.sdk.template.strings import REGEX, compile_pattern, verbs
+from conduit_py.sdk.template.strings import REGEX, PatternInvalid, compile_pattern, verbs
 from conduit_py.sdk.template.values import field_of, text_of, truth
 
 Get: TypeAlias = Callable[[Record], Any]
@@ -243,14 +243,16 @@ def _check_arguments(call: FunctionCall) -> None:
     text = first.value if isinstance(first, Literal) and isinstance(first.value, str) else None
     try:
         if call.function.name == REGEX:
-            # A pattern from a record could take exponential time, and stop the pipeline with it.
+            # A pattern from a record could take as much memory as it likes, and would be compiled for each record.
             if text is None:
                 raise ValueError("the pattern must be a literal text, not one from a record")
             compile_pattern(text)
         if call.function.name == "printf" and text is not None:
             _check_count(len(verbs(text)), len(call.arguments) - 1)
-    except (re.error, ValueError, RecursionError, OverflowError) as error:
-        raise TemplateInvalid(f"{call.function.name}: {error}", first.offset if first else call.offset) from None
+    except ValueError as error:
+        suggestion = error.suggestion if isinstance(error, PatternInvalid) else None
+        offset = first.offset if first else call.offset
+        raise TemplateInvalid(f"{call.function.name}: {error}", offset, suggestion) from None
 
 
 def _check_count(verbs: int, values: int) -> None:

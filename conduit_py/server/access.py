@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.server.errors import error_response
+from conduit_py.server.limits import ADMIT
 from conduit_py.server.web import PATHS
 from conduit_py.wire_error import WireError
 
@@ -186,6 +187,7 @@ class AccessCheck:
             return
         refusal = self._refusal(scope)
         if refusal is None:
+            self._admit(scope)
             await self._app(scope, receive, _with_headers(send))
         elif scope["type"] == "http":
             status, error = refusal
@@ -193,6 +195,12 @@ class AccessCheck:
             await error_response(status, error, headers)(scope, receive, _with_headers(send))
         else:
             await send({"type": "websocket.close", "code": 1008, "reason": refusal[1].code})
+
+    def _admit(self, scope: Scope) -> None:
+        """Tell the connection that its request was let in. What anybody may ask for is no such request."""
+        admit = scope.get("extensions", {}).get(ADMIT)
+        if admit is not None and self._policy.required_role(scope) is not None:
+            admit()
 
     def _refusal(self, scope: Scope) -> tuple[int, WireError] | None:
         # The host before the token: a page on a rebound name must not be able to try tokens.

@@ -1,7 +1,10 @@
 """Limits on clients: how many connections, how long a client may read nothing, how long a request body may be."""
 
 import logging
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
 
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,6 +18,10 @@ CLIENT_READ_SECONDS = 10.0
 CONNECTIONS_MAX = 512
 LINGER_SECONDS = 2.0
 """What the protocol may still do once the connection is closed: it can wait for ever for a reader that has left."""
+ADMIT = "conduit.admit"
+"""The extension of ASGI by which the access check says that it let a request in."""
+REPORT_SECONDS = 60.0
+"""How often a connection that failed is worth a traceback in the log."""
 
 
 class LimitedConnection(trio.abc.HalfCloseableStream):
@@ -24,6 +31,28 @@ class LimitedConnection(trio.abc.HalfCloseableStream):
         self._stream = stream
         self.socket = stream.socket
         self.scope = trio.CancelScope()
+        self.admitted = False
+        """Whether a complete request is under way on it that the access check let in."""
+        self.idle = True
+        self.idle_since = trio.current_time()
+        self.ending = False
+
+    @contextmanager
+    def wait_idle(self) -> Iterator[None]:
+        """While it waits for a request; it may have to end instead."""
+        self.admitted, self.idle, self.idle_since = False, True, trio.current_time()
+        if self.ending:
+            self.scope.cancel()
+        try:
+            yield
+        finally:
+            self.idle = False
+
+    def end(self) -> None:
+        """End it now, or after the request that is under way."""
+        self.ending = True
+        if self.idle:
+            self.scope.cancel()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         # The protocol shields its sends from cancellation, but not from a deadline within.
@@ -62,32 +91,62 @@ class LimitedListener(trio.abc.Listener[LimitedConnection]):
         await self._listener.aclose()
 
 
-class ConnectionLimit:
-    """Passes connections to a handler, at most `connections_max` at a time. One that fails affects no other."""
+Stream: TypeAlias = LimitedConnection | trio.SSLStream[LimitedConnection]
 
-    def __init__(
-        self, handler: Callable[[trio.abc.Stream], Awaitable[None]], *, connections_max: int = CONNECTIONS_MAX
-    ) -> None:
+
+class ConnectionLimit:
+    """Passes connections to a handler, at most `connections_max` at a time. One that fails affects no other.
+
+    At the limit, a new connection replaces the one that has waited longest without an admitted request. So clients
+    without a token cannot keep others out, no matter how many connections they hold.
+    """
+
+    def __init__(self, handler: Callable[[Stream], Awaitable[None]], *, connections_max: int = CONNECTIONS_MAX) -> None:
         self._handler = handler
         self._connections_max = connections_max
-        self._open = 0
+        self._open: set[LimitedConnection] = set()
+        self._failures = 0
+        self._reported_at = -math.inf
 
-    async def __call__(self, stream: "LimitedConnection | trio.SSLStream[LimitedConnection]") -> None:
+    async def __call__(self, stream: Stream) -> None:
         connection = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
         # Closed, not queued: clients that wait would hold file descriptors that pipelines need.
-        if self._open >= self._connections_max:
+        if not self._make_room():
             await trio.aclose_forcefully(stream)
             return
-        self._open += 1
+        self._open.add(connection)
         try:
             with connection.scope:
                 await self._handler(stream)
-        except Exception:  # a boundary: a connection that fails may not end the server, and so its pipelines
-            log.exception("a connection ended by an error of the server itself")
+        except Exception as error:  # a boundary: a connection that fails may not end the server, and so its pipelines
+            self._report(error)
         finally:
-            self._open -= 1
+            self._open.discard(connection)
             # Forcefully: a graceful end of TLS would wait for a peer that may be gone.
             await trio.aclose_forcefully(stream)
+
+    def end_all(self) -> None:
+        """End connections that wait for a request, and the others after theirs."""
+        for connection in self._open:
+            connection.end()
+
+    def _make_room(self) -> bool:
+        if len(self._open) < self._connections_max:
+            return True
+        waiting = [connection for connection in self._open if not connection.admitted]
+        if not waiting:
+            return False
+        longest = min(waiting, key=lambda connection: connection.idle_since)
+        self._open.discard(longest)
+        longest.scope.cancel()
+        return True
+
+    def _report(self, error: Exception) -> None:
+        # Not every time: a client that can cause this could fill the disk with tracebacks.
+        self._failures += 1
+        if trio.current_time() - self._reported_at >= REPORT_SECONDS:
+            log.error("a connection ended by an error of the server itself (%d so far)", self._failures, exc_info=error)
+            self._reported_at = trio.current_time()
 
 
 BYTES_MAX = 128 * 1024

@@ -1,4 +1,4 @@
-"""serve_api: the API as an ASGI application, served on a socket by hypercorn's trio worker."""
+"""serve_api: the API as an ASGI application, served over HTTP/1.1 on a socket."""
 
 import logging
 import ssl
@@ -10,11 +10,6 @@ from pathlib import Path
 import trio
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from hypercorn.config import Config
-from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper, ConnectionState
-from hypercorn.utils import wrap_app
 
 from conduit_py import __version__
 from conduit_py.defaults import HOST, PORT
@@ -22,6 +17,7 @@ from conduit_py.errors import EnvironmentUnfit
 from conduit_py.server import dead_letters, live, monitoring, pipelines, positions, taps, web
 from conduit_py.server.access import VARIABLE, AccessCheck, Policy, Tokens
 from conduit_py.server.errors import UnexpectedErrors, handle_errors
+from conduit_py.server.http_connection import serve_http
 from conduit_py.server.limits import BodyLimit, ConnectionLimit, LimitedConnection, LimitedListener
 from conduit_py.server.service import Service
 
@@ -83,8 +79,7 @@ async def serve_api(
     Set `service.closing` some time before `until`: it ends the streams, which would otherwise use up the grace.
     """
     config.check()
-    context = WorkerContext(None)
-    door = ConnectionLimit(partial(TCPServer, _asgi_app(service, config), _hypercorn(), context, ConnectionState({})))
+    door = ConnectionLimit(partial(serve_http, create_app(service, config.policy)))
     # Before a port is bound: wrong TLS files must not leave a server that listens and cannot answer.
     encrypted = _tls(config)
     # Bound before the URL is known to anybody, because port 0 means any free port.
@@ -98,8 +93,7 @@ async def serve_api(
         await until.wait()
         # Two nurseries: connections that have a request go on while no new one is accepted.
         accepting.cancel_scope.cancel()
-        # Tells hypercorn to end idle connections; those with a request have GRACE_SECONDS.
-        await context.terminated.set()
+        door.end_all()
         connections.cancel_scope.deadline = trio.current_time() + GRACE_SECONDS
 
 
@@ -130,21 +124,6 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
         app.add_middleware(layer)
     app.add_middleware(AccessCheck, policy=policy)
     return app
-
-
-def _asgi_app(service: Service, config: ServerConfig) -> AppWrapper:
-    return wrap_app(create_app(service, config.policy), 0, "asgi")  # type: ignore[arg-type]  # two spellings of ASGI
-
-
-def _hypercorn() -> Config:
-    config = Config()
-    # Neither the software nor its version is anybody else's business.
-    config.include_server_header = False
-    config.accesslog = None
-    config.errorlog = log
-    config.ssl_handshake_timeout = 10
-    config.websocket_max_message_size = 64 * 1024
-    return config
 
 
 async def _listen(config: ServerConfig) -> list[trio.SocketListener]:

@@ -7,7 +7,14 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from conduit_py.server.limits import CLIENT_READ_SECONDS, LINGER_SECONDS, ConnectionLimit, LimitedConnection
+from conduit_py.server.limits import (
+    CLIENT_READ_SECONDS,
+    LINGER_SECONDS,
+    REPORT_SECONDS,
+    ConnectionLimit,
+    LimitedConnection,
+    Stream,
+)
 
 
 def pair() -> tuple[LimitedConnection, trio.SocketStream]:
@@ -26,7 +33,9 @@ async def test_a_peer_that_reads_nothing_is_dropped_even_from_within_a_shield(au
 
 
 async def test_one_connection_too_many_is_closed_until_another_has_ended(autojump_clock: MockClock) -> None:
-    async def greet(stream: trio.abc.Stream) -> None:
+    async def greet(stream: Stream) -> None:
+        assert isinstance(stream, LimitedConnection)
+        stream.admitted = True
         await stream.send_all(b"hello")
         await stream.receive_some(1)
 
@@ -48,10 +57,48 @@ async def test_one_connection_too_many_is_closed_until_another_has_ended(autojum
             await each.aclose()
 
 
+async def test_a_new_connection_takes_the_place_of_the_one_that_waited_longest(autojump_clock: MockClock) -> None:
+    async def greet(stream: Stream) -> None:
+        await stream.send_all(b"hello")
+        await trio.sleep_forever()
+
+    door = ConnectionLimit(greet, connections_max=3)
+    async with trio.open_nursery() as nursery:
+        pairs = [pair() for _ in range(5)]
+        for connection, _ in pairs:
+            nursery.start_soon(door, connection)
+            await trio.testing.wait_all_tasks_blocked()
+            await trio.sleep(1)
+            if connection is pairs[0][0]:
+                connection.admitted = True
+
+        assert [await peer.receive_some(5) for _, peer in pairs] == [b"hello"] * 5
+        # The first stays: its request was let in. The second and third make way.
+        with trio.move_on_after(1):
+            await pairs[0][1].receive_some(5)
+        assert [await peer.receive_some(5) for _, peer in pairs[1:3]] == [b"", b""]
+        assert [connection.scope.cancel_called for connection, _ in pairs] == [False, True, True, False, False]
+        nursery.cancel_scope.cancel()
+
+
+async def test_failures_of_connections_fill_no_log(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(stream: Stream) -> None:
+        raise ZeroDivisionError
+
+    door = ConnectionLimit(fail)
+    with caplog.at_level(logging.ERROR, "conduit_py.server"):
+        for _ in range(100):
+            await door(pair()[0])
+        await trio.sleep(REPORT_SECONDS)
+        await door(pair()[0])
+
+    assert [record.getMessage().partition("(")[2] for record in caplog.records] == ["1 so far)", "101 so far)"]
+
+
 async def test_a_connection_that_fails_is_logged_and_nothing_else(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fail(stream: trio.abc.Stream) -> None:
+    async def fail(stream: Stream) -> None:
         raise ZeroDivisionError
 
     connection, peer = pair()
@@ -65,7 +112,7 @@ async def test_a_connection_that_fails_is_logged_and_nothing_else(
 async def test_nobody_waits_for_a_protocol_that_goes_on_after_its_connection_is_closed(
     autojump_clock: MockClock,
 ) -> None:
-    async def wait_for_nobody(stream: trio.abc.Stream) -> None:
+    async def wait_for_nobody(stream: Stream) -> None:
         await stream.aclose()
         await trio.sleep_forever()
 

@@ -314,9 +314,9 @@ def test_no_bytes_let_anybody_in_without_a_token(server: "Server") -> None:
     assert status(b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n") == b"400"
     assert status(b"GET /healthz HTTP/1.1\r\n" + HOST + b"X: " + b"a" * 100_000 + b"\r\n\r\n") == b"431"
     both = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    assert status(b"POST /api/v1/pipelines/a/stop HTTP/1.1\r\n" + HOST + both) == b"401"
+    assert status(b"POST /api/v1/pipelines/a/stop HTTP/1.1\r\n" + HOST + both) == b"400"
     websocket = b"Upgrade: websocket\r\n" + UPGRADE + b"\r\n"
-    assert status(b"GET /api/v1/live HTTP/1.1\r\n" + HOST + websocket) == b"403"
+    assert status(b"GET /api/v1/live HTTP/1.1\r\n" + HOST + websocket) == b"401"
     assert running.http.get("/healthz").status_code == 200
 
 

@@ -151,7 +151,7 @@ class TextLogFormatter(logging.Formatter):
 
 
 class JsonLogFormatter(logging.Formatter):
-    """One JSON object a line, without secrets: at, level, logger, message, and the traceback of an error."""
+    """One JSON object a line, without secrets: at, level, logger, message, the facts, and the traceback of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
@@ -159,10 +159,17 @@ class JsonLogFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redact(record.getMessage()),
+            # What a line is about, for programs: see `pipeline_log`.
+            **{name: redact(fact) if isinstance(fact, str) else fact for name, fact in _facts(record).items()},
         }
         if record.exc_info:
             fields["traceback"] = redact(self.formatException(record.exc_info))
         return json.dumps(fields, ensure_ascii=False)
+
+
+def _facts(record: logging.LogRecord) -> dict[str, Any]:
+    facts: dict[str, Any] = getattr(record, "facts", {})
+    return facts
 
 
 def _time(record: logging.LogRecord) -> str:

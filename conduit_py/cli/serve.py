@@ -14,6 +14,7 @@ from conduit_py.cli.run import stop_on_signal
 from conduit_py.config.definitions import Definitions, LoadedFiles
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.lifecycle.fleet import Fleet
+from conduit_py.lifecycle.pipeline_log import SIGNAL
 from conduit_py.lifecycle.reloader import Reloader
 from conduit_py.lifecycle.watch import watch
 from conduit_py.spark.child.supervisor import ChildSupervisor
@@ -136,16 +137,14 @@ class ServerShutdown:
         self._seconds = 0.0
         for member in self._fleet:
             if member.running:
-                self._fleet.stop(member.pipeline.id, force=True, by=Stopper.SYSTEM)
+                self._fleet.stop(member.pipeline.id, force=True, by=Stopper.SYSTEM, asked_by=SIGNAL)
 
     async def drain(self) -> None:
         """Wait until a stop is requested, then drain every pipeline."""
         await self._closing.wait()
-        await self._fleet.shutdown(self._seconds)
+        await self._fleet.shutdown(self._seconds, asked_by=SIGNAL)
         # Only now: while pipelines drain, the API still answers how far they are.
         self.drained.set()
-        for member in self._fleet:
-            log.info("pipeline %s is %s", member.pipeline.id, member.state.status.value)
 
 
 def _count(pipelines: int) -> str:

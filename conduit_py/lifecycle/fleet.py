@@ -20,6 +20,7 @@ from conduit_py.graph.compile import as_graph
 from conduit_py.graph.node import Graph, stateful_processors
 from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.dead_letter_service import DeadLetterService
+from conduit_py.lifecycle.pipeline_log import PROGRAM, SERVER_START, log_end, log_left_alone, log_start
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import LastError, PipelineState, Status, Stopper
@@ -46,6 +47,8 @@ class Member:
         self.definition: Problem | None = None
         """The problem with its newest definition, if that could not take effect."""
         self.taps = Taps()
+        self.asked_by = PROGRAM
+        """Who asked for its last start or, once there is one, for the stop that followed."""
         self._known = state
 
     @property
@@ -114,20 +117,22 @@ class Fleet:
         member = self._members[id] = Member(graph, await self._store.state(id))
         return member
 
-    async def boot(self) -> None:
+    async def boot(self, *, asked_by: str = SERVER_START) -> None:
         """Start the pipelines that were running, or had never run, when the process last ended."""
         for member in self:
-            await self.resume(member.pipeline.id)
+            await self.resume(member.pipeline.id, asked_by=asked_by)
 
-    async def resume(self, id: str) -> None:
+    async def resume(self, id: str, *, asked_by: str = PROGRAM) -> None:
         """Start a pipeline, unless the user stopped it, or it is completed or failed for good."""
         state = await self._store.state(id)
         by_user = state.status is Status.STOPPED and state.stopped_by is Stopper.USER
-        if not by_user and state.status not in NOT_RESUMED:
-            self.start(id)
+        if by_user or state.status in NOT_RESUMED:
+            log_left_alone(id, state)
+        else:
+            self.start(id, asked_by=asked_by)
 
-    def start(self, id: str) -> None:
-        """Start a pipeline; returns at once."""
+    def start(self, id: str, *, asked_by: str = PROGRAM) -> None:
+        """Start a pipeline; returns at once. The log says who asked."""
         member = self[id]
         if self._shutting_down:
             raise ShuttingDown("the server is shutting down and starts no pipelines")
@@ -140,28 +145,33 @@ class Fleet:
         member.supervisor = engine(member.graph, self._store, recovery=recovery, taps=member.taps)
         # A new event: a task that waits for the old one waits for the end of the old run.
         member.ended = trio.Event()
+        member.asked_by = asked_by
+        log_start(id, asked_by)
         self._nursery.start_soon(self._supervise, member, member.supervisor, name=f"pipeline {id}")
 
-    def stop(self, id: str, *, force: bool = False, by: Stopper = Stopper.USER) -> None:
+    def stop(self, id: str, *, force: bool = False, by: Stopper = Stopper.USER, asked_by: str = PROGRAM) -> None:
         """Ask a pipeline to stop, gracefully or at once. Returns before it has stopped."""
         member = self[id]
         if not member.running or member.supervisor is None:
             raise PipelineIdle(f"pipeline {id!r} is not running")
+        # A shutdown does not take over a stop that a user asked for, or that began before it.
+        if by is Stopper.USER or member.state.stopped_by is None:
+            member.asked_by = asked_by
         (member.supervisor.force if force else member.supervisor.stop)(by)
 
-    async def restart(self, id: str) -> None:
+    async def restart(self, id: str, *, asked_by: str = PROGRAM) -> None:
         """Stop a pipeline if it is running, wait for that, and start it, unless the user stops it meanwhile."""
         member = self[id]
         if member.running:
-            asked_by = member.state.stopped_by
-            self.stop(id, by=Stopper.SYSTEM)
+            stopped_before = member.state.stopped_by
+            self.stop(id, by=Stopper.SYSTEM, asked_by=asked_by)
             await member.ended.wait()
             # The user stopped it while it was stopping for the restart: that is the later wish.
-            if asked_by is not Stopper.USER and member.state.stopped_by is Stopper.USER:
+            if stopped_before is not Stopper.USER and member.state.stopped_by is Stopper.USER:
                 return
-        self.start(id)
+        self.start(id, asked_by=asked_by)
 
-    async def replace(self, definition: Pipeline | Graph) -> None:
+    async def replace(self, definition: Pipeline | Graph, *, asked_by: str = PROGRAM) -> None:
         """Continue with another definition under the same id: what runs is drained first, then started again.
 
         What the user stops, before or meanwhile, stays stopped.
@@ -170,14 +180,14 @@ class Fleet:
         member = self[graph.pipeline.id]
         # Before the drain, which stops it.
         was_running = member.running
-        await self._drain(member)
+        await self._drain(member, asked_by)
         member.graph = graph
         if was_running and member.state.stopped_by is not Stopper.USER:
-            self.start(graph.pipeline.id)
+            self.start(graph.pipeline.id, asked_by=asked_by)
 
-    async def _drain(self, member: Member) -> None:
+    async def _drain(self, member: Member, asked_by: str) -> None:
         while member.running:
-            self.stop(member.pipeline.id, by=Stopper.SYSTEM)
+            self.stop(member.pipeline.id, by=Stopper.SYSTEM, asked_by=asked_by)
             # Another task that waits for the end may start it again at once, with the old definition.
             await member.ended.wait()
 
@@ -197,9 +207,9 @@ class Fleet:
                 member.graph = graph
                 return
 
-    async def remove(self, id: str) -> None:
+    async def remove(self, id: str, *, asked_by: str = PROGRAM) -> None:
         """Drain a pipeline and remove it; its positions stay in the store."""
-        await self._drain(self[id])
+        await self._drain(self[id], asked_by)
         # No KeyError: another task may have removed it while this one waited for the drain.
         self._members.pop(id, None)
 
@@ -274,26 +284,27 @@ class Fleet:
             raise PipelineUnknown(f"pipeline {id!r} has no source {source!r}", suggestion=f"sources are {known}")
         return member
 
-    async def shutdown(self, seconds: float) -> None:
+    async def shutdown(self, seconds: float, *, asked_by: str = PROGRAM) -> None:
         """Drain all pipelines for at most `seconds`, then force the rest to stop."""
         # First of all, so that a task that waits for a pipeline to end does not start it again.
         self._shutting_down = True
         running = [member for member in self if member.running]
         for member in running:
-            self.stop(member.pipeline.id, by=Stopper.SYSTEM)
+            self.stop(member.pipeline.id, by=Stopper.SYSTEM, asked_by=asked_by)
         with trio.move_on_after(seconds):
             for member in running:
                 await member.ended.wait()
         # By the system, so that the next boot starts them again.
         for member in running:
             if member.running:
-                self.stop(member.pipeline.id, force=True, by=Stopper.SYSTEM)
+                self.stop(member.pipeline.id, force=True, by=Stopper.SYSTEM, asked_by=asked_by)
         for member in running:
             await member.ended.wait()
 
     async def _supervise(self, member: Member, supervisor: Supervisor) -> None:
         try:
-            await supervisor.run()
+            state = await supervisor.run()
+            log_end(member.pipeline.id, state, supervisor.progress(), member.asked_by)
         except BaseException as raised:  # a boundary: no pipeline may take the others down with it
             error = as_error(raised)
             log.exception("pipeline %s ended by an error of conduit-py itself", member.pipeline.id)

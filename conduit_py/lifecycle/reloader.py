@@ -15,6 +15,7 @@ from conduit_py.errors import FleetError, PipelineInvalid, Problem, RunError, de
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.definition_diff import diff_definitions
 from conduit_py.lifecycle.fleet import Fleet
+from conduit_py.lifecycle.pipeline_log import FILE_RELOAD
 from conduit_py.sdk.plugin import at
 from conduit_py.status import PipelineState, Status, Stopper
 from conduit_py.store.store import Store
@@ -210,7 +211,7 @@ class Reloader:
 
     async def _remove(self, id: str) -> None:
         log.info("pipeline %s: removed from the files, so it is drained and removed; its positions stay", id)
-        await self._fleet.remove(id)
+        await self._fleet.remove(id, asked_by=FILE_RELOAD)
         self._known.pop(id, None)
 
     async def _change(self, loaded: LoadedPipeline, graph: Graph) -> None:
@@ -219,7 +220,7 @@ class Reloader:
         if known is None:
             await self._add(loaded)
             log.info("pipeline %s: new in %s", id, loaded.file)
-            await self._fleet.resume(id)
+            await self._fleet.resume(id, asked_by=FILE_RELOAD)
             return
         self._known[id] = loaded
         member = self._fleet[id]
@@ -228,7 +229,7 @@ class Reloader:
         if not member.running or changed.restart_reason:
             then = ", so it is drained and restarted" if member.running else ""
             log.info("pipeline %s: %s changed%s", id, changed.restart_reason or "its definition", then)
-            await self._fleet.replace(graph)
+            await self._fleet.replace(graph, asked_by=FILE_RELOAD)
         elif changed and not await self._swap(loaded, sorted(changed.processors)):
             return
         member.definition = None
@@ -260,11 +261,11 @@ class Reloader:
         """Start what failed with the old definition, and follow a change of the status that the file wants."""
         member = self._fleet[loaded.id]
         if loaded.desired == "stopped" != known.desired and member.running:
-            self._fleet.stop(loaded.id)
+            self._fleet.stop(loaded.id, asked_by=FILE_RELOAD)
         elif loaded.desired == "running" and not member.running:
             fixed = changed and member.state.status is Status.DEGRADED
             if fixed or known.desired == "stopped":
-                self._fleet.start(loaded.id)
+                self._fleet.start(loaded.id, asked_by=FILE_RELOAD)
 
     async def _add(self, loaded: LoadedPipeline) -> None:
         """Add a pipeline to the fleet. If its file wants it stopped, it stays stopped until a user starts it."""

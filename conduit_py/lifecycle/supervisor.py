@@ -13,6 +13,7 @@ from conduit_py.graph.compile import as_graph
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.commit_strategies import commit_series
+from conduit_py.lifecycle.pipeline_log import log_recovery
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
@@ -119,8 +120,12 @@ class Supervisor:
             state = self._after(ending)
             if state.status is not Status.RECOVERING:
                 return await self._end(state)
+            seconds = self._recovery.delay(self._failed_in_a_row, self._rng)
+            assert state.error is not None, "a pipeline recovers from an error"
+            # Before the state is saved, which may take long: a store that hangs must not hide why.
+            log_recovery(self.pipeline.id, state.error, seconds, self._failed_in_a_row)
             await self._enter(state)
-            await self._back_off(self._recovery.delay(self._failed_in_a_row, self._rng))
+            await self._back_off(seconds)
             # Invariant 10: a stop during a back-off abandons the recovery.
             if self._stop_requested.is_set():
                 return await self._end(PipelineState(Status.STOPPED, self._stopped_by, self.state.error))

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated
 
+from fastapi import Depends
+from fastapi.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conduit_py.errors import EnvironmentUnfit
@@ -21,6 +24,8 @@ from conduit_py.wire_error import WireError
 
 VARIABLE = "CONDUIT_API_TOKEN"
 LENGTH_MIN = 20
+ROLE = "conduit_py.role"
+"""The key under which the scope of a request has the role of its token."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # what may follow "Bearer" in a header
 
 
@@ -224,7 +229,18 @@ class AccessCheck:
         if role < required_role:
             message = f"this needs a token with the role {required_role.name.lower()}"
             return 403, WireError("access.refused", message)
+        # For the log, which says who asked for a change.
+        scope[ROLE] = role
         return None
+
+
+async def _asked_by(connection: HTTPConnection) -> str:
+    role = connection.scope.get(ROLE)
+    return "API, without a token" if role is None else f"API, role {role.name.lower()}"
+
+
+AskedBy = Annotated[str, Depends(_asked_by)]
+"""The type of a route's parameter that receives who asks, for the log: never the token, only its role."""
 
 
 def _path_refusal(scope: Scope) -> tuple[int, WireError] | None:

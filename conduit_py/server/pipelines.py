@@ -15,6 +15,7 @@ from conduit_py.errors import FleetError, ShuttingDown
 from conduit_py.lifecycle.reloader import Step
 from conduit_py.pipeline_settings import Id
 from conduit_py.sdk import registry
+from conduit_py.server.access import AskedBy
 from conduit_py.server.errors import error_responses
 from conduit_py.server.service import InService, Service
 from conduit_py.server.views import (
@@ -76,43 +77,45 @@ async def show_pipeline(service: InService, id: PipelineId) -> PipelineDetailsVi
 
 
 @router.post("/{id}/start", status_code=202, responses=error_responses(404, 409, 503))
-async def start_pipeline(service: InService, id: PipelineId) -> AcceptedView:
+async def start_pipeline(service: InService, id: PipelineId, asked_by: AskedBy) -> AcceptedView:
     """Start a pipeline that is not running; it goes on from its positions."""
-    service.fleet.start(id)
-    return _log_and_answer(service, id, "start")
+    service.fleet.start(id, asked_by=asked_by)
+    return AcceptedView(id=id, status=service.fleet[id].state.status)
 
 
 @router.post("/{id}/stop", status_code=202, responses=error_responses(404, 409))
-async def stop_pipeline(service: InService, id: PipelineId, request: StopRequest | None = None) -> AcceptedView:
+async def stop_pipeline(
+    service: InService, id: PipelineId, asked_by: AskedBy, request: StopRequest | None = None
+) -> AcceptedView:
     """Stop a running pipeline; it stays stopped until a user starts it, also after a restart of the server."""
     force = request is not None and request.force
-    service.fleet.stop(id, force=force)
-    return _log_and_answer(service, id, "forceful stop" if force else "stop")
+    service.fleet.stop(id, force=force, asked_by=asked_by)
+    return _log_and_answer(service, id, "forceful stop" if force else "stop", asked_by)
 
 
 @router.post("/{id}/restart", status_code=202, responses=error_responses(404, 409, 503))
-async def restart_pipeline(service: InService, id: PipelineId) -> AcceptedView:
+async def restart_pipeline(service: InService, id: PipelineId, asked_by: AskedBy) -> AcceptedView:
     """Stop a pipeline gracefully if it is running, then start it."""
-    service.restart(id)
-    return _log_and_answer(service, id, "restart")
+    service.restart(id, asked_by=asked_by)
+    return _log_and_answer(service, id, "restart", asked_by)
 
 
 @router.post("/{id}/reset", responses=error_responses(404, 409, 503))
-async def reset_pipeline(service: InService, id: PipelineId) -> AcceptedView:
+async def reset_pipeline(service: InService, id: PipelineId, asked_by: AskedBy) -> AcceptedView:
     """Have all sources start from the beginning, with the state of processors forgotten; only while stopped."""
     await service.fleet.start_over(id)
-    return _log_and_answer(service, id, "reset")
+    return _log_and_answer(service, id, "reset", asked_by)
 
 
 @reload_router.post("", status_code=202, responses=error_responses(409, 503))
-async def reload(service: InService) -> ReloadView:
+async def reload(service: InService, asked_by: AskedBy) -> ReloadView:
     """Read all pipeline files again, with what they refer to, and begin to carry out what has changed."""
     # Tests and embedding applications add pipelines directly; there are no files to read again.
     if service.reloader is None:
         raise NoFiles("the pipelines of this server do not come from files")
     if service.closing.is_set():
         raise ShuttingDown("the server is shutting down and starts nothing any more")
-    log.info("reload, over HTTP")
+    log.info("reload of the pipeline files (asked by %s)", asked_by)
     done = await service.reloader.reload(afresh=True)
     return ReloadView(
         steps=done.steps, problems=[definition_view(problem, service.redaction) for problem in done.problems]
@@ -123,8 +126,9 @@ def pipeline_views(service: Service) -> list[PipelineView]:
     return [pipeline_view(member, service.redaction) for member in service.fleet]
 
 
-def _log_and_answer(service: Service, id: str, what: str) -> AcceptedView:
-    log.info("pipeline %s: %s, over HTTP", id, what)
+def _log_and_answer(service: Service, id: str, what: str, asked_by: str) -> AcceptedView:
+    """Log the request at once: a stop that drains may take minutes to end."""
+    log.info("pipeline %s: %s (asked by %s)", id, what, asked_by)
     return AcceptedView(id=id, status=service.fleet[id].state.status)
 
 

@@ -98,20 +98,20 @@ class Service:
         self.redaction = Redaction(fleet)
         self._nursery = nursery
 
-    def restart(self, id: str) -> None:
+    def restart(self, id: str, *, asked_by: str) -> None:
         """Restart a pipeline; returns before it has stopped."""
         member = self.fleet[id]
         if self.closing.is_set():
             raise ShuttingDown("the server is shutting down and starts nothing any more")
         if member.running:
             # In the background: a graceful stop may take longer than a client waits for an answer.
-            self._nursery.start_soon(self._restart, id)
+            self._nursery.start_soon(self._restart, id, asked_by)
         else:
-            self.fleet.start(id)
+            self.fleet.start(id, asked_by=asked_by)
 
-    async def _restart(self, id: str) -> None:
+    async def _restart(self, id: str, asked_by: str) -> None:
         try:
-            await self.fleet.restart(id)
+            await self.fleet.restart(id, asked_by=asked_by)
         except FleetError as error:
             # Somebody else started it, removed it, or shut the server down while it was stopping: they win.
             log.info("pipeline %s was not restarted: %s", id, error.message)

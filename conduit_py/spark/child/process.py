@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import msgspec
 import trio
@@ -41,6 +42,8 @@ class LogLine(msgspec.Struct, frozen=True):
     message: str
     at: float
     traceback: str | None = None
+    facts: dict[str, Any] = {}
+    """What the line is about, for logs in JSON."""
 
 
 class ChildProcess:
@@ -104,8 +107,11 @@ class ChildProcess:
             return
         logger = logging.getLogger(logged.logger)
         if logger.isEnabledFor(logged.level):
-            text = f"{self._pipeline}: {logged.message}" + (f"\n{logged.traceback}" if logged.traceback else "")
+            # A line about a pipeline names it already.
+            named = logged.message if logged.facts else f"{self._pipeline}: {logged.message}"
+            text = named + (f"\n{logged.traceback}" if logged.traceback else "")
             record = logger.makeRecord(logged.logger, logged.level, "", 0, text, (), None)
+            record.facts = logged.facts
             record.created = logged.at
             logger.handle(record)
 

@@ -127,7 +127,8 @@ class _Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         traceback = self.formatException(record.exc_info) if record.exc_info else None
-        line = LogLine(record.levelno, record.name, safe_text(record.getMessage()), record.created, traceback)
+        message, facts = safe_text(record.getMessage()), getattr(record, "facts", {})
+        line = LogLine(record.levelno, record.name, message, record.created, traceback, facts)
         return msgspec.json.encode(line).decode()
 
 

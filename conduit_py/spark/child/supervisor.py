@@ -166,9 +166,7 @@ class ChildSupervisor(Supervisor):
         if self._forced.is_set():
             return Ending(How.FORCED)
         # Invariant C4: a lost child is a transient error.
-        loss_error = timed_out[0] if timed_out else child.loss_error()
-        log.warning("%s", loss_error.message)
-        return Ending(How.FAILED, loss_error)
+        return Ending(How.FAILED, timed_out[0] if timed_out else child.loss_error())
 
     async def _handle_messages(self, child: ChildProcess, answering: trio.Nursery) -> PipelineEnded | None:
         """Handle the child's messages until it has ended; None if it ended without saying how."""

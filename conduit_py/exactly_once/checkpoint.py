@@ -1,6 +1,7 @@
 """TransactionCheckpoint: the remaining work of a committed transaction, stored in the commit itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +15,8 @@ from conduit_py.store.letter_codec import (
     encode_settled_letter,
 )
 from conduit_py.store.stored_letter import SettledLetter
+
+T = TypeVar("T")
 
 VERSION = 1
 
@@ -83,7 +86,7 @@ def _encode_letter(letter: DeadLetter) -> bytes:
 
 def decode_letters(encoded: Sequence[bytes]) -> list[DeadLetter]:
     """Return the letters that `encode_letters` encoded."""
-    return list(map(decode_dead_letter, encoded))
+    return _decode_all("dead letters", decode_dead_letter, encoded)
 
 
 def encode_replays(outcomes: Sequence[SettledLetter]) -> list[bytes]:
@@ -98,9 +101,17 @@ def encode_replays(outcomes: Sequence[SettledLetter]) -> list[bytes]:
 
 def decode_replays(encoded: Sequence[bytes]) -> list[SettledLetter]:
     """Return the outcomes that `encode_replays` encoded."""
-    return list(map(decode_settled_letter, encoded))
+    return _decode_all("replayed dead letters", decode_settled_letter, encoded)
 
 
+def _decode_all(what: str, decode: Callable[[bytes], T], encoded: Sequence[bytes]) -> list[T]:
+    try:
+        return list(map(decode, encoded))
+    except (ValueError, TypeError, LookupError) as error:
+        raise EnvironmentUnfit(f"a checkpoint holds {what} that cannot be read: {error}", suggestion=_HINT) from error
+
+
+_HINT = "put back a copy of the state, or use the version of conduit-py that wrote it"
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(TransactionCheckpoint)
 
@@ -108,5 +119,5 @@ _DECODER = msgspec.msgpack.Decoder(TransactionCheckpoint)
 def _unreadable(pipeline: str, why: str) -> EnvironmentUnfit:
     return EnvironmentUnfit(
         f"the checkpoint of pipeline {pipeline!r} cannot be read: {why}",
-        suggestion="use the version of conduit-py that wrote it",
+        suggestion=_HINT,
     )

@@ -57,6 +57,8 @@ class Store(ABC):
 
     letters: DeadLetterStore
     """The dead letters of pipelines that keep them here."""
+    place: str = "the state store"
+    """What errors call the store: its file, if it has one."""
 
     async def positions(self, pipeline: str) -> dict[str, bytes]:
         """The last durable position of every source that has one."""
@@ -94,7 +96,7 @@ class Store(ABC):
         return (
             PositionHistory()
             if value is None
-            else _decode(_HISTORY, value, f"the history of {source!r} in {pipeline!r}")
+            else self._decode(_HISTORY, value, f"the history of {source!r} in {pipeline!r}")
         )
 
     async def forget_position_history(self, pipeline: str, source: str) -> None:
@@ -104,7 +106,7 @@ class Store(ABC):
     async def state(self, pipeline: str) -> PipelineState:
         """The last durable state; that of a pipeline just created when there is none."""
         for _, value in await self._load(pipeline, "state"):
-            return _decode(_STATE, value, f"the state of pipeline {pipeline!r}")
+            return self._decode(_STATE, value, f"the state of pipeline {pipeline!r}")
         return PipelineState()
 
     async def save_state(self, pipeline: str, state: PipelineState) -> None:
@@ -122,7 +124,7 @@ class Store(ABC):
     async def connectors(self, pipeline: str) -> dict[str, ConnectorEntry]:
         """The remembered connectors by node id."""
         return {
-            node: _decode(_ENTRY, value, f"connector {node!r} of pipeline {pipeline!r}")
+            node: self._decode(_ENTRY, value, f"connector {node!r} of pipeline {pipeline!r}")
             for node, value in await self._load(pipeline, "connector")
         }
 
@@ -171,6 +173,16 @@ class Store(ABC):
         A store that one process owns has no other server to exclude.
         """
         yield
+
+    def _decode(self, decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", value: bytes, what: str) -> T:
+        try:
+            return decoder.decode(value)
+        except ValueError as error:
+            raise EnvironmentUnfit(
+                f"{self.place} holds {what} in a form that cannot be read: {error}",
+                suggestion="put back a copy, use the version of conduit-py that wrote it, or choose another place with "
+                "--state",
+            ) from error
 
     @abstractmethod
     async def transact(self, work: Callable[[Tables], T]) -> T:
@@ -248,13 +260,3 @@ async def _open_postgres(address: str) -> Store:
 _STATE = msgspec.json.Decoder(PipelineState)
 _ENTRY = msgspec.json.Decoder(ConnectorEntry)
 _HISTORY = msgspec.msgpack.Decoder(PositionHistory)
-
-
-def _decode(decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", value: bytes, what: str) -> T:
-    try:
-        return decoder.decode(value)
-    except msgspec.DecodeError as error:
-        raise EnvironmentUnfit(
-            f"the state store holds {what} in a form that cannot be read: {error}",
-            suggestion="use the version of conduit-py that wrote it, or choose another directory with --state",
-        ) from error

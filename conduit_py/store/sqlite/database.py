@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from conduit_py import crash_point
-from conduit_py.errors import EnvironmentUnfit
+from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
 from conduit_py.store.sqlite.lock import StateLock, unusable
 from conduit_py.store.sqlite.rescue import adopt_whole, copy_whole, sync_directory, whole_of
 
@@ -281,16 +281,41 @@ def _one(connection: sqlite3.Connection, sql: str) -> object:
     return connection.execute(sql).fetchone()[0]
 
 
-def _damage_error(file: Path, format: FileFormat, problem: str) -> EnvironmentUnfit:
-    return EnvironmentUnfit(
-        f"{file} is damaged: {problem}",
-        suggestion=f"put back a copy, or choose another directory with --state: {format.loss}",
+UNREADABLE = (ValueError, TypeError, LookupError)
+"""What decoding raises for bytes that are not what was written."""
+
+
+def use_error(file: Path, format: FileFormat, doing: str, error: Exception, suggestion: str) -> StateFailed:
+    """The error of an open file: damage is told as such, everything else by what could not be done."""
+    # A text that cannot be encoded is the caller's: nothing was read.
+    unreadable = isinstance(error, UNREADABLE) and not isinstance(error, UnicodeEncodeError)
+    damaged = unreadable or _code(error) in _DAMAGE
+    failure = StateFailed(
+        f"{file} is damaged: {describe(error)}" if damaged else f"{file} could not be {doing}: {describe(error)}",
+        suggestion=_mend_hint(format) if damaged else suggestion,
     )
+    failure.__cause__ = error
+    return failure
+
+
+def _mend_hint(format: FileFormat) -> str:
+    return f"put back a copy, or choose another directory with --state: {format.loss}"
+
+
+def _damage_error(file: Path, format: FileFormat, problem: str) -> EnvironmentUnfit:
+    return EnvironmentUnfit(f"{file} is damaged: {problem}", suggestion=_mend_hint(format))
+
+
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _code(error: Exception) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _open_error(file: Path, format: FileFormat, error: sqlite3.Error | OSError) -> EnvironmentUnfit:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    code = _code(error)
+    if code in _DAMAGE:
         return _damage_error(file, format, str(error))
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return EnvironmentUnfit(

@@ -12,7 +12,15 @@ import trio
 from conduit_py.crash_point import reach
 from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
 from conduit_py.store.dead_letter_store import DeadLetterStore, SqlLetters
-from conduit_py.store.sqlite.database import APPLICATION_ID, FileFormat, open_file, reopen_from_copy, survive_forks
+from conduit_py.store.sqlite.database import (
+    APPLICATION_ID,
+    UNREADABLE,
+    FileFormat,
+    open_file,
+    reopen_from_copy,
+    survive_forks,
+    use_error,
+)
 from conduit_py.store.sqlite.tables import SqliteSession
 
 T = TypeVar("T")
@@ -91,8 +99,8 @@ class _LettersFile:
             try:
                 # A read creates no file: most pipelines never have a letter.
                 return work(opened.letters if opened is not None else letters_in_memory()[1])
-            except (sqlite3.Error, ValueError) as error:
-                raise StateFailed(f"{self._file} could not be read: {describe(error)}") from error
+            except (sqlite3.Error, *UNREADABLE) as error:
+                raise use_error(self._file, FORMAT, "read", error, _CHECK_DISK) from error
 
     def change(self, work: Callable[[SqlLetters], T]) -> T:
         with self._lock:
@@ -106,11 +114,11 @@ class _LettersFile:
         """Replace the file after a disk error; see `rescue.py`."""
         assert self._opened is not None
         try:
-            self._opened = _Opened(reopen_from_copy(self._opened.connection, self._file, FORMAT))
+            self._opened = self._connect(reopen_from_copy(self._opened.connection, self._file, FORMAT))
         except EnvironmentUnfit as error:
             raise StateFailed(
                 f"{self._file} takes no more changes, because an earlier one failed: {describe(broken)}",
-                suggestion="check the disk; once it takes writes again, so does conduit-py",
+                suggestion=_CHECK_DISK,
             ) from error
         self._broken = None
 
@@ -125,8 +133,15 @@ class _LettersFile:
         if self._closed:
             raise StateFailed(f"{self._file} is closed")
         if self._opened is None and (create or self._file.exists()):
-            self._opened = _Opened(open_file(self._file, FORMAT))
+            self._opened = self._connect(open_file(self._file, FORMAT))
         return self._opened
+
+    def _connect(self, connection: sqlite3.Connection) -> "_Opened":
+        try:
+            return _Opened(connection)
+        except sqlite3.Error as error:
+            connection.close()
+            raise use_error(self._file, FORMAT, "read", error, _CHECK_DISK) from error
 
     def _transact(self, opened: "_Opened", work: Callable[[SqlLetters], T]) -> T:
         connection = opened.connection
@@ -139,8 +154,8 @@ class _LettersFile:
             return result
         except BaseException as error:
             self._roll_back(connection, error)
-            if isinstance(error, sqlite3.Error):
-                raise StateFailed(f"{self._file} could not be written: {describe(error)}") from error
+            if isinstance(error, (sqlite3.Error, *UNREADABLE)):
+                raise use_error(self._file, FORMAT, "written", error, _CHECK_DISK) from error
             raise
 
     def _roll_back(self, connection: sqlite3.Connection, error: BaseException) -> None:
@@ -154,6 +169,7 @@ class _LettersFile:
             self._broken = failed
 
 
+_CHECK_DISK = "check the disk; once it takes writes again, so does conduit-py"
 _NOTHING_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG)
 
 

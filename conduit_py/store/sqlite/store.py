@@ -14,7 +14,7 @@ import trio
 from conduit_py import crash_point
 from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
 from conduit_py.owned_thread import GroupThread, Request
-from conduit_py.store.sqlite.database import StateDatabase
+from conduit_py.store.sqlite.database import STATE, StateDatabase, use_error
 from conduit_py.store.sqlite.letters import SqliteDeadLetterStore
 from conduit_py.store.sqlite.tables import SqliteSession, SqliteTables
 from conduit_py.store.store import Kind, Store, StoredEntry
@@ -41,6 +41,7 @@ class SqliteStore(Store):
     def __init__(self, database: StateDatabase, clock: Callable[[], float] = time.time) -> None:
         self._committer = GroupCommitter(database)
         self._clock = clock
+        self.place = str(database.file)
         self.letters = SqliteDeadLetterStore(database.file.parent)
 
     @classmethod
@@ -237,18 +238,12 @@ class GroupCommitter:
             # A read that fails is the answer to one caller. The thread goes on for the others.
             return outcome.Value(work(self._database.connection))
         except Exception as error:
-            failure = StateFailed(f"{self._database.file} could not be read: {describe(error)}")
-            failure.__cause__ = error
-            return outcome.Error(failure)
+            return outcome.Error(use_error(self._database.file, STATE, "read", error, _CHECK_DISK))
 
     def _failure(self, error: Exception) -> StateFailed:
         full = isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL
-        failure = StateFailed(
-            f"{self._database.file} could not be written: {describe(error)}",
-            suggestion="free space on that disk" if full else _CHECK_DISK,
-        )
-        failure.__cause__ = error
-        return failure
+        suggestion = "free space on that disk" if full else _CHECK_DISK
+        return use_error(self._database.file, STATE, "written", error, suggestion)
 
     def _broken_error(self, broken: BaseException) -> StateFailed:
         failure = StateFailed(

@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from conduit_py.backoff import Recovery, Retry
     from conduit_py.batch import Batch, Fate, MessageId
     from conduit_py.dead_letter import DeadLetter
-    from conduit_py.errors import ConduitError, FatalError, PipelineInvalid, RecordRefused, TransientError
+    from conduit_py.errors import (
+        ConduitError,
+        DeadLettersFound,
+        FatalError,
+        PipelineInvalid,
+        RecordRefused,
+        TransientError,
+    )
     from conduit_py.pipeline import DeadLetters, Destination, Pipeline, Processor, Source
     from conduit_py.pipeline_settings import Retention, Spark, TransactionLimits
     from conduit_py.record import Operation, Payload, Record
@@ -27,7 +34,14 @@ _HOME = {
     "conduit_py.backoff": ("Recovery", "Retry"),
     "conduit_py.batch": ("Batch", "Fate", "MessageId"),
     "conduit_py.dead_letter": ("DeadLetter",),
-    "conduit_py.errors": ("ConduitError", "FatalError", "PipelineInvalid", "RecordRefused", "TransientError"),
+    "conduit_py.errors": (
+        "ConduitError",
+        "DeadLettersFound",
+        "FatalError",
+        "PipelineInvalid",
+        "RecordRefused",
+        "TransientError",
+    ),
     "conduit_py.pipeline": ("DeadLetters", "Destination", "Pipeline", "Processor", "Source"),
     "conduit_py.pipeline_settings": ("Retention", "Spark", "TransactionLimits"),
     "conduit_py.record": ("Operation", "Payload", "Record"),
@@ -43,6 +57,7 @@ __all__ = [
     "ConduitError",
     "DeadLetter",
     "DeadLetters",
+    "DeadLettersFound",
     "Defer",
     "Destination",
     "FatalError",

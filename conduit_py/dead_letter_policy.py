@@ -37,6 +37,11 @@ class DeadLetterPolicy(ABC):
         """Its name in diagrams, metrics and the API."""
 
     @property
+    @abstractmethod
+    def whereabouts(self) -> str:
+        """Where the letters are, as the end of a sentence."""
+
+    @property
     def repeats_after_crash(self) -> str | None:
         """Why a letter may arrive twice after a crash, which exactly-once forbids; None if it cannot."""
         return None
@@ -49,6 +54,7 @@ class StopPolicy(DeadLetterPolicy):
     stops: ClassVar[bool] = True
     discards: ClassVar[bool] = True
     label: ClassVar[str] = "stop"
+    whereabouts: ClassVar[str] = "the records were not acked"
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class DropPolicy(DeadLetterPolicy):
 
     discards: ClassVar[bool] = True
     label: ClassVar[str] = "drop"
+    whereabouts: ClassVar[str] = "they were dropped, and only the log has them"
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ class KeepPolicy(DeadLetterPolicy):
     keeps: ClassVar[bool] = True
     # A compatible name: it is part of the API, of metrics and of YAML.
     label: ClassVar[str] = "journal"
+    whereabouts: ClassVar[str] = "they are kept in the state"
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,11 @@ class DestinationPolicy(DeadLetterPolicy):
     @property
     def label(self) -> str:
         return connector_label(self.connector)
+
+    @property
+    def whereabouts(self) -> str:
+        path = getattr(self.connector.options, "path", None)
+        return f"they are in {path}" if path else f"they were written to {self.label}"
 
     @property
     def repeats_after_crash(self) -> str | None:
@@ -94,6 +107,10 @@ class FunctionPolicy(DeadLetterPolicy):
     @property
     def label(self) -> str:
         return getattr(self.function, "__name__", type(self.function).__name__)
+
+    @property
+    def whereabouts(self) -> str:
+        return f"they were passed to {self.label}()"
 
     @property
     def repeats_after_crash(self) -> str | None:

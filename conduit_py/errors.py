@@ -29,6 +29,7 @@ ConduitError
 │   ├── LiveFull              too many clients watch
 │   ├── TapsFull              too many taps are open
 │   └── TapImpossible         the records do not pass through this server
+├── DeadLettersFound          a run that was to have no dead letters has some
 ├── RecordRefused             one record cannot be handled; it is nacked and the pipeline goes on
 └── RunError                  the run stops
     ├── TransientError        starting again may help: the lifecycle does so with back-off
@@ -187,6 +188,12 @@ class RecordRefused(ConduitError):
     """A destination or processor refused one record; the pipeline may go on without it."""
 
     code = "record.refused"
+
+
+class DeadLettersFound(ConduitError):
+    """A run refused records, and its caller asked for none."""
+
+    code = "dead_letter.found"
 
 
 class RunError(ConduitError):

@@ -154,14 +154,16 @@ class DeadLetters:
     """What happens to refused records: `DeadLetters.stop()`, `drop()`, `keep()`, `to(connector)` or `call(function)`.
 
     Of the last `window_size` outcomes of a source at most `window_nack_threshold` may be nacks; one more stops
-    the pipeline. `DeadLetters("stop")`, `("drop")`, `("journal")`, `(connector)` and `(function)` mean the same.
+    the pipeline. Without a window, more than 95 nacks among the first 100 outcomes of a run stop it; a
+    `window_size` of 0 accepts any number. `DeadLetters("stop")`, `("drop")`, `("journal")`, `(connector)` and
+    `(function)` mean the same.
     """
 
     def __init__(
         self,
         handler: "DeadLettersTo" = "stop",
         *,
-        window_size: int = 0,
+        window_size: int | None = None,
         window_nack_threshold: int = 0,
         retention: Retention | None = None,
     ) -> None:
@@ -190,24 +192,32 @@ class DeadLetters:
         return cls("stop")
 
     @classmethod
-    def drop(cls, *, window_size: int = 0, window_nack_threshold: int = 0) -> Self:
+    def drop(cls, *, window_size: int | None = None, window_nack_threshold: int = 0) -> Self:
         """Refused records are logged and forgotten."""
         return cls("drop", window_size=window_size, window_nack_threshold=window_nack_threshold)
 
     @classmethod
-    def keep(cls, *, retention: Retention | None = None, window_size: int = 0, window_nack_threshold: int = 0) -> Self:
+    def keep(
+        cls, *, retention: Retention | None = None, window_size: int | None = None, window_nack_threshold: int = 0
+    ) -> Self:
         """The state keeps refused records within `retention`. They can be listed, edited and sent again."""
         return cls("journal", retention=retention, window_size=window_size, window_nack_threshold=window_nack_threshold)
 
     @classmethod
     def to(
-        cls, connector: sdk.DestinationConnector[sdk.Options], *, window_size: int = 0, window_nack_threshold: int = 0
+        cls,
+        connector: sdk.DestinationConnector[sdk.Options],
+        *,
+        window_size: int | None = None,
+        window_nack_threshold: int = 0,
     ) -> Self:
         """A destination connector stores refused records."""
         return cls(connector, window_size=window_size, window_nack_threshold=window_nack_threshold)
 
     @classmethod
-    def call(cls, function: DeadLetterFunction, *, window_size: int = 0, window_nack_threshold: int = 0) -> Self:
+    def call(
+        cls, function: DeadLetterFunction, *, window_size: int | None = None, window_nack_threshold: int = 0
+    ) -> Self:
         """A function is called with each refused record, as a DeadLetter."""
         return cls(function, window_size=window_size, window_nack_threshold=window_nack_threshold)
 

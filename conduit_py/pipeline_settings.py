@@ -99,7 +99,12 @@ class Retention(BaseModel):
 class DeadLetterSettings(Options):
     """How many nacks stop the pipeline, and how long letters are kept."""
 
-    window_size: int = Field(default=0, ge=0, description="how many of the latest outcomes count; 0 counts none")
+    window_size: int | None = Field(
+        default=None,
+        ge=0,
+        description="how many of the latest outcomes count; 0 counts none; by default a run stops when more than 95 of "
+        "the first 100 records of a source are refused",
+    )
     window_nack_threshold: int = Field(default=0, ge=0, description="how many of those may be nacks")
     retention: Retention | None = None
 

@@ -1,10 +1,12 @@
 """RunOutcome: how a pipeline ended, what it did, and the dead letters that it keeps."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from conduit_py.errors import ConduitError
+from conduit_py.dead_letter_policy import DeadLetterPolicy
+from conduit_py.errors import ConduitError, DeadLettersFound
 from conduit_py.record import Record
 from conduit_py.status import Status
 from conduit_py.store.store import Store
@@ -60,6 +62,8 @@ class RunOutcome(msgspec.Struct, frozen=True):
     """The letters that `DeadLetters.keep()` has kept for this pipeline, newest first, at most 1000."""
     error: ConduitError | None = None
     """Why it failed, or could not be stopped gracefully."""
+    warning: str | None = None
+    """How many records were refused, the most frequent cause, and where the dead letters are; None without any."""
 
     @property
     def ok(self) -> bool:
@@ -70,6 +74,12 @@ class RunOutcome(msgspec.Struct, frozen=True):
         """Raise `error`, if there is one."""
         if self.error is not None:
             raise self.error
+
+    def raise_for_dead_letters(self) -> None:
+        """Raise `error` if there is one, else DeadLettersFound if any record was refused."""
+        self.raise_for_error()
+        if self.warning is not None:
+            raise DeadLettersFound(f"{self.pipeline}: {self.warning}")
 
 
 def count_progress(progress: Progress) -> RunCounts:
@@ -87,6 +97,23 @@ def count_progress(progress: Progress) -> RunCounts:
         elapsed_seconds=progress.elapsed_seconds,
         nodes=nodes,
     )
+
+
+def summarize_dead_letters(progress: Progress, policy: DeadLetterPolicy) -> str | None:
+    """Return a sentence with the number of dead letters, their most frequent cause and where they are; None without."""
+    causes = list_causes(progress)
+    if not progress.dead_letters or not causes:
+        return None
+    cause, count = causes[0]
+    letters = f"{progress.dead_letters:,} dead letter" + ("" if progress.dead_letters == 1 else "s")
+    often = "" if len(causes) == 1 else f" ({count:,} of them)"
+    return f"{letters} of {progress.read:,} records read: {cause}{often}; {policy.whereabouts}"
+
+
+def list_causes(progress: Progress, limit: int = 5) -> list[tuple[str, int]]:
+    """Return the most frequent causes of dead letters, with how many letters have each."""
+    counts = Counter({cause: count for meter in progress.nodes for cause, count in meter.causes.items()})
+    return counts.most_common(limit)
 
 
 async def list_kept_letters(store: Store, pipeline: str) -> list[KeptDeadLetter]:

@@ -4,6 +4,7 @@ What keeps a pipeline from starting is raised. How it ended, errors included, is
 """
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -20,10 +21,12 @@ from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
-from conduit_py.run_outcome import RunCounts, RunOutcome, count_progress, list_kept_letters
+from conduit_py.run_outcome import RunCounts, RunOutcome, count_progress, list_kept_letters, summarize_dead_letters
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import Store, open_store
+
+log = logging.getLogger("conduit_py")
 
 StateLocation: TypeAlias = str | Path | None
 """A directory, or the address of a PostgreSQL database. None keeps the state in memory until the run has ended."""
@@ -130,7 +133,10 @@ class RunningPipeline:
         state = await supervisor.run()
         kept = await list_kept_letters(store, self.pipeline.id)
         counts = count_progress(supervisor.progress())
-        self.outcome = RunOutcome(self.pipeline.id, state.status, counts, kept, supervisor.error)
+        warning = summarize_dead_letters(supervisor.progress(), self.pipeline.dead_letters.policy)
+        if warning is not None:
+            log.warning("%s: %s", self.pipeline.id, warning)
+        self.outcome = RunOutcome(self.pipeline.id, state.status, counts, kept, supervisor.error, warning)
         return self.outcome
 
     def _stop_supervisor(self) -> None:

@@ -14,10 +14,10 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # To add a name is to promise it; to remove one breaks a user and belongs in docs/how-to/upgrade.md.
 FACE = {
     "conduit_py": """
-        Batch ConduitError DeadLetter DeadLetters Defer Destination FatalError Fate KeptDeadLetter MessageId
-        NodeCounts Operation Payload Pipeline PipelineInvalid Processor processor Record RecordRefused Recovery
-        Retention Retry Rows run run_async RunCounts running RunningPipeline RunOutcome Source Spark State Status
-        TransactionLimits TransientError
+        Batch ConduitError DeadLetter DeadLetters DeadLettersFound Defer Destination FatalError Fate KeptDeadLetter
+        MessageId NodeCounts Operation Payload Pipeline PipelineInvalid Processor processor Record RecordRefused
+        Recovery Retention Retry Rows run run_async RunCounts running RunningPipeline RunOutcome Source Spark
+        State Status TransactionLimits TransientError
     """,
     "conduit_py.sdk": """
         AckMode Answer Batch ConduitError Data decode_json Defer DestinationConnector encode_json EndOfSource

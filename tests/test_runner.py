@@ -29,7 +29,7 @@ from conduit_py import (
     Status,
     processor,
 )
-from conduit_py.errors import NodeFailed, RunError
+from conduit_py.errors import DeadLettersFound, NackNotAllowed, NodeFailed, RunError
 
 
 @processor
@@ -406,3 +406,31 @@ class TestFromAsyncio:
     def test_a_definition_with_problems_is_raised(self) -> None:
         with pytest.raises(PipelineInvalid):
             asyncio.run(conduit_py.run_async(Pipeline("p", sources=[], destinations=[])))
+
+
+def test_dead_letters_are_logged_and_can_be_raised(caplog: pytest.LogCaptureFixture) -> None:
+    outcome = conduit_py.run(numbers(10, [], processors=[refuse_odd], dead_letters=DeadLetters.keep()))
+
+    assert outcome.ok
+    assert outcome.warning == "5 dead letters of 10 records read: refuse_odd: odd; they are kept in the state"
+    assert f"numbers: {outcome.warning}" in caplog.messages
+    with pytest.raises(DeadLettersFound, match="5 dead letters"):
+        outcome.raise_for_dead_letters()
+
+
+def test_without_dead_letters_there_is_no_warning() -> None:
+    outcome = conduit_py.run(numbers(10, []))
+    outcome.raise_for_dead_letters()
+
+    assert outcome.warning is None
+
+
+def test_a_run_from_python_stops_when_nearly_all_is_refused_as_that_of_the_command_does() -> None:
+    def refuse(record: Record) -> Record:
+        raise RecordRefused("never")
+
+    outcome = conduit_py.run(numbers(1000, [], processors=[refuse], dead_letters=DeadLetters.keep()))
+
+    assert outcome.status is Status.DEGRADED
+    assert outcome.counts.dead_letters == 95
+    assert isinstance(outcome.error, NackNotAllowed)

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from conduit_py.cli.output import ExitCode, put, put_json
+from conduit_py.cli.output import ExitCode, printable, put, put_json
 from conduit_py.cli.result import ProgressLine, RunResult
 from conduit_py.config.secrets import redact
 from conduit_py.stream.meter import Meter
@@ -191,6 +191,8 @@ def print_results(console: Console, results: Sequence[RunResult]) -> None:
             console.print(Text(f"  {remark}", "yellow"))
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     for result in results:
+        if warning := result.warning():
+            errors.print(Text(printable(redact(f"{result.progress.pipeline}: warning: {warning}")), "yellow"))
         for line in failure_lines(result):
             errors.print(line)
 

@@ -23,7 +23,7 @@ app = App(
 Start with `conduit-py quickstart`. A pipeline is written down in a Python
 or YAML file, and `conduit-py run FILE` runs it.
 
-Exit codes: 0 ok, 1 failed, 2 invalid, 3 environment.""",
+Exit codes: 0 ok, 1 failed, 2 invalid, 3 environment, 4 dead letters.""",
     help_format="plaintext",
     version=f"conduit-py {__version__}",
     suppress_keyboard_interrupt=False,
@@ -49,7 +49,8 @@ def run(
             f"[default: {defaults.PROJECT_STATE} in the working directory]"
         ),
     ] = None,
-    fresh: Annotated[bool, Parameter(help="forget the stored positions and start from the beginning")] = False,
+    fresh: Annotated[bool, Parameter(help="forget the stored positions and deliver everything again")] = False,
+    fail_on_dead_letters: Annotated[bool, Parameter(help="end with exit code 4 if any record was refused")] = False,
     stop_timeout: Annotated[
         float | None,
         Parameter(help="seconds a graceful stop may take", validator=validators.Number(gt=0)),
@@ -73,8 +74,8 @@ def run(
     from conduit_py.cli.run import run_file
 
     return run_file(
-        file, pipeline=pipeline, state=state, fresh=fresh, stop_timeout=stop_timeout, engine=engine, master=master,
-        as_json=json, debug=debug,
+        file, pipeline=pipeline, state=state, fresh=fresh, fail_on_dead_letters=fail_on_dead_letters,
+        stop_timeout=stop_timeout, engine=engine, master=master, as_json=json, debug=debug,
     )  # fmt: skip
 
 

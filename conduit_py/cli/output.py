@@ -18,7 +18,7 @@ from conduit_py.config.secrets import redact
 
 
 class ExitCode(IntEnum):
-    """0 ok · 1 failed · 2 invalid · 3 environment."""
+    """0 ok · 1 failed · 2 invalid · 3 environment · 4 dead letters."""
 
     OK = 0
     """Completed, or stopped gracefully by the user."""
@@ -28,6 +28,8 @@ class ExitCode(IntEnum):
     """The arguments, the file or a pipeline in it are wrong; nothing was started."""
     ENVIRONMENT = 3
     """This machine lacks something: state in use or not writable, a package missing."""
+    DEAD_LETTERS = 4
+    """Completed, but records were refused, and `--fail-on-dead-letters` was given."""
 
 
 def put(line: str, file: IO[str] | None = None) -> None:

@@ -1,15 +1,19 @@
 """The progress and the result of a pipeline of `run`, as a line of text and as JSON fields."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from conduit_py.cli.output import ExitCode
 from conduit_py.config.secrets import redact
+from conduit_py.dead_letter_policy import DeadLetterPolicy, StopPolicy
+from conduit_py.run_outcome import list_causes, summarize_dead_letters
 from conduit_py.status import LastError, PipelineState, Status
 from conduit_py.stream.meter import Progress
+
+FRESH = "--fresh reads and delivers everything again, also what destinations already have"
 
 
 @dataclass(frozen=True)
@@ -63,14 +67,16 @@ class RunResult:
     """Whether it had a stored position to continue from."""
     forced: bool
     """Whether the user ended the graceful stop by force."""
+    policy: DeadLetterPolicy = field(default_factory=StopPolicy)
+    fails_on_dead_letters: bool = False
 
     @property
     def exit_code(self) -> ExitCode:
         status, error = self.state.status, self.state.error
-        if status is Status.COMPLETED:
-            return ExitCode.OK
         graceful = status is Status.STOPPED and error is None and not self.forced
-        return ExitCode.OK if graceful else ExitCode.FAILED
+        if status is not Status.COMPLETED and not graceful:
+            return ExitCode.FAILED
+        return ExitCode.DEAD_LETTERS if self.fails_on_dead_letters and self.progress.dead_letters else ExitCode.OK
 
     def sentence(self) -> str:
         """The summary line that ends every run."""
@@ -85,12 +91,16 @@ class RunResult:
     def remark(self) -> str | None:
         """An explanation of numbers that may surprise a user, or None."""
         if self.progress.read:
-            return "continued where the last run ended; --fresh starts over" if self.resumed else None
+            return f"continued where the last run ended; {FRESH}" if self.resumed else None
         if self.state.status is not Status.COMPLETED:
             return None
         if self.resumed:
-            return "nothing new since the last run; start over with --fresh, or with another --state"
+            return f"nothing new since the last run; {FRESH}"
         return "the sources had no records"
+
+    def warning(self) -> str | None:
+        """How many records were refused, the most frequent cause and where the dead letters are, or None."""
+        return summarize_dead_letters(self.progress, self.policy)
 
     def fields(self) -> dict[str, Any]:
         error = self.state.error
@@ -100,6 +110,8 @@ class RunResult:
             "records_per_second": round(self._rate, 1),
             "resumed": self.resumed,
             "forced": self.forced,
+            "warning": self.warning(),
+            "dead_letter_causes": dict(list_causes(self.progress)),
             "error": msgspec.to_builtins(error) if error else None,
             "exit_code": int(self.exit_code),
         }

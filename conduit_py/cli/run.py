@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TypeAlias
@@ -28,6 +29,8 @@ from conduit_py.store.store import Store, open_store
 
 SupervisorFactory: TypeAlias = Callable[[Graph, Store], Supervisor]
 
+SEVERITY = (ExitCode.OK, ExitCode.DEAD_LETTERS, ExitCode.FAILED)
+"""Of several pipelines the worst one decides: what failed has delivered less than what refused records."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -37,6 +40,7 @@ def run_file(
     pipeline: str | None = None,
     state: str | Path | None = None,
     fresh: bool = False,
+    fail_on_dead_letters: bool = False,
     stop_timeout: float | None = None,
     engine: EngineName | None = None,
     master: str | None = None,
@@ -55,7 +59,11 @@ def run_file(
         display = choose_display(as_json=as_json, stdout_taken=any(map(writes_to_stdout, pipelines)))
         # Before the state is opened: a run that lacks Spark must not create a folder or take a lock.
         require_engines(pipelines)
-        return trio.run(_run, graphs, file, state, fresh, display)
+        results = trio.run(_run, graphs, file, state, fresh, display)
+        results = [replace(each, fails_on_dead_letters=fail_on_dead_letters) for each in results]
+        # After the store is closed: a result that is printed is a result that is saved.
+        display.end(results)
+        return max((result.exit_code for result in results), key=SEVERITY.index)
     except ConduitError as error:
         if as_json:
             code = int(exit_code_of(error))
@@ -89,7 +97,7 @@ async def _run(
     fresh: bool,
     display: Display,
     supervised: SupervisorFactory = supervise,
-) -> ExitCode:
+) -> list[RunResult]:
     project_state = choose_state(file)
     async with await open_store(state or project_state) as store:
         if state is None:
@@ -97,10 +105,7 @@ async def _run(
         if fresh:
             for graph in graphs:
                 await store.reset_claim(graph.pipeline.id)
-        results = await RunSession(graphs, store, display, supervised).run()
-    # After the store is closed: a result that is printed is a result that is saved.
-    display.end(results)
-    return max(result.exit_code for result in results)
+        return await RunSession(graphs, store, display, supervised).run()
 
 
 class RunSession:
@@ -136,7 +141,8 @@ class RunSession:
         # Before the run: afterwards every pipeline has a position.
         resumed = bool(await self._store.positions(supervisor.pipeline.id))
         state = await supervisor.run()
-        self._results[supervisor] = RunResult(supervisor.progress(), state, resumed, self._forced)
+        policy = supervisor.pipeline.dead_letters.policy
+        self._results[supervisor] = RunResult(supervisor.progress(), state, resumed, self._forced, policy)
 
     async def _watch(self) -> None:
         while True:

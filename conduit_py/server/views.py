@@ -293,7 +293,7 @@ def _dead_letters_view(dead_letters: DeadLetters, records: int) -> DeadLettersVi
     settings = dead_letters.settings
     return DeadLettersView(
         handler=dead_letters.policy.label,
-        window_size=settings.window_size,
+        window_size=settings.window_size or 0,
         window_nack_threshold=settings.window_nack_threshold,
         records=records,
     )

@@ -23,6 +23,7 @@ from conduit_py.pipeline_settings import Retention
 from conduit_py.record_codec import encode_record
 from conduit_py.sdk.destination import AckMode, StagedDestination
 from conduit_py.store.dead_letter_store import DeadLetterStore
+from conduit_py.store.stored_letter import cause_of
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.plugin_calls import (
     PluginCaller,
@@ -37,6 +38,9 @@ from conduit_py.user_errors import as_error
 log = logging.getLogger("conduit_py.dead_letters")
 
 RETAIN_SECONDS = 60.0
+
+CAUSES_MAX = 100
+OTHER_CAUSES = "other causes"
 
 
 class DeadLetterHandler(ABC):
@@ -77,9 +81,19 @@ class DeadLetterHandler(ABC):
                     await self._store(letters)
                 except LettersNotStored as failure:
                     # Those before it are durable and their messages are acked, so they count.
-                    self._meter.records += failure.stored
+                    self._count_causes(letters[: failure.stored])
                     raise
+        self._count_causes(letters)
+
+    def _count_causes(self, letters: Sequence[DeadLetter]) -> None:
         self._meter.records += len(letters)
+        causes = self._meter.causes
+        for letter in letters:
+            cause = f"{letter.node}: {cause_of(letter.error)}"
+            # Bounded: records decide what an error says, and each could say something new.
+            known = cause in causes or len(causes) < CAUSES_MAX
+            name = cause if known else OTHER_CAUSES
+            causes[name] = causes.get(name, 0) + 1
 
     @abstractmethod
     async def _store(self, letters: Sequence[DeadLetter]) -> None: ...

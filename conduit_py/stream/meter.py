@@ -2,6 +2,7 @@
 
 import logging
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from copy import copy
 from enum import StrEnum
@@ -126,6 +127,8 @@ class Meter(msgspec.Struct):
     """What a source has still to read, as `lag` last returned it."""
     queue_counts: QueueCounts | None = None
     """The counts of a source that reads a shared queue."""
+    causes: dict[str, int] = {}
+    """How many dead letters have each cause, by node and error without what differs between records."""
     settled_at: float = float("-inf")
     waits: list[Wait] = []
     batch_sizes: Histogram = msgspec.field(default_factory=empty(SIZE_BOUNDS))
@@ -144,6 +147,7 @@ class Meter(msgspec.Struct):
         # A copy: tasks change the list while others read it.
         total.waits = list(self.waits)
         total.queue_counts = self.queue_counts and self.queue_counts.plus(earlier.queue_counts if earlier else None)
+        total.causes = dict(Counter(self.causes) + Counter(earlier.causes if earlier else {}))
         for name in COUNTERS:
             setattr(total, name, getattr(self, name) + (getattr(earlier, name) if earlier else 0))
         for name in HISTOGRAMS:

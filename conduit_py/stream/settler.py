@@ -22,6 +22,10 @@ from conduit_py.stream.signal import Pace, Signal
 
 SETTLE_SECONDS = 0.005
 
+FIRST_RECORDS = 100
+FIRST_NACKS_MAX = 95
+"""Without a window of its own, a pipeline stops when more than 95 of a source's first 100 records are refused."""
+
 
 class Settler:
     """Settles the messages of one source in order: stores dead letters, saves the position, then acks.
@@ -135,7 +139,7 @@ class Settler:
         ranges = self._ledger.settled_ranges()
         letters, refused = self._within_nack_window(ranges)
         if refused is not None:
-            raise self._too_many_nacks(refused)
+            raise self._nack_window.refusal(refused)
         return ranges, letters
 
     def history(self, ranges: Sequence[SettledRange]) -> dict[str, bytes]:
@@ -163,7 +167,7 @@ class Settler:
         if unhandled is None:
             return ranges, None
         # Invariant 3: acks stop before the first message whose nack could not be handled.
-        return _until(ranges, unhandled), error or self._too_many_nacks(unhandled)
+        return _until(ranges, unhandled), error or self._nack_window.refusal(unhandled)
 
     def _within_nack_window(self, ranges: Sequence[SettledRange]) -> tuple[list[DeadLetter], DeadLetter | None]:
         """Return the letters that the nack window allows, and the first one that it does not."""
@@ -181,14 +185,6 @@ class Settler:
                 letters.append(letter)
             self._nack_window.ack(each.records - counted)
         return letters, None
-
-    def _too_many_nacks(self, letter: DeadLetter) -> NackNotAllowed:
-        error = NackNotAllowed(
-            f"too many records were refused; {letter.node} refused one more: {letter.error}",
-            suggestion="fix the cause and run again, or allow more refusals with window_nack_threshold",
-        )
-        error.node = letter.node
-        return error
 
 
 def _until(ranges: Sequence[SettledRange], letter: DeadLetter) -> list[SettledRange]:
@@ -208,10 +204,14 @@ class NackWindow:
     """Allows at most `threshold` nacks among the last `size` outcomes; size 0 allows every nack.
 
     The first nack beyond that is refused and freezes the window: every later nack is refused too, and
-    acks have no effect.
+    acks have no effect. A size of None is the default: of the first 100 outcomes at most 95 may be nacks, and
+    later ones are all allowed.
     """
 
-    def __init__(self, size: int, threshold: int) -> None:
+    def __init__(self, size: int | None, threshold: int) -> None:
+        self._first_only = size is None
+        if size is None:
+            size, threshold = FIRST_RECORDS, FIRST_NACKS_MAX
         # With a threshold of 0 the first nack is refused, however long the window is.
         self._size = min(size, 1) if threshold == 0 else size
         self._threshold = threshold
@@ -230,11 +230,29 @@ class NackWindow:
         if self._frozen:
             return False
         self._outcomes += 1
+        if self._first_only and self._outcomes > FIRST_RECORDS:
+            return True
         self._nacks.append(self._outcomes)
         while self._nacks[0] <= self._outcomes - self._size:
             self._nacks.popleft()
         self._frozen = len(self._nacks) > self._threshold
         return not self._frozen
+
+    def refusal(self, letter: DeadLetter) -> NackNotAllowed:
+        """Return the error for the letter of a nack that is not allowed."""
+        if self._first_only:
+            error = NackNotAllowed(
+                f"nearly all of the first records were refused: {len(self._nacks)} of {self._outcomes}; "
+                f"{letter.node} refused the last one: {letter.error}",
+                suggestion="fix the cause and run again, or accept any number of refusals with window_size=0",
+            )
+        else:
+            error = NackNotAllowed(
+                f"too many records were refused; {letter.node} refused one more: {letter.error}",
+                suggestion="fix the cause and run again, or allow more refusals with window_nack_threshold",
+            )
+        error.node = letter.node
+        return error
 
 
 class HistoryRecorder:

@@ -41,8 +41,8 @@ def test_a_second_run_continues_and_says_when_there_is_nothing_new(command: "Com
     more = command("run", "orders.py")
 
     assert again.returncode == 0
-    assert again.stdout.splitlines()[1] == (
-        "  nothing new since the last run; start over with --fresh, or with another --state"
+    assert again.stdout.splitlines()[1].startswith(
+        "  nothing new since the last run; --fresh reads and delivers everyth"
     )
     assert more.stdout.startswith("numbers: completed: 500 read")
     assert command.numbers() == list(range(1, 1501))
@@ -320,3 +320,70 @@ def test_ctrl_c_while_the_file_loads_is_no_traceback(command: "Command") -> None
 
     assert process.communicate(timeout=300) == ("", "interrupted\n")
     assert process.returncode == 1
+
+
+REFUSES = """\
+from conduit_py import RecordRefused
+
+def pick(record):
+    if {when}:
+        raise RecordRefused(f"number {{record.payload['number']}} is odd")
+    return record
+"""
+
+
+def refusing(command: "Command", when: str, *, letters: str) -> None:
+    head = command.pipeline().partition("numbers =")[0]
+    command.pipeline(more=f"processors=[pick], dead_letters={letters}", before=head + REFUSES.format(when=when))
+
+
+def test_dead_letters_are_loud_with_their_number_cause_and_place(command: "Command") -> None:
+    refusing(command, 'record.payload["number"] % 2', letters="DeadLetters.keep()")
+    done = command("run", "orders.py")
+
+    assert done.returncode == 0
+    assert done.stderr == (
+        "numbers: warning: 500 dead letters of 1,000 records read: pick: number # is odd; they are kept in the state\n"
+    )
+
+
+def test_dead_letters_are_loud_for_programs_too(command: "Command") -> None:
+    refusing(command, 'record.payload["number"] == 7', letters="DeadLetters.drop()")
+    code, lines = command.json("run", "orders.py", "--fail-on-dead-letters")
+
+    assert (code, lines[-1]["exit_code"], lines[-1]["status"]) == (4, 4, "completed")
+    assert lines[-1]["warning"].startswith(
+        "1 dead letter of 1,000 records read: pick: number # is odd; they were dropped"
+    )
+    assert lines[-1]["dead_letter_causes"] == {"pick: number # is odd": 1}
+
+
+def test_no_dead_letters_no_other_exit_code(command: "Command") -> None:
+    refusing(command, "False", letters="DeadLetters.keep()")
+    done = command("run", "orders.py", "--fail-on-dead-letters")
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_that_refuses_nearly_everything_fails(command: "Command") -> None:
+    refusing(command, "True", letters="DeadLetters.keep()")
+    done = command("run", "orders.py")
+
+    assert done.returncode == 1
+    assert done.stdout.startswith("numbers: degraded: ")
+    assert done.stderr.splitlines() == [
+        "numbers: warning: 95 dead letters of 1,000 records read: pick: number # is odd; they are kept in the state",
+        "numbers: failed in pick: nearly all of the first records were refused: 96 of 96; pick refused the last one: "
+        "number 96 is odd [dead_letter.not_allowed]",
+        "  fix the cause and run again, or accept any number of refusals with window_size=0",
+    ]
+
+
+def test_fresh_says_that_it_delivers_everything_again(command: "Command") -> None:
+    command.pipeline("Count(to=5)")
+    command("run", "orders.py")
+    again = command("run", "orders.py")
+    command("run", "orders.py", "--fresh")
+
+    assert "--fresh reads and delivers everything again, also what destinations already have" in again.stdout
+    assert command.numbers() == [1, 2, 3, 4, 5] * 2

@@ -29,7 +29,7 @@ class World:
     def pipeline(
         self,
         *refused: int,
-        size: int,
+        size: int | None,
         threshold: int,
         records: int = 40,
         batch_size: int = 7,
@@ -145,3 +145,37 @@ async def test_a_threshold_of_0_stops_at_the_first(autojump_clock: MockClock) ->
     assert state.status is Status.DEGRADED
     assert world.letters == []
     assert world.acked() == list(range(9))
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 400])
+async def test_without_a_window_a_run_stops_when_nearly_all_of_its_first_records_are_refused(
+    batch_size: int, autojump_clock: MockClock
+) -> None:
+    world = World()
+    pipeline = world.pipeline(*range(2, 300), size=None, threshold=0, records=300, batch_size=batch_size)
+    state = await Supervisor(pipeline, MemoryStore(), recovery=RESTARTS).run()
+
+    assert state.status is Status.DEGRADED
+    assert state.error is not None
+    assert (state.error.code, state.error.node) == ("dead_letter.not_allowed", "lake")
+    assert state.error.message == (
+        "nearly all of the first records were refused: 96 of 98; lake refused the last one: no 97"
+    )
+    assert world.letters == [("source", n) for n in range(2, 97)]
+    assert world.acked() == list(range(97))
+
+
+async def test_without_a_window_a_run_that_began_well_may_refuse_everything_later(autojump_clock: MockClock) -> None:
+    world = World()
+    state = await Supervisor(world.pipeline(*range(5, 300), size=None, threshold=0, records=300), MemoryStore()).run()
+
+    assert state.status is Status.COMPLETED
+    assert len(world.letters) == 295
+
+
+async def test_a_window_size_of_0_accepts_any_number_of_refusals(autojump_clock: MockClock) -> None:
+    world = World()
+    state = await Supervisor(world.pipeline(*range(300), size=0, threshold=0, records=300), MemoryStore()).run()
+
+    assert state.status is Status.COMPLETED
+    assert len(world.letters) == 300

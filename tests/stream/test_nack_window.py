@@ -55,3 +55,23 @@ def test_it_trips_at_the_threshold_refills_with_acks_trips_again_and_stays_tripp
     assert not window.nack()
     window.ack(10 * size)
     assert not window.nack()
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=200))
+def test_without_a_size_at_most_95_of_the_first_100_may_be_nacks(outcomes: list[bool]) -> None:
+    window = NackWindow(None, 0)
+    allowed = True
+    for number, nacked in enumerate(outcomes, 1):
+        if not nacked:
+            window.ack()
+            continue
+        allowed = allowed and (number > 100 or sum(outcomes[:number]) <= 95)
+        assert window.nack() == allowed
+
+
+def test_without_a_size_the_96th_of_the_first_100_is_refused_and_later_ones_are_not() -> None:
+    wrong, sound = NackWindow(None, 0), NackWindow(None, 0)
+    sound.ack(5)
+
+    assert [wrong.nack() for _ in range(97)] == [True] * 95 + [False] * 2
+    assert all(sound.nack() for _ in range(1000))

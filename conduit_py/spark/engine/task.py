@@ -236,8 +236,8 @@ def _task_pipeline(pipeline: Pipeline, source: TaskInputSource, part: TaskInput,
         pipeline,
         settings=pipeline.settings.model_copy(update={"delivery": "at_least_once", "transaction": None}),
         outbox={},
-        # The driver handles dead letters; a task only reports them.
-        dead_letters=DeadLetters(results.refuse),
+        # The driver handles dead letters and counts them; a task only reports them, however many.
+        dead_letters=DeadLetters(results.refuse, window_size=0),
         sources=[
             derive(each, connector=source if each.id == part.source else TaskInputSource(each.id, None, None))
             for each in pipeline.sources

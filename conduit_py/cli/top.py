@@ -1,14 +1,13 @@
 """The command `top`: a live table of the pipelines of a server, those with problems first."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from conduit_py.cli.client import ApiClient, ServerUnreachable, connect
@@ -21,6 +20,9 @@ from conduit_py.errors import EnvironmentUnfit
 ORDER = ("degraded", "recovering", "stopping", "running", "created", "stopped", "completed")
 STYLES = {"degraded": "bold red", "recovering": "yellow", "stopping": "yellow", "running": "green"}
 RETRY_SECONDS, RETRY_MAX_SECONDS = 0.5, 5.0
+HEADINGS = ("pipeline", "status", "for", "records/s", "read", "acked", "dead", "in flight", "")
+LEFT_COLUMNS = 2
+"""So many columns are aligned to the left; the others are numbers, and the last one is what is cut."""
 LINES_AROUND = 4
 """The line above the table, its headings, the line below it, and one that the terminal needs for itself."""
 
@@ -125,17 +127,10 @@ def screen(event: dict[str, Any], rates: FleetRates, url: str, *, rows: int, rem
     per_second = {
         each["id"]: rates.add(each["id"], event["at"], (each["progress"] or {}).get("acked", 0)) for each in pipelines
     }
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("pipeline", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    for name in ("for", "records/s", "read", "acked", "dead", "in flight"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for each in pipelines[:rows]:
-        _add_row(table, each, event["at"], per_second[each["id"]])
+    table = [_cells(each, event["at"], per_second[each["id"]]) for each in pipelines[:rows]]
     more = f"{len(pipelines) - rows} more pipelines; " if len(pipelines) > rows else ""
     last = Text.assemble((remark, "bold red"), (f"{more}Ctrl-C leaves", "dim"), no_wrap=True)
-    return Group(_headline(event, url, sum(per_second.values())), table, last)
+    return Group(_headline(event, url, sum(per_second.values())), *_lines(table), last)
 
 
 def _urgency(shown: dict[str, Any]) -> tuple[int, str]:
@@ -152,17 +147,31 @@ def _headline(event: dict[str, Any], url: str, records_per_second: float) -> Tex
     return text.append(f"{records_per_second:,.0f} records/s", "bold")
 
 
-def _add_row(table: Table, shown: dict[str, Any], at: float, records_per_second: float) -> None:
+def _cells(shown: dict[str, Any], at: float, records_per_second: float) -> list[tuple[str, str]]:
+    """The cells of one pipeline, each with its style."""
     progress = shown["progress"] or {}
     dead = progress.get("dead_letters", 0)
-    table.add_row(
-        Text(shown["id"], "bold"),
-        Text(shown["status"], STYLES.get(shown["status"], "dim")),
-        ago(at - shown["since"]),
-        f"{records_per_second:,.0f}",
-        f"{progress.get('read', 0):,}",
-        f"{progress.get('acked', 0):,}",
-        Text(f"{dead:,}", "red" if dead else ""),
-        f"{progress.get('in_flight', 0):,}",
-        Text(trouble(shown), "yellow"),
-    )
+    return [
+        (shown["id"], "bold"),
+        (shown["status"], STYLES.get(shown["status"], "dim")),
+        (ago(at - shown["since"]), ""),
+        (f"{records_per_second:,.0f}", ""),
+        (f"{progress.get('read', 0):,}", ""),
+        (f"{progress.get('acked', 0):,}", ""),
+        (f"{dead:,}", "red" if dead else ""),
+        (f"{progress.get('in_flight', 0):,}", ""),
+        (trouble(shown), "yellow"),
+    ]
+
+
+def _lines(table: Sequence[Sequence[tuple[str, str]]]) -> Iterator[Text]:
+    """The headings and the rows, one line each, cut at the right edge of the terminal."""
+    # Not a table of rich: on a narrow terminal that shrinks every column, and numbers and names become unreadable.
+    lines = [[(name, "bold") for name in HEADINGS], *table]
+    widths = [max(len(text) for text, _ in column) for column in zip(*lines, strict=True)]
+    for line in lines:
+        drawn = Text(no_wrap=True, overflow="ellipsis")
+        for number, (text, style) in enumerate(line[:-1]):
+            drawn.append((text.ljust if number < LEFT_COLUMNS else text.rjust)(widths[number]), style)
+            drawn.append("  ")
+        yield drawn.append(*line[-1])

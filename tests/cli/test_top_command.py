@@ -127,9 +127,9 @@ def shown(id: str, status: str, acked: int = 0, **more: Any) -> dict[str, Any]:
     return {"id": id, "status": status, "since": 0.0, "error": None, "progress": progress, **more}
 
 
-def drawn(*events: dict[str, Any], rows: int = 20) -> list[str]:
+def drawn(*events: dict[str, Any], rows: int = 20, width: int = 120) -> list[str]:
     """The screen after the last of several events."""
-    console, rates = Console(width=120, record=True, file=StringIO()), FleetRates()
+    console, rates = Console(width=width, record=True, file=StringIO()), FleetRates()
     for event in events[:-1]:
         screen(event, rates, "http://here", rows=rows)
     console.print(screen(events[-1], rates, "http://here", rows=rows))
@@ -156,3 +156,20 @@ def test_what_is_in_trouble_comes_first_and_what_does_not_fit_is_counted() -> No
     assert lines[2].startswith("p150  ")
     assert lines[2].endswith("no \\x1b[2J disk [run.fatal]")
     assert lines[-1] == "190 more pipelines; Ctrl-C leaves"
+
+
+def test_a_long_error_is_cut_and_nothing_else_is() -> None:
+    error = {"message": "lake: write failed: " + "the disk is full, " * 20, "code": "node.failed"}
+    pipelines = [shown("orders-of-all-shops", "recovering", 12_345_678, error=error), shown("web", "running", 7)]
+    wide, narrow = drawn({"at": 1.0, "pipelines": pipelines}), drawn({"at": 1.0, "pipelines": pipelines}, width=90)
+
+    assert wide[1].split() == ["pipeline", "status", "for", "records/s", "read", "acked", "dead", "in", "flight"]
+    for lines in (wide, narrow):
+        assert len(lines) == 5
+        first, second = lines[2], lines[3]
+        assert first.split()[:8] == [
+            *("orders-of-all-shops", "recovering", "1s", "0", "12,345,678", "12,345,678", "0", "0"),
+        ]
+        assert second.split() == ["web", "running", "1s", "0", "7", "7", "0", "0"]
+        assert first.endswith("…")
+    assert "lake: write failed: the disk" in wide[2]

@@ -46,6 +46,7 @@ ConduitError
     │   └── ProcessLost       the child process of a pipeline ended before the pipeline
     └── FatalError            starting again would fail the same way: the pipeline stays stopped
         ├── ContractBroken    a connector or processor broke a rule of its own contract
+        ├── WrongEventLoop    a connector or processor called asyncio, but runs on trio
         ├── CannotDefer       a processor deferred a record where that is not sound
         ├── DeferredFirst     a processor deferred the first record of a transaction
         ├── NackNotAllowed    the dead-letter policy does not take this nack

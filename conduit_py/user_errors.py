@@ -7,6 +7,26 @@ from types import CodeType, FrameType
 
 import trio
 
+from conduit_py.errors import FatalError, describe
+
+CAUSES_MAX = 10
+
+ASYNCIO_SIGNS = ("no running event loop", "trio.run received unrecognized yield message")
+"""How the errors begin that asyncio and trio raise where code for asyncio runs on trio."""
+
+
+class WrongEventLoop(FatalError):
+    """A connector or processor called asyncio: async functions run on trio, where no such call can work."""
+
+    code = "plugin.asyncio"
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(
+            f"async functions run on trio, and asyncio was called: {describe(cause)}",
+            suggestion="call trio (trio.sleep, trio.to_thread.run_sync) or a library that works on trio, such as httpx "
+            "and everything on anyio; or write a plain function: it may block, and may use asyncio.run",
+        )
+
 
 class ExitAttempted(RuntimeError):
     """User code raised something that would end the whole process, such as SystemExit; the cause is chained."""
@@ -28,6 +48,21 @@ def as_error(raised: BaseException) -> Exception:
     if _is_cancellation(raised) or _comes_from_outside(raised):
         raise raised
     return ExitAttempted(raised).with_traceback(raised.__traceback__)
+
+
+def as_plugin_error(raised: BaseException) -> Exception:
+    """Return what a plugin raised as an ordinary error; raise WrongEventLoop if it called asyncio."""
+    error: BaseException | None = raised
+    # The chain of causes: code that wraps its errors hides this one. Bounded: a chain may be a ring.
+    for _ in range(CAUSES_MAX):
+        if error is None:
+            break
+        text = error.args[0] if error.args else None
+        if isinstance(error, RuntimeError | TypeError) and isinstance(text, str) and text.startswith(ASYNCIO_SIGNS):
+            # Fatal, not a nack: every record would be refused for it.
+            raise WrongEventLoop(error) from raised
+        error = error.__cause__
+    return as_error(raised)
 
 
 def _first_exit(raised: BaseException) -> BaseException:

@@ -255,7 +255,8 @@ def processor(function: Callable[..., Any] | None = None, /, **settings: Any) ->
     which has the fields of payload.after as columns (those of a schema with `arrow=schema`), and returns it
     changed, or a boolean array of the rows to keep, or `Rows`; with `batch=True` too the batch is its second
     argument. With `state=True`, in an exactly-once pipeline, it is given a `State` as its last argument; with
-    `defers=True` too it may raise `Defer` to have a record in the next transaction. It may be async.
+    `defers=True` too it may raise `Defer` to have a record in the next transaction. It may be async,
+    on trio: a library for asyncio does not work there, one for anyio such as httpx does.
     """
     if function is None:
         return lambda wrapped: FunctionProcessor(wrapped, **settings)

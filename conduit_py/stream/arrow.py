@@ -14,7 +14,7 @@ from conduit_py.record import Data, Record, Structured
 from conduit_py.sdk.arrow import ARROW_ERRORS, FittedRows, columns, fit_to_schema, values_of
 from conduit_py.sdk.processor import FunctionProcessor, Processor, Result, Rows
 from conduit_py.stream.plugin_calls import is_async
-from conduit_py.user_errors import as_error
+from conduit_py.user_errors import as_plugin_error
 
 
 def with_tables(node: str, processor: Processor[Any]) -> Callable[[Batch], Any]:
@@ -72,7 +72,7 @@ class _TableCalls:
         except RunError:
             raise
         except BaseException as error:  # plugin boundary: the processor is the user's
-            self._fail(asked.indices, as_error(error))
+            self._fail(asked.indices, as_plugin_error(error))
             return
         try:
             results = asked.results(self._node, returned)

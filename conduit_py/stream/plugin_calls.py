@@ -15,7 +15,7 @@ from conduit_py.sdk.destination import Answer, DestinationConnector, refusal_tex
 from conduit_py.sdk.plugin import Connector, Plugin
 from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.source import SourceConnector
-from conduit_py.user_errors import as_error
+from conduit_py.user_errors import as_error, as_plugin_error
 
 T = TypeVar("T")
 
@@ -164,14 +164,17 @@ class ThreadStay:
 def plugin_errors(node: str, doing: str) -> Iterator[None]:
     """Translate what a plugin raises: a RunError keeps its class, everything else becomes NodeFailed."""
     try:
-        yield
+        try:
+            yield
+        except RunError:
+            raise
+        except BaseException as raised:
+            cause = as_plugin_error(raised)
+            raise NodeFailed(node, doing, cause) from cause
     except RunError as error:
         # The innermost node wins: processors run in the task of another node.
         error.node = error.node or node
         raise
-    except BaseException as raised:
-        cause = as_error(raised)
-        raise NodeFailed(node, doing, cause) from cause
 
 
 def shallow_copy(batch: Batch) -> Batch:

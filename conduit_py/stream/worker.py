@@ -17,7 +17,7 @@ from conduit_py.sdk.state import Defer, State
 from conduit_py.stream.atomic_state import with_atomic_state
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, ThreadStay, is_async, plugin_errors, shallow_copy
-from conduit_py.user_errors import as_error
+from conduit_py.user_errors import as_error, as_plugin_error
 
 
 class GivenUp(NamedTuple):
@@ -280,7 +280,7 @@ class ProcessorWorker:
         except RunError:
             raise
         except BaseException as error:  # plugin boundary: the processor is the user's
-            return [as_error(error)] * len(batch)
+            return [as_plugin_error(error)] * len(batch)
 
     async def _run_batch_async(self, batch: Batch) -> list[Result]:
         try:
@@ -288,7 +288,7 @@ class ProcessorWorker:
         except RunError:
             raise
         except BaseException as error:  # plugin boundary: the processor is the user's
-            return [as_error(error)] * len(batch)
+            return [as_plugin_error(error)] * len(batch)
 
     async def _run_each_async(self, batch: Batch) -> list[Result]:
         results: list[Result] = []
@@ -300,7 +300,7 @@ class ProcessorWorker:
             except Defer as deferral:
                 return _defer_rest(deferral, results, len(batch))
             except BaseException as error:  # plugin boundary: the processor is the user's
-                results.append(as_error(error))
+                results.append(as_plugin_error(error))
         return results
 
     def _check(self, results: Any, batch: Batch) -> list[Result]:
@@ -341,7 +341,7 @@ def each(call: Callable[[Record], Result], records: list[Record]) -> list[Result
         except Defer as deferral:
             return _defer_rest(deferral, results, len(records))
         except BaseException as error:  # plugin boundary: the processor is the user's
-            results.append(as_error(error))
+            results.append(as_plugin_error(error))
 
 
 def _defer_rest(deferral: Defer, results: list[Result], count: int) -> list[Result]:

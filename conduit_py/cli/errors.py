@@ -1,7 +1,7 @@
 """Errors on stderr: every problem of a definition at once, in colour on a terminal, and the exit code."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def problems_of(error: BaseException) -> Sequence[Problem]:
     return error.problems if isinstance(error, FileInvalid | PipelineInvalid) else ()
 
 
-def count_of(problems: Sequence[Problem]) -> str:
+def count_of(problems: Sized) -> str:
     return "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from conduit_py.cli.client import ApiClient, connect
+from conduit_py.cli.errors import count_of
 from conduit_py.cli.output import ExitCode, ago, printable, put, put_json, put_table
 from conduit_py.cli.server_commands import ServerCall
 from conduit_py.errors import ConduitError, Problem
@@ -41,7 +42,16 @@ def show_all(call: ServerCall) -> ExitCode:
         put_table(headings, rows, right=("FOR", "READ", "ACKED", "DEAD", "IN FLIGHT"))
     else:
         put("the server has no pipelines")
+    if not call.json:
+        _put_problems(answer.get("problems", []))
     return ExitCode.OK
+
+
+def _put_problems(problems: list[dict[str, Any]]) -> None:
+    if problems:
+        put(f"{count_of(problems)} in the pipeline files; what is defined there is not in effect:", sys.stderr)
+    for problem in problems:
+        put(f"  {_problem_text(problem)}", sys.stderr)
 
 
 def show(call: ServerCall, id: str) -> ExitCode:
@@ -150,11 +160,13 @@ def _row(shown: dict[str, Any]) -> tuple[str, ...]:
 
 
 def trouble(shown: dict[str, Any]) -> str:
-    """What the pipeline waits for, or the error that it recovers from or ended with; in one line."""
+    """What the pipeline waits for, the error that it recovers from or ended with, or a bad edit; in one line."""
     blocked = (shown["progress"] or {}).get("blocked_on")
     error = shown["error"]
     if error and shown["status"] in ("recovering", "degraded", "stopped"):
         return printable(f"{error['message']} [{error['code']}]")
+    if shown.get("definition"):
+        return printable(f"its file is wrong: {shown['definition']['message']}")
     where = engine_of(shown)
     return printable(", ".join([*([where] if where else []), *([f"waits for {blocked}"] if blocked else [])]))
 

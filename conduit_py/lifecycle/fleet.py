@@ -23,6 +23,7 @@ from conduit_py.lifecycle.dead_letter_service import DeadLetterService
 from conduit_py.lifecycle.pipeline_log import PROGRAM, SERVER_START, log_end, log_left_alone, log_start
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
+from conduit_py.sdk.plugin import at
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.position_history import HistoryPoint, PositionHistory
 from conduit_py.store.store import Store
@@ -92,6 +93,8 @@ class Fleet:
         self._recovery = recovery or Recovery()
         self._on_spark = on_spark
         self._members: dict[str, Member] = {}
+        self.file_problems: tuple[Problem, ...] = ()
+        """What is wrong with the pipeline files, as last read: of these definitions none is in effect."""
         self._shutting_down = False
 
     def __iter__(self) -> Iterator[Member]:
@@ -106,6 +109,16 @@ class Fleet:
             return self._members[id]
         except KeyError:
             raise PipelineUnknown(f"there is no pipeline {id!r}", suggestion=self._known_ids()) from None
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Each problem that keeps a definition from taking effect: in a file, or when its processors were opened."""
+        problems = dict.fromkeys(self.file_problems)
+        for member in self:
+            if member.definition is not None and member.definition not in problems:
+                # A problem of a file names the pipeline; the pipeline has the same one without its name.
+                problems.setdefault(at(member.definition, member.pipeline.id))
+        return list(problems)
 
     async def add(self, definition: Pipeline | Graph) -> Member:
         """Add a pipeline, not started. Raises PipelineInvalid with all its problems."""
@@ -315,7 +328,11 @@ class Fleet:
 
     def _known_ids(self) -> str:
         ids = sorted(self._members)
-        return f"pipelines are {', '.join(ids)}" if ids else "no pipeline is loaded"
+        known = f"pipelines are {', '.join(ids)}" if ids else "no pipeline is loaded"
+        count = len(self.file_problems)
+        # It may be there, in a file that could not be loaded.
+        hidden = f"; {count} problem{'s' * (count > 1)} in the pipeline files: see `conduit-py pipelines list`"
+        return known + hidden if count else known
 
 
 def _require_idle(member: Member) -> None:

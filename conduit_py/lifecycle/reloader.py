@@ -143,6 +143,7 @@ class Reloader:
             except PipelineInvalid as invalid:
                 self._flag(loaded.id, invalid.problems[0])
                 problems += [at(problem, loaded.id) for problem in invalid.problems]
+        self._fleet.file_problems = tuple(problems)
         self._report(map(str, problems), map(str, reading.whole.warnings))
         return sound, problems
 

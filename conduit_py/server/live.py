@@ -16,9 +16,9 @@ from starlette.types import Message, Receive, Scope, Send
 from conduit_py.errors import FleetError, PipelineUnknown
 from conduit_py.pipeline_settings import Id
 from conduit_py.server.errors import error_responses
-from conduit_py.server.pipelines import pipeline_views
+from conduit_py.server.pipelines import pipeline_views, problem_views
 from conduit_py.server.service import InService, Service
-from conduit_py.server.views import ApiModel, PipelineDetailsView, PipelineView, pipeline_details_view
+from conduit_py.server.views import ApiModel, DefinitionView, PipelineDetailsView, PipelineView, pipeline_details_view
 
 router = APIRouter(prefix="/api/v1/live", tags=["live"])
 
@@ -76,6 +76,7 @@ class FleetEvent(ApiModel):
 
     at: float
     pipelines: list[PipelineView]
+    problems: list[DefinitionView]
 
 
 class PipelineEvent(ApiModel):
@@ -125,7 +126,8 @@ class LiveEvents:
         """Every pipeline at a glance."""
         # Shared: with a hundred clients, an event for each would be most of the work of the server.
         if self._fleet is None or not self._fleet.fresh:
-            self._fleet = LiveEvent.of("fleet", FleetEvent(at=time.time(), pipelines=pipeline_views(service)))
+            data = FleetEvent(at=time.time(), pipelines=pipeline_views(service), problems=problem_views(service))
+            self._fleet = LiveEvent.of("fleet", data)
         return self._fleet.event
 
     def pipeline(self, service: Service, id: str) -> bytes:

@@ -42,6 +42,7 @@ class ReadyView(ApiModel):
     status: Literal["ready", "starting", "stopping"]
     pipelines: dict[Status, int] = Field(description="how many there are of each status")
     degraded: list[str]
+    file_problems: int = Field(description="how many problems keep definitions in the files from taking effect")
     running: list[ProgressAgeView]
 
 
@@ -58,7 +59,8 @@ async def healthz(service: InService, response: Response) -> HealthView:
 @router.get("/readyz", tags=["health"], responses={**error_responses(), 503: {"model": ReadyView}})
 async def readyz(service: InService, response: Response) -> ReadyView:
     """200 from when every pipeline that should run was started until the server begins to stop, else 503."""
-    # Degraded pipelines do not make it unready: a balancer would take down the server that others run on.
+    # Neither degraded pipelines nor broken files make it unready: a balancer would take down the server that others
+    # run on.
     status: Literal["ready", "starting", "stopping"] = "ready" if service.booted.is_set() else "starting"
     if service.closing.is_set():
         status = "stopping"
@@ -69,6 +71,8 @@ async def readyz(service: InService, response: Response) -> ReadyView:
         status=status,
         pipelines={each: counts[each] for each in Status},
         degraded=[member.pipeline.id for member in service.fleet if member.state.status is Status.DEGRADED],
+        # Only their number, for this needs no token: messages quote files.
+        file_problems=len(service.fleet.problems),
         running=_running(service),
     )
 

@@ -66,8 +66,8 @@ class StopRequest(ApiModel):
 
 @router.get("", responses=error_responses())
 async def list_pipelines(service: InService) -> PipelinesView:
-    """Every pipeline at a glance."""
-    return PipelinesView(pipelines=pipeline_views(service))
+    """Every pipeline at a glance, and every problem in the pipeline files."""
+    return PipelinesView(pipelines=pipeline_views(service), problems=problem_views(service))
 
 
 @router.get("/{id}", responses=error_responses(404))
@@ -124,6 +124,10 @@ async def reload(service: InService, asked_by: AskedBy) -> ReloadView:
 
 def pipeline_views(service: Service) -> list[PipelineView]:
     return [pipeline_view(member, service.redaction) for member in service.fleet]
+
+
+def problem_views(service: Service) -> list[DefinitionView]:
+    return [definition_view(problem, service.redaction) for problem in service.fleet.problems]
 
 
 def _log_and_answer(service: Service, id: str, what: str, asked_by: str) -> AcceptedView:

@@ -55,6 +55,16 @@ class ProgressView(ApiModel):
     stalled_seconds: float = Field(description="for how long some source has had records to settle and settled none")
 
 
+class DefinitionView(ApiModel):
+    """A problem in a definition, and where it is."""
+
+    message: str
+    path: str
+    file: str | None
+    line: int | None
+    suggestion: str | None
+
+
 class PipelineView(ApiModel):
     """A pipeline at a glance."""
 
@@ -67,12 +77,14 @@ class PipelineView(ApiModel):
     engine: EngineName = Field(description="what it runs on: this server, or the executors of a Spark")
     spark_master: str | None = Field(description="the Spark that its definition names, if it does")
     progress: ProgressView | None
+    definition: DefinitionView | None = Field(description="what is wrong with its newest definition, if not in effect")
 
 
 class PipelinesView(ApiModel):
-    """Every pipeline of the server."""
+    """Every pipeline of the server, and what is wrong with its files."""
 
     pipelines: list[PipelineView]
+    problems: list[DefinitionView] = Field(description="what keeps definitions in the files from taking effect")
 
 
 class LagView(ApiModel):
@@ -130,16 +142,6 @@ class DeadLettersView(ApiModel):
     records: int
 
 
-class DefinitionView(ApiModel):
-    """A problem in a definition, and where it is."""
-
-    message: str
-    path: str
-    file: str | None
-    line: int | None
-    suggestion: str | None
-
-
 class GuaranteeView(ApiModel):
     """What holds for the records of one source at one destination, whatever crashes, and why."""
 
@@ -157,7 +159,6 @@ class PipelineDetailsView(PipelineView):
     delivery: Delivery
     guarantees: list[GuaranteeView]
     dead_letters: DeadLettersView
-    definition: DefinitionView | None = Field(description="what is wrong with its newest definition, if not in effect")
 
 
 class AcceptedView(ApiModel):
@@ -235,7 +236,6 @@ def pipeline_details_view(member: Member, redaction: Redaction) -> PipelineDetai
         delivery=member.pipeline.delivery,
         guarantees=[GuaranteeView(**msgspec.structs.asdict(each)) for each in guarantees(member.graph)],
         dead_letters=_dead_letters_view(member.pipeline.dead_letters, refused),
-        definition=None if member.definition is None else definition_view(member.definition, redaction),
     )
 
 
@@ -259,6 +259,7 @@ def _glance(member: Member, progress: Progress | None, redaction: Redaction) -> 
         "engine": "trio" if member.pipeline.spark is None else "spark",
         "spark_master": member.pipeline.spark and member.pipeline.spark.master,
         "progress": progress and ProgressView(**{name: getattr(progress, name) for name in ProgressView.model_fields}),
+        "definition": None if member.definition is None else definition_view(member.definition, redaction),
     }
 
 

@@ -49,6 +49,18 @@ ALERTS = (
         "It will not start again by itself. Its error says why; once that is mended, start it.",
     ),
     Alert(
+        "ConduitFileBroken",
+        metrics.FILE_PROBLEMS.name,
+        "> 0",
+        "5m",
+        "critical",
+        "Pipeline files on {{ $labels.instance }} have problems",
+        "{{ $value | humanize }} of them. A pipeline that was served keeps its last valid definition until the server "
+        "restarts; one whose file was broken at the start does not run at all. `conduit-py pipelines list` has file, "
+        "line and suggestion. Correct the file, check it with `conduit-py check FILE`, then run "
+        "`conduit-py pipelines reload`.",
+    ),
+    Alert(
         "ConduitPipelineRecovering",
         f"increase({metrics.RECOVERIES.name}[15m])",
         "> 3",

@@ -106,6 +106,12 @@ PROCESSORS = FLEET.gauge(
     "conduit_processors", "How many processors, by what they are.", _processors, own_label="type", conduit=True
 )
 
+FILE_PROBLEMS = FLEET.gauge(
+    "conduit_file_problems",
+    "Problems in the pipeline files: each keeps a definition from taking effect.",
+    lambda fleet: len(fleet.problems),
+)
+
 PIPELINE: MetricGroup[PipelineSample] = MetricGroup("A pipeline", ("pipeline_name",))
 PIPELINE_STATUS = PIPELINE.gauge(
     "conduit_pipeline_status",

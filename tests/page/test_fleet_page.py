@@ -146,6 +146,19 @@ def tab_to(page: Page, selector: str) -> None:
     raise AssertionError(f"{selector} cannot be reached with the Tab key")
 
 
+def test_a_broken_file_is_shown_until_it_is_right(open_page: "OpenPage", site: "Site") -> None:
+    site.write("one.py", ONE)
+    site.write("orders.py", "this is no Python\n")
+    page = open_page(site.start("--watch").url)
+    problems = page.get_by_role("region", name="Problems in the pipeline files")
+    expect(problems).to_contain_text("orders.py:1")
+    expect(page.locator(".fleet-rows [role=row]")).to_have_count(2)
+
+    site.write("orders.py", ONE.replace('"one"', '"three"').replace('"two"', '"four"'))
+    expect(page.locator(".fleet-rows [role=row]")).to_have_count(4)
+    expect(problems).to_have_count(0)
+
+
 ONE = '''
 """Two quiet pipelines."""
 from conduit_connectors import generator, memory

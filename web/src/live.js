@@ -10,7 +10,7 @@ const HISTORY_SECONDS = 150;
 const RECORDINGS_MAX = 20;
 const TOLD_MAX = 3;
 
-/** {at, pipelines, byId}, or null before the first event. */
+/** {at, pipelines, byId, problems}, or null before the first event. */
 export const fleet = new Store(null);
 /** {at, pipeline} of the pipeline that is watched, or null. */
 export const details = new Store(null);
@@ -68,7 +68,7 @@ function take(name, data) {
   if (name === "pipeline") takePipeline(data);
 }
 
-function takeFleet({ at, pipelines }) {
+function takeFleet({ at, pipelines, problems }) {
   for (const { id, progress } of pipelines) {
     if (!progress) continue;
     if (!histories.has(id)) histories.set(id, new Series(HISTORY_SECONDS));
@@ -77,7 +77,7 @@ function takeFleet({ at, pipelines }) {
   const byId = new Map(pipelines.map((pipeline) => [pipeline.id, pipeline]));
   for (const id of histories.keys()) if (!byId.has(id)) histories.delete(id);
   if (fleet.value) tellOfTrouble(pipelines, fleet.value.byId);
-  fleet.set({ at, pipelines, byId });
+  fleet.set({ at, pipelines, byId, problems });
 }
 
 /** Whoever looks elsewhere is told when a pipeline breaks. */

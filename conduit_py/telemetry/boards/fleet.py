@@ -40,6 +40,13 @@ FLEET = Board(
                 "Pipelines that failed and will be started again.",
                 bad=1,
             ),
+            number(
+                "File problems",
+                f"sum({metrics.FILE_PROBLEMS.name})",
+                "none",
+                "Problems in the pipeline files: what is defined there is not in effect.",
+                bad=1,
+            ),
             number("Records per second", f"sum(rate({metrics.ACKED.name}[$__rate_interval]))", "cps", "Acked, by all."),
             number("In flight", f"sum({metrics.IN_FLIGHT.name})", "short", "Read and not yet settled, by all."),
             number(

@@ -5,6 +5,7 @@ import { href } from "../route.js";
 import { Icon } from "./icon.js";
 
 const BROKEN = new Set(["degraded", "recovering"]);
+const SHOWN_MAX = 20;
 
 /** The error of a pipeline: which node, since when, and a suggestion. Quieter when the pipeline has got over it. */
 export function PipelineFault({ id, error, status, now }) {
@@ -25,7 +26,7 @@ export function PipelineFault({ id, error, status, now }) {
 
 /** A mistake in a file that was edited while the pipeline ran: it goes on with what it had. */
 export function DefinitionFault({ problem }) {
-  const place = [problem.file, problem.line].filter((part) => part !== null && part !== undefined).join(":");
+  const place = placeOf(problem);
   return html`<section class="fault" data-kind="definition" aria-label="Problem with the definition">
     <${Icon} name="warning" />
     <div>
@@ -34,6 +35,23 @@ export function DefinitionFault({ problem }) {
       <p class="fault-facts">${place && html`<code>${place}</code>`}${problem.path && html`<code>${problem.path}</code>`}</p>
     </div>
   </section>`;
+}
+
+/** What is wrong with the pipeline files: of these definitions none is in effect. */
+export function FileFaults({ problems }) {
+  if (problems.length === 0) return null;
+  return html`<section class="fault" data-kind="definition" aria-label="Problems in the pipeline files">
+    <${Icon} name="warning" />
+    <div>
+      <p class="fault-message">What is defined here is not in effect: ${problems.length === 1 ? "a pipeline file has a problem" : `pipeline files have ${problems.length} problems`}.</p>
+      ${problems.slice(0, SHOWN_MAX).map((problem) => html`<p class="fault-facts"><code>${placeOf(problem)}</code>${problem.path && html`<code>${problem.path}</code>`}<span>${problem.message}</span>${problem.suggestion && html`<span>${problem.suggestion}</span>`}</p>`)}
+      ${problems.length > SHOWN_MAX && html`<p class="fault-facts">and ${problems.length - SHOWN_MAX} more</p>`}
+    </div>
+  </section>`;
+}
+
+function placeOf({ file, line }) {
+  return [file, line].filter((part) => part !== null && part !== undefined).join(":");
 }
 
 /** What a request was refused with. */

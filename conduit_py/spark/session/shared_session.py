@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.spark.session import yarn
 from conduit_py.spark.session.errors import error_text, is_over
+from conduit_py.spark.session.gateway import local_conf, start_gateway
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.spark.session.requirements import require_java
 
@@ -216,7 +217,7 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
     _require_master(options.master)
     # Otherwise workers run the `python3` of their PATH, which may be another version.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = CONF | options.conf
+    conf = CONF | local_conf(options.master) | options.conf
     conf["spark.driver.extraJavaOptions"] = f"{_JAVA} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
     submission = None
     if options.master == yarn.MASTER:
@@ -228,6 +229,7 @@ def _start_driver(options: SparkOptions) -> "SparkSession":
         builder = builder.config(name, value)
     try:
         with submission.watching() if submission else nullcontext():
+            start_gateway(options.master, conf)
             session = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         if submission and (known := submission.explanation()):

@@ -47,7 +47,7 @@ from pathlib import Path
 
 from conduit_py.testing import rehearse, simulate
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "pipelines"))
+sys.path.append(str(Path(__file__).parent.parent / "pipelines"))
 
 from orders import orders
 
@@ -107,7 +107,7 @@ PROJECT = Path(__file__).parent.parent
 def test_orders_with_an_amount_reach_the_lake(tmp_path):
     (tmp_path / "data").mkdir()
     shutil.copy(PROJECT / "data" / "orders.jsonl", tmp_path / "data")
-    command = [sys.executable, "-m", "conduit_py.cli.main", "run", str(PROJECT / "pipelines" / "orders.yaml")]
+    command = [sys.executable, "-P", "-m", "conduit_py.cli.main", "run", str(PROJECT / "pipelines" / "orders.yaml")]
     subprocess.run(command, cwd=tmp_path, check=True)
 
     lines = (tmp_path / "data" / "lake.jsonl").read_text().splitlines()

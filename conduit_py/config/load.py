@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from conduit_py.config.code_trust import Exposure
 from conduit_py.config.loaded import Loaded, LoadedPipeline, LoadWarning, combine
-from conduit_py.config.python_file import FileInvalid, NoPipeline, load_pipelines
+from conduit_py.config.python_file import FileInvalid, NoPipeline, check_trusted, load_pipelines
 from conduit_py.config.yaml_file import SUFFIXES, load_yaml
 from conduit_py.errors import EnvironmentUnfit, Problem
 from conduit_py.pipeline import Pipeline
@@ -24,6 +25,8 @@ def load_file(file: Path) -> Loaded:
 
 def read_file(file: Path) -> Loaded:
     """Like load_file, without refusing pipelines that share an id: that is decided for all files together."""
+    # Before the file is opened: its code runs with our permissions.
+    check_trusted(file)
     if file.suffix.lower() in SUFFIXES and not file.is_dir():
         return load_yaml(file)
     return Loaded(tuple(_loaded_pipeline(pipeline, file) for pipeline in load_pipelines(file)))
@@ -85,8 +88,7 @@ def _files(folder: Path) -> list[Path]:
 def load_one(file: Path) -> Loaded:
     """The pipelines of one file, before those that share an id with others are refused. Raises nothing."""
     try:
-        # Checked before the file is opened: its code runs with our permissions.
-        refusal = _writable_file(file) or _special_file(file)
+        refusal = _special_file(file)
         return Loaded(problems=(refusal,)) if refusal else read_file(file)
     except OSError as error:
         return Loaded(problems=(_unreadable(file, error),))
@@ -112,17 +114,9 @@ def _unreadable(path: Path, error: OSError) -> Problem:
 
 def _writable_folder(folder: Path) -> Problem | None:
     """A sticky bit protects the files that are there, but anybody could add one."""
-    return _refusal(folder, "the folder") if folder.stat().st_mode & stat.S_IWOTH else None
-
-
-def _writable_file(file: Path) -> Problem | None:
-    """Write access to a folder is enough to replace a file in it, unless the folder is sticky."""
-    # Of the target, not the link: what is executed is the target.
-    if file.stat().st_mode & stat.S_IWOTH:
-        return _refusal(file, "the file")
-    mode = file.absolute().parent.stat().st_mode
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        return _refusal(file.absolute().parent, "its folder", file)
+    if folder.stat().st_mode & stat.S_IWOTH:
+        exposure = Exposure(folder, "the folder")
+        return Problem("", exposure.message, exposure.suggestion, str(folder))
     return None
 
 
@@ -131,8 +125,3 @@ def _special_file(file: Path) -> Problem | None:
     if stat.S_ISREG(file.stat().st_mode):
         return None
     return Problem("", "is not a regular file", "put the pipeline into a file of its own", str(file))
-
-
-def _refusal(path: Path, what: str, file: Path | None = None) -> Problem:
-    message = f"{what} can be written to by anybody, and pipelines are code"
-    return Problem("", message, f"chmod o-w {path}", str(file or path))

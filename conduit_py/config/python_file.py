@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
+from conduit_py.config.code_trust import ModuleExposed, ModuleGuard, find_exposure
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
 from conduit_py.pipeline import Pipeline
 from conduit_py.sdk.plugin import did_you_mean
@@ -72,6 +73,7 @@ def _run(file: Path) -> ModuleType:
     assert spec.loader is not None
     module = module_from_spec(spec)
     # Before it runs: its imports of modules beside it happen while it runs.
+    _guard.protect(path.parent)
     _make_importable(path.parent)
     # Registered before it runs: dataclasses and pickle look a class's module up by name.
     sys.modules[name] = module
@@ -116,6 +118,14 @@ def _check_readable(file: Path) -> None:
         raise EnvironmentUnfit(f"{file} cannot be read: {error.strerror}") from error
 
 
+def check_trusted(file: Path) -> None:
+    """Raise FileInvalid for a file that anybody could have changed: it is code, and would run with our permissions."""
+    exposure = find_exposure(file) if file.exists() else None
+    if exposure is not None:
+        raise FileInvalid(file, [Problem("", exposure.message, exposure.suggestion, str(file))])
+
+
+_guard = ModuleGuard()
 _directories: list[str] = []
 """The folders put on sys.path for pipeline files, newest first."""
 
@@ -178,6 +188,8 @@ def _raise_for(error: Exception, file: Path, path: Path) -> NoReturn:
             suggestion=near or f"check the spelling, or install it for {sys.executable}",
         ) from error
     hint = _import_hint(error, path) if isinstance(error, ImportError) else None
+    if isinstance(error, ModuleExposed):
+        raise FileInvalid(file, [Problem("", str(error), error.suggestion, where, line)]) from error
     what = "calls sys.exit() while it loads" if isinstance(error.__cause__, SystemExit) else describe(error)
     raise FileInvalid(file, [Problem("", what, hint, where, line)]) from error
 

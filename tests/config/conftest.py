@@ -1,6 +1,7 @@
 """YAML files for the tests of configuration."""
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,13 @@ def said(tmp_path: Path) -> Callable[[Loaded], list[str]]:
 @pytest.fixture
 def ends() -> str:
     return ENDS
+
+
+@pytest.fixture(autouse=True)
+def _same_imports_afterwards(tmp_path: Path) -> Iterator[None]:
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]

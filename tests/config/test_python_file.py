@@ -1,7 +1,6 @@
 """Loading pipelines from Python files: what is found, what is imported, what each mistake says."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,6 @@ from conduit_py.config.python_file import FileInvalid, choose, load_pipelines
 from conduit_py.errors import EnvironmentUnfit, Problem
 
 EMPTY = 'from conduit_py import Pipeline\n{name} = Pipeline("{id}", sources=[], destinations=[])\n'
-
-
-@pytest.fixture(autouse=True)
-def _same_imports_afterwards(tmp_path: Path) -> Iterator[None]:
-    path = list(sys.path)
-    yield
-    sys.path[:] = path
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
-            del sys.modules[name]
 
 
 def written(folder: Path, text: str, name: str = "orders.py") -> Path:

@@ -238,9 +238,38 @@ def test_a_file_that_may_only_be_read_is_refused(open_to_all: Path) -> None:
     file = trio.run(make, open_to_all)
     (open_to_all / "lock").chmod(0o666)
     file.chmod(0o444)
-    open_to_all.chmod(0o777)
+    os.chown(open_to_all, 65534, -1)
 
     assert as_nobody(open_to_all).startswith(f"environment.unfit {file} cannot be used: Permission denied")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+async def test_a_directory_that_anybody_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    directory = tmp_path / "state"
+    directory.mkdir()
+    directory.chmod(mode)
+
+    error = await refusal(directory)
+    assert str(error).startswith(f"state directory {directory} can be written to by anybody")
+    assert list(directory.iterdir()) == []
+
+
+async def test_its_files_are_for_its_user_alone(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o755)
+    async with await SqliteStore.open(tmp_path / "state") as store:
+        await store.save_positions("orders", {"web": b"1"})
+        modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "state").iterdir()}
+
+    assert set(modes) >= {"state.db", "state.db-wal", "lock"}
+    assert set(modes.values()) == {0o600}
+
+
+async def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+    file = await make(tmp_path)
+    file.chmod(0o644)
+    await make(tmp_path)
+
+    assert file.stat().st_mode & 0o777 == 0o640
 
 
 def make_version_1(directory: Path) -> None:

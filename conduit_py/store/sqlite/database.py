@@ -6,6 +6,7 @@ A released version of the tables is never changed: every change is a new version
 import ctypes
 import os
 import sqlite3
+import stat
 import weakref
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import NamedTuple, Protocol
 from conduit_py import crash_point
 from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
 from conduit_py.store.sqlite.lock import StateLock, unusable
-from conduit_py.store.sqlite.rescue import adopt_whole, copy_whole, sync_directory, whole_of
+from conduit_py.store.sqlite.rescue import adopt_whole, copy_whole, create_private, sync_directory, whole_of
 
 _ENTRIES = """
 CREATE TABLE entries (
@@ -188,6 +189,7 @@ def _prepare(file: Path, connection: sqlite3.Connection, format: FileFormat) -> 
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     # Before anything that writes: a file of another program must not be changed.
     version = _checked_version(file, connection, format)
+    _close_to_others(file)
     # Invariant 11: torn state is found before anything reads it.
     problem = _one(connection, "PRAGMA quick_check(1)")
     if problem != "ok":
@@ -254,6 +256,7 @@ def _create(file: Path, format: FileFormat) -> None:
         )
     draft = file.with_name(f"{file.name}.new")
     draft.unlink(missing_ok=True)
+    create_private(draft)
     with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = MEMORY")
         connection.execute("PRAGMA fullfsync = ON")
@@ -268,10 +271,22 @@ def _create(file: Path, format: FileFormat) -> None:
     sync_directory(file.parent)
 
 
+def _close_to_others(file: Path) -> None:
+    """Take the file of an earlier version from other users: it had the rights that the umask left."""
+    status = file.stat()
+    if status.st_mode & stat.S_IRWXO and status.st_uid == os.geteuid():
+        file.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_IRWXO)
+
+
 def _create_directory(directory: Path) -> None:
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     # Dead letters are whole records, so other users of the machine must not read them.
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if directory.stat().st_mode & stat.S_IWOTH:
+        raise EnvironmentUnfit(
+            f"state directory {directory} can be written to by anybody, who could change positions or add files to it",
+            suggestion=f"chmod o-w {directory}, or choose another directory with --state",
+        )
     # In a power cut, a directory whose name is not on the disk is lost with all that is in it.
     for path in missing:
         sync_directory(path.parent)

@@ -24,7 +24,7 @@ class StateLock:
     def acquire(cls, directory: Path) -> "StateLock":
         """Lock an existing directory, or raise StateLocked naming the process that has it."""
         try:
-            descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise unusable(directory, error) from error
         try:

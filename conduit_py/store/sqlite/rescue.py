@@ -23,6 +23,7 @@ def copy_whole(connection: sqlite3.Connection, file: Path) -> None:
     draft = file.with_name(f"{file.name}.new")
     # An earlier attempt may have left half a copy.
     draft.unlink(missing_ok=True)
+    create_private(draft)
     with closing(sqlite3.connect(draft, isolation_level=None)) as copy:
         copy.execute("PRAGMA journal_mode = MEMORY")
         # Without an fsync the copy would prove no more than the file that it replaces.
@@ -52,6 +53,11 @@ def adopt_whole(file: Path) -> None:
 
 def whole_of(file: Path) -> Path:
     return file.with_name(f"{file.name}.whole")
+
+
+def create_private(file: Path) -> None:
+    """Create an empty file for this user alone. SQLite gives its companions the same rights."""
+    os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def sync_directory(directory: Path) -> None:

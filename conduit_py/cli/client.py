@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from conduit_py.cli.errors import ServerRefused, print_error_as_json
-from conduit_py.cli.server_commands import ServerCall
+from conduit_py.cli.project_state import choose_state
+from conduit_py.cli.server_commands import ServerCall, StateCall
 from conduit_py.errors import EnvironmentUnfit
 from conduit_py.wire_error import WireError
 
@@ -46,7 +47,9 @@ class ApiClient:
             verify=_tls(call) if self.url.startswith("https") else False,
             # A proxy that the environment names would see the token, and often cannot reach this machine.
             trust_env=False,
+            transport=_offline(call),
         )
+        self._call = call
 
     def __enter__(self) -> "ApiClient":
         return self
@@ -94,7 +97,7 @@ class ApiClient:
             ) from error
         except httpx.HTTPError as error:
             raise ServerUnreachable(
-                f"cannot reach a server at {self.url}: {error}", suggestion=_way_to(error)
+                f"cannot reach a server at {self.url}: {error}", suggestion=_way_to(error, self._call)
             ) from error
 
     def _answer(self, response: httpx.Response) -> dict[str, Any]:
@@ -180,12 +183,25 @@ def _advice(error: WireError) -> str | None:
     return error.suggestion
 
 
-def _way_to(error: httpx.HTTPError) -> str:
+def _offline(call: ServerCall) -> httpx.BaseTransport | None:
+    """What answers instead of a server, if the call names a state."""
+    if not isinstance(call, StateCall) or call.state is None:
+        return None
+    # Imported late: it needs the whole server, which a call of one does not.
+    from conduit_py.cli.offline import OfflineTransport
+
+    return OfflineTransport(call.state, call.pipelines)
+
+
+def _way_to(error: httpx.HTTPError, call: ServerCall) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "give the certificate to trust with --tls-ca or the variable SSL_CERT_FILE"
     if "CERTIFICATE_REQUIRED" in str(error) or "alert certificate required" in str(error):
         return "the server requires a client certificate: give --tls-cert and --tls-key"
-    return "start one with `conduit-py serve`, or give its address with --url or CONDUIT_URL"
+    start = "start one with `conduit-py serve`, or give its address with --url or CONDUIT_URL"
+    if isinstance(call, StateCall):
+        return f"{start}; what `run` left behind needs no server: give --state {choose_state()}"
+    return start
 
 
 def _path(parts: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter, validators
 
 from conduit_py import defaults
-from conduit_py.cli.server_commands import HERE, ServerCall
+from conduit_py.cli.server_commands import STATE_HERE, StateCall
 
 dlq = App(name="dlq", help="See, edit, replay and discard the dead letters of a server.", sort_key=12)
 
@@ -56,7 +56,7 @@ class LetterSelection:
     cause: Annotated[str | None, Parameter(help="only with this cause, as `dlq list --causes` prints it")] = None
     text: Annotated[str | None, Parameter(help="only with this in the error")] = None
     source: Annotated[str | None, Parameter(help="only of this source")] = None
-    state: Annotated[Literal["kept", "queued"] | None, Parameter(help="only in this state")] = None
+    letter_state: Annotated[Literal["kept", "queued"] | None, Parameter(help="only in this state")] = None
     since: Annotated[
         str | None,
         Parameter(help="only last refused since: a time in UTC, or how long ago, as 2h", validator=_check_moment),
@@ -65,7 +65,7 @@ class LetterSelection:
 
     def fields(self) -> dict[str, Any]:
         """The given options, in the form of the API."""
-        said = {name: value for name, value in vars(self).items() if value is not None}
+        said = {name.removeprefix("letter_"): value for name, value in vars(self).items() if value is not None}
         return said | {name: parse_time(said[name]) for name in ("since", "until") if name in said}
 
 
@@ -99,7 +99,7 @@ def list_letters(
     limit: Annotated[
         int, Parameter(help="the most letters to list", show_default=True, validator=validators.Number(gte=1))
     ] = defaults.LETTERS_LISTED,
-    call: ServerCall = HERE,
+    call: StateCall = STATE_HERE,
 ) -> int:
     """List dead letters, the newest first."""
     from conduit_py.cli import dead_letters
@@ -110,7 +110,7 @@ def list_letters(
 
 
 @dlq.command(sort_key=2)
-def show(id: LetterId, /, *, call: ServerCall = HERE) -> int:
+def show(id: LetterId, /, *, call: StateCall = STATE_HERE) -> int:
     """Show a letter: the record as it was when it was refused, and the errors."""
     from conduit_py.cli import dead_letters
 
@@ -126,7 +126,7 @@ def edit(
         Path | None, Parameter(help="file with the record in JSON, - is stdin [default: opens your editor]")
     ] = None,
     node: Annotated[str | None, Parameter(help="at which node, if the records differ")] = None,
-    call: ServerCall = HERE,
+    call: StateCall = STATE_HERE,
 ) -> int:
     """Change the record of a letter. The original is kept; a replay sends it."""
     from conduit_py.cli import dead_letters
@@ -145,7 +145,7 @@ def replay(
         tuple[str, ...], Parameter(help="only to this destination, of those that refused it", negative="")
     ] = (),
     dry_run: DryRun = False,
-    call: ServerCall = HERE,
+    call: StateCall = STATE_HERE,
 ) -> int:
     """Send letters again, each to the nodes that refused it; at once if its pipeline runs."""
     from conduit_py.cli import dead_letters
@@ -162,7 +162,7 @@ def discard(
     all_letters: All = False,
     dry_run: DryRun = False,
     yes: Annotated[bool, Parameter(help="discard without confirmation")] = False,
-    call: ServerCall = HERE,
+    call: StateCall = STATE_HERE,
 ) -> int:
     """Delete letters for good: their records are nowhere else."""
     from conduit_py.cli import dead_letters

@@ -69,6 +69,8 @@ class RunResult:
     """Whether the user ended the graceful stop by force."""
     policy: DeadLetterPolicy = field(default_factory=StopPolicy)
     fails_on_dead_letters: bool = False
+    store: str | None = None
+    """The state that the run used, as `--state` takes it."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -100,7 +102,12 @@ class RunResult:
 
     def warning(self) -> str | None:
         """How many records were refused, the most frequent cause and where the dead letters are, or None."""
-        return summarize_dead_letters(self.progress, self.policy)
+        said = summarize_dead_letters(self.progress, self.policy)
+        if said is None or self.store is None or not self.policy.keeps:
+            return said
+        # A PostgreSQL address may hold a password.
+        store = "…" if "://" in self.store else self.store
+        return f"{said}; `conduit-py dlq list --state {store}` shows them"
 
     def fields(self) -> dict[str, Any]:
         error = self.state.error

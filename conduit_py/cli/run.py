@@ -60,7 +60,8 @@ def run_file(
         # Before the state is opened: a run that lacks Spark must not create a folder or take a lock.
         require_engines(pipelines)
         results = trio.run(_run, graphs, file, state, fresh, display)
-        results = [replace(each, fails_on_dead_letters=fail_on_dead_letters) for each in results]
+        store = str(state or choose_state(file))
+        results = [replace(each, fails_on_dead_letters=fail_on_dead_letters, store=store) for each in results]
         # After the store is closed: a result that is printed is a result that is saved.
         display.end(results)
         return max((result.exit_code for result in results), key=SEVERITY.index)

@@ -64,7 +64,23 @@ class ServerCall:
     debug: Annotated[bool, Parameter(help="show tracebacks and debug logs")] = False
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class StateCall(ServerCall):
+    """A server to call, or a state that no server uses."""
+
+    state: Annotated[
+        str | None,
+        Parameter(help="state directory, or PostgreSQL database, to work on without a server, as `run` left it"),
+    ] = None
+    pipelines: Annotated[
+        Path | None,
+        Parameter(help="with --state: the file or folder of the pipelines [default: where they were last run from]"),
+    ] = None
+
+
 HERE = ServerCall()
+STATE_HERE = StateCall()
 
 PipelineId = Annotated[str, Parameter(help="id of the pipeline", validator=_check_id)]
 SourceId = Annotated[str, Parameter(help="id of one of its sources", validator=_check_node_id)]
@@ -139,7 +155,7 @@ def reload(*, call: ServerCall = HERE) -> int:
 
 
 @positions.command(name="show", sort_key=1)
-def show_positions(id: PipelineId, /, *, call: ServerCall = HERE) -> int:
+def show_positions(id: PipelineId, /, *, call: StateCall = STATE_HERE) -> int:
     """Show the position of each source of a pipeline."""
     from conduit_py.cli.positions import show
 
@@ -162,7 +178,7 @@ def set_position(
     *,
     text: Annotated[bool, Parameter(help="the position is given as it is, not in base64")] = False,
     keep_state: KeepState = False,
-    call: ServerCall = HERE,
+    call: StateCall = STATE_HERE,
 ) -> int:
     """Make a source continue after a position. The pipeline must be stopped."""
     from conduit_py.cli.positions import change
@@ -186,7 +202,7 @@ def reset_position(
     *,
     all: Annotated[bool, Parameter(help="all sources, and forget the state of processors")] = False,
     keep_state: KeepState = False,
-    call: ServerCall = HERE,
+    call: StateCall = STATE_HERE,
 ) -> int:
     """Make one source, or all, start from the beginning. The pipeline must be stopped."""
     from conduit_py.cli.positions import change, start_over
@@ -195,7 +211,7 @@ def reset_position(
 
 
 @positions.command(name="history", sort_key=4)
-def position_history(id: PipelineId, source: SourceId, /, *, call: ServerCall = HERE) -> int:
+def position_history(id: PipelineId, source: SourceId, /, *, call: StateCall = STATE_HERE) -> int:
     """Show the points of the past to which a source can be set back."""
     from conduit_py.cli.positions import show_history
 
@@ -223,7 +239,7 @@ def replay(
         Parameter(name="--from", help="a time (UTC unless it has a zone), or `start` for all", validator=_check_since),
     ],
     keep_state: KeepState = False,
-    call: ServerCall = HERE,
+    call: StateCall = STATE_HERE,
 ) -> int:
     """Make a source read again what was settled since a time. The pipeline must be stopped."""
     from conduit_py.cli.positions import replay

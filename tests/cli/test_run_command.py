@@ -343,7 +343,8 @@ def test_dead_letters_are_loud_with_their_number_cause_and_place(command: "Comma
 
     assert done.returncode == 0
     assert done.stderr == (
-        "numbers: warning: 500 dead letters of 1,000 records read: pick: number # is odd; they are kept in the state\n"
+        "numbers: warning: 500 dead letters of 1,000 records read: pick: number # is odd; they are kept in the state; "
+        "`conduit-py dlq list --state .conduit/state` shows them\n"
     )
 
 
@@ -372,7 +373,8 @@ def test_a_run_that_refuses_nearly_everything_fails(command: "Command") -> None:
     assert done.returncode == 1
     assert done.stdout.startswith("numbers: degraded: ")
     assert done.stderr.splitlines() == [
-        "numbers: warning: 95 dead letters of 1,000 records read: pick: number # is odd; they are kept in the state",
+        "numbers: warning: 95 dead letters of 1,000 records read: pick: number # is odd; they are kept in the state; "
+        "`conduit-py dlq list --state .conduit/state` shows them",
         "numbers: failed in pick: nearly all of the first records were refused: 96 of 96; pick refused the last one: "
         "number 96 is odd [dead_letter.not_allowed]",
         "  fix the cause and run again, or accept any number of refusals with window_size=0",

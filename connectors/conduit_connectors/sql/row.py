@@ -184,8 +184,16 @@ class RowEncoder:
         if isinstance(value, dict | list):
             return encode_json(value).decode()
         if isinstance(value, timedelta):
-            return f"{value.total_seconds()} seconds"
+            return f"{_exact_seconds(value)} seconds"
         raise RecordRefused(f"{name!r} is a {type(value).__name__}, which has no form in SQL")
+
+
+def _exact_seconds(duration: timedelta) -> str:
+    exact = Decimal(duration // timedelta(microseconds=1)).scaleb(-6)
+    short = str(duration.total_seconds())
+    # Invariant 12: a float has no room for the microseconds of centuries. Where it has, its text stays, because a
+    # duration may be a key of a row that was written so.
+    return short if Decimal(short) == exact else f"{exact:f}"
 
 
 def group_rows(rows: Iterable[tuple[int, TableRow]]) -> list[list[tuple[int, TableRow]]]:

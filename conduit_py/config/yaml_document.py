@@ -14,6 +14,11 @@ from conduit_py.config.secrets import redact
 from conduit_py.errors import Problem
 
 PROBLEMS_MAX: Final = 1000
+"""In one document."""
+FILE_PROBLEMS_MAX: Final = 5000
+"""In one file; no further document of it is read after that."""
+WARNINGS_MAX: Final = 1000
+DOCUMENTS_MAX: Final = 1000
 
 
 class DocumentTooLarge(Exception):
@@ -31,7 +36,7 @@ class Diagnostics:
     """The problems and warnings of one file. Values of secrets are masked in all of them.
 
     Aliases can turn one mistake into thousands of problems: after PROBLEMS_MAX of them, DocumentTooLarge ends the
-    document. `allow_more` starts the count again for the next one.
+    document. `allow_more` starts the count again for the next one. Of the warnings, the first WARNINGS_MAX are kept.
     """
 
     def __init__(self, file: str) -> None:
@@ -51,7 +56,11 @@ class Diagnostics:
         self.problems.append(Problem(path, redact(message), suggestion and redact(suggestion), self.file, line))
 
     def warn(self, path: str, location: Location | None, message: str, suggestion: str | None = None) -> None:
+        if len(self.warnings) > WARNINGS_MAX:
+            return
         line, column = location or (None, None)
+        if len(self.warnings) == WARNINGS_MAX:
+            path, message, suggestion = "", f"there are more than {WARNINGS_MAX} warnings", "correct these first"
         hint = suggestion and redact(suggestion)
         self.warnings.append(LoadWarning(path, redact(message), hint, self.file, line, column))
 
@@ -78,7 +87,14 @@ def read_documents(text: str, diagnostics: Diagnostics) -> Iterator[Document]:
 
     Nothing is constructed from the nodes, so a tag cannot create an object.
     """
-    for chunk, lines_before in _chunks(text):
+    for number, (chunk, lines_before) in enumerate(_chunks(text)):
+        # A document costs a few bytes of the file, and each can have problems: the file has a limit of its own.
+        if number >= DOCUMENTS_MAX or len(diagnostics.problems) >= FILE_PROBLEMS_MAX:
+            diagnostics.allow_more()
+            what = f"{DOCUMENTS_MAX} documents" if number >= DOCUMENTS_MAX else f"{FILE_PROBLEMS_MAX} problems"
+            message = f"the file was not read to its end: it has more than {what}"
+            diagnostics.problem("", Location(lines_before + 1, 1), message, "use several files")
+            return
         # Each document has its own limit, or one with many problems would hide those of the next.
         diagnostics.allow_more()
         try:

@@ -13,6 +13,8 @@ from conduit_py.sdk.plugin import Place, at, did_you_mean
 
 DEAD_LETTERS = "dead-letters"
 """The id of the dead-letter handler, which every pipeline has."""
+PAIRS_MAX = 40_000
+"""Of a source and a destination. A file of 70 kB can have 160 000, each with an edge and a promise of its own."""
 
 
 def compile_pipeline(pipeline: Pipeline) -> Graph:
@@ -27,7 +29,8 @@ def compile_pipeline(pipeline: Pipeline) -> Graph:
     if problems:
         raise PipelineInvalid(pipeline.id, problems)
     # By the order of the definition, so that votes, drawings and reports never depend on the order of a set.
-    order = list(nx.lexicographical_topological_sort(draft.digraph, key=list(draft.nodes).index))
+    places = {id: place for place, id in enumerate(draft.nodes)}
+    order = list(nx.lexicographical_topological_sort(draft.digraph, key=places.__getitem__))
     graph = Graph(pipeline, draft.digraph, {id: draft.nodes[id] for id in order})
     # Only now: these checks need the ancestors and the votes of a graph without problems.
     if unsound := list(defer_problems(graph)):
@@ -59,7 +62,11 @@ class _Draft:
         self._add_sources()
         self._add_processors()
         self._add_destinations()
-        self._connect()
+        if len(self.pipeline.sources) * len(self.pipeline.destinations) <= PAIRS_MAX:
+            self._connect()
+        else:
+            what = f"sources times destinations must be at most {PAIRS_MAX}"
+            self._problem("destinations", what, self.pipeline.place, "make several pipelines of it")
 
     def _add_sources(self) -> None:
         if not self.pipeline.sources:

@@ -25,11 +25,13 @@ class Guarantee(msgspec.Struct, frozen=True):
 
 def guarantees(graph: Graph) -> list[Guarantee]:
     """Return one for every destination that a source reaches, in graph order, then one for every outbox target."""
+    # One search for each source: one for each pair would take minutes in a graph of some thousand connectors.
+    reached = {source.id: nx.descendants(graph.digraph, source.id) for source in graph.sources}
     pairs = [
         (source, destination)
         for source in graph.sources
         for destination in graph.destinations
-        if nx.has_path(graph.digraph, source.id, destination.id)
+        if destination.id in reached[source.id]
     ]
     promised = [Guarantee(source.id, at.id, *_promise(graph, source, at)) for source, at in pairs]
     return promised + [Guarantee("outbox", target, *_outbox_promise(target, graph)) for target in graph.pipeline.outbox]

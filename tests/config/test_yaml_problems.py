@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from conduit_py.config.loaded import Loaded
+from conduit_py.config.yaml_document import DOCUMENTS_MAX, FILE_PROBLEMS_MAX, PROBLEMS_MAX, WARNINGS_MAX
 
 Load = Callable[..., Loaded]
 Said = Callable[[Loaded], list[str]]
@@ -232,3 +233,27 @@ def test_keys_that_stand_twice_are_mistakes(load: Load, said: Said, ends: str) -
     text = f"version: 2.2\npipelines:\n  - id: a\n    status: running\n    status: stopped\n{ends}"
 
     assert said(load(text)) == ["pipelines.yaml:5: pipelines.a.status: is there twice, first in line 4"]
+
+
+def test_a_file_of_very_many_documents_is_not_read_to_its_end(load: Load) -> None:
+    problems = load("a: 1\n---\n" * 100_000).problems
+
+    assert len(problems) == DOCUMENTS_MAX + 1
+    assert problems[-1].message == "the file was not read to its end: it has more than 1000 documents"
+    assert problems[-1].line == 2 * DOCUMENTS_MAX
+
+
+def test_a_file_of_very_many_problems_is_not_read_to_its_end(load: Load) -> None:
+    problems = load(("pipelines:\n" + "  - a\n" * 500 + "---\n") * 100).problems
+
+    assert FILE_PROBLEMS_MAX < len(problems) <= FILE_PROBLEMS_MAX + PROBLEMS_MAX
+    assert problems[-1].message == "the file was not read to its end: it has more than 5000 problems"
+
+
+def test_of_very_many_warnings_the_first_are_kept(load: Load, ends: str) -> None:
+    strange = "".join(f"    k{number}: 1\n" for number in range(2 * WARNINGS_MAX))
+    loaded = load(f"version: 2.2\npipelines:\n  - id: a\n{ends}{strange}")
+
+    assert [pipeline.id for pipeline in loaded.pipelines] == ["a"]
+    assert len(loaded.warnings) == WARNINGS_MAX + 1
+    assert loaded.warnings[-1].message == "there are more than 1000 warnings"

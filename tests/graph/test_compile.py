@@ -322,3 +322,13 @@ def test_a_condition_that_is_async_would_always_be_true_and_is_refused() -> None
     [problem] = invalid.value.problems
     assert problem.path == "destinations.to.when"
     assert "must answer at once" in problem.message
+
+
+def test_sources_and_destinations_that_make_too_many_pairs_are_refused_before_any_edge() -> None:
+    declared = pipeline([source(f"s{n}") for n in range(201)], (), [sink(f"d{n}") for n in range(200)])
+    with pytest.raises(PipelineInvalid) as caught:
+        compile_pipeline(declared)
+
+    assert [(each.path, each.message) for each in caught.value.problems] == [
+        ("destinations", "sources times destinations must be at most 40000")
+    ]

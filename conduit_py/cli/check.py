@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from conduit_py.cli.errors import count_of, place_of, print_warnings, problems_of, short_text
-from conduit_py.cli.output import ExitCode, put, put_json
+from conduit_py.cli.output import ExitCode, put, put_json, put_lines
 from conduit_py.config.load import load_file
 from conduit_py.config.loaded import LoadedPipeline, LoadWarning
 from conduit_py.config.python_file import FileInvalid, choose
@@ -170,7 +170,7 @@ def draw_file(file: Path, *, pipeline: str | None, format: Format, out: Path | N
         raise FileInvalid(file, [problem])
     text = "\n".join(draw(graph, format) for graph in graphs)
     if out is None:
-        put(text.rstrip("\n"))
+        put_lines(text.rstrip("\n"))
     else:
         _write_drawing(out, text)
     return ExitCode.OK

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conduit_py.cli.client import ApiClient, connect
-from conduit_py.cli.output import ExitCode, ago, printable, put, put_json, put_table
+from conduit_py.cli.output import ExitCode, ago, json_text, put, put_json, put_lines, put_table
 from conduit_py.cli.server_commands import ServerCall
 from conduit_py.defaults import LETTERS_PAGE_MAX
 from conduit_py.errors import ConduitError
@@ -81,14 +81,15 @@ def show(call: ServerCall, id: str) -> ExitCode:
         put_json(letter)
         return ExitCode.OK
     on_its_way = f" for {', '.join(letter['queued_for'])}" if letter["queued_for"] else ""
-    put(printable(f"{id}: {letter['state']}{on_its_way}, of {letter['source']} in {letter['pipeline']}"))
+    put(f"{id}: {letter['state']}{on_its_way}, of {letter['source']} in {letter['pipeline']}")
     put("")
     for refusal in letter["history"]:
         when = datetime.fromtimestamp(refusal["at"], UTC).isoformat(sep=" ", timespec="seconds")
-        put(printable(f"  {when}  attempt {refusal['attempt']}  {refusal['node']}: {refusal['error']}"))
+        put(f"  {when}  attempt {refusal['attempt']}  {refusal['node']}: {refusal['error']}")
     for each in letter["records"]:
-        put(f"\nthe record at {each['node']}{', edited' if each['original'] else ''}:")
-        put(_pretty(each["record"]))
+        put("")
+        put(f"the record at {each['node']}{', edited' if each['original'] else ''}:")
+        put_lines(_pretty(each["record"]))
         if each["cut"]:
             put(f"not shown whole: {', '.join(each['cut'])}", sys.stderr)
     return ExitCode.OK
@@ -125,9 +126,9 @@ def replay(call: ServerCall, which: dict[str, Any], destinations: Sequence[str],
         for letter in answer["letters"]:
             put(f"  {letter['id']} enters {letter['pipeline']} at {', '.join(letter['nodes'])}")
         for note in answer["notes"]:
-            put(printable(note))
+            put(note)
         for obstacle in answer["obstacles"]:
-            put(printable(f"{obstacle['id']} cannot be sent: {obstacle['reason']}"), sys.stderr)
+            put(f"{obstacle['id']} cannot be sent: {obstacle['reason']}", sys.stderr)
         for id in answer["not_found"]:
             put(f"there is no dead letter {id}: it may have been delivered or discarded", sys.stderr)
     return ExitCode.FAILED if answer["not_found"] or answer["obstacles"] else ExitCode.OK
@@ -202,7 +203,7 @@ def _read_record(file: Path) -> Any:
 
 
 def _pretty(record: dict[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False, indent=2)
+    return json_text(record, indented=True)
 
 
 def _row(letter: dict[str, Any]) -> tuple[str, ...]:

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import IO, Any, Protocol
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from conduit_py.cli.output import ExitCode, printable, put, put_json
+from conduit_py.cli.console import Console
+from conduit_py.cli.output import ExitCode, put, put_json, shown
 from conduit_py.cli.result import ProgressLine, RunResult
-from conduit_py.config.secrets import redact
 from conduit_py.stream.meter import Meter
 
 
@@ -38,7 +37,7 @@ def choose_display(*, as_json: bool, stdout_taken: bool) -> Display:
     """
     if as_json:
         return JsonDisplay(sys.stderr if stdout_taken else sys.stdout)
-    console = Console(stderr=stdout_taken, highlight=False, soft_wrap=True)
+    console = Console(stderr=stdout_taken)
     # Records printed on the same screen would tear a live table apart.
     shared_screen = stdout_taken and sys.stdout.isatty()
     if console.is_terminal and not console.is_dumb_terminal and not shared_screen:
@@ -65,7 +64,7 @@ class PlainDisplay:
         self._line(text)
 
     def end(self, results: Sequence[RunResult]) -> None:
-        print_results(Console(file=self._file, highlight=False, soft_wrap=True), results)
+        print_results(Console(file=self._file), results)
 
     def _line(self, text: str) -> None:
         put(text, self._file)
@@ -189,10 +188,10 @@ def print_results(console: Console, results: Sequence[RunResult]) -> None:
         remark = result.remark()
         if remark:
             console.print(Text(f"  {remark}", "yellow"))
-    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    errors = Console(stderr=True)
     for result in results:
         if warning := result.warning():
-            errors.print(Text(printable(redact(f"{result.progress.pipeline}: warning: {warning}")), "yellow"))
+            errors.print(Text(shown(f"{result.progress.pipeline}: warning: {warning}"), "yellow"))
         for line in failure_lines(result):
             errors.print(line)
 
@@ -207,10 +206,10 @@ def failure_lines(result: RunResult) -> list[Text]:
     lines = [
         Text.assemble(
             (f"{result.progress.pipeline}: failed{place}: ", "bold red"),
-            redact(error.message),
+            shown(error.message),
             (f" [{error.code}]", "dim"),
         )
     ]
     if error.suggestion:
-        lines.append(Text(f"  {redact(error.suggestion)}", "green"))
+        lines.append(Text(f"  {shown(error.suggestion)}", "green"))
     return lines

@@ -10,10 +10,10 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from conduit_py.cli.check import require_engines
+from conduit_py.cli.console import Console
 from conduit_py.cli.errors import short_text
 from conduit_py.cli.machine_checks import CheckResult, check_machine, fail, ok, warn
 from conduit_py.cli.output import ExitCode, put_json
@@ -60,7 +60,7 @@ def _all_checks(subject: DoctorOptions) -> Iterator[CheckResult]:
 
 
 def _print_results(findings: list[CheckResult]) -> None:
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console()
     width = max(len(finding.check) for finding in findings)
     for verdict in ("ok", "warn", "fail"):
         for finding in findings:

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
-from conduit_py.cli.output import ExitCode, printable, put_json
+from conduit_py.cli.console import Console
+from conduit_py.cli.output import ExitCode, put_json, shown
 from conduit_py.config.loaded import LoadWarning
 from conduit_py.config.python_file import FileInvalid
-from conduit_py.config.secrets import redact
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
+from conduit_py.printable import printable
 from conduit_py.wire_error import WireError
 
 
@@ -28,7 +28,7 @@ class ServerRefused(ConduitError):
 
 def print_error(error: BaseException) -> ExitCode:
     """Print on stderr what is wrong, where, and what to do. Returns the exit code for the error."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console = Console(stderr=True)
     problems = problems_of(error)
     for problem in problems:
         console.print(_problem_text(problem))
@@ -39,14 +39,14 @@ def print_error(error: BaseException) -> ExitCode:
         if error.suggestion:
             console.print(Text.assemble(("  ", ""), (short_text(error.suggestion), "green")))
     else:
-        console.print(Text.assemble(("internal error: ", "bold red"), redact(describe(error))))
+        console.print(Text.assemble(("internal error: ", "bold red"), shown(describe(error))))
         console.print(Text("  this is a bug in conduit-py; run again with --debug for the traceback", style="green"))
     return exit_code_of(error)
 
 
 def print_warnings(warnings: Iterable[LoadWarning]) -> None:
     """Print warnings on stderr."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console = Console(stderr=True)
     for warning in warnings:
         console.print(Text.assemble(("warning: ", "bold yellow"), short_text(str(warning))))
 
@@ -79,8 +79,8 @@ def count_of(problems: Sized) -> str:
 
 
 def short_text(text: str) -> str:
-    """The text with paths below the working directory as a user would type them, and without secrets."""
-    return redact(text).replace(os.getcwd() + os.sep, "")
+    """The text with paths below the working directory as a user would type them, in one line and without secrets."""
+    return shown(text).replace(os.getcwd() + os.sep, "")
 
 
 def place_of(problem: Problem) -> str:
@@ -91,7 +91,7 @@ def place_of(problem: Problem) -> str:
 
 
 def _problem_text(problem: Problem) -> Text:
-    parts = [(place_of(problem), "bold"), (problem.path, "yellow"), (redact(problem.message), "")]
+    parts = [(place_of(problem), "bold"), (shown(problem.path), "yellow"), (shown(problem.message), "")]
     text = Text(": ").join(Text(part, style) for part, style in parts if part)
     if problem.suggestion:
         text.append(f" ({short_text(problem.suggestion)})", "green")

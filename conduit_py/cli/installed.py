@@ -11,7 +11,7 @@ import msgspec
 
 from conduit_py import __version__
 from conduit_py.cli.errors import print_error_as_json
-from conduit_py.cli.output import ExitCode, put, put_json, put_table
+from conduit_py.cli.output import ExitCode, put, put_json, put_lines, put_table
 from conduit_py.sdk import registry
 
 
@@ -37,7 +37,7 @@ def show(kind: registry.Kind, name: str, *, as_json: bool) -> ExitCode:
         return ExitCode.OK
     put(f"{kind} {name}")
     put("")
-    put(inspect.getdoc(plugin) or "It says nothing about itself.")
+    put_lines(inspect.getdoc(plugin) or "It says nothing about itself.")
     put("")
     options = [_row(option, schema) for option in schema.get("properties", {})]
     if options:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from conduit_py.cli.errors import print_error
-from conduit_py.cli.output import ExitCode, printable, put, put_json, put_table
+from conduit_py.cli.output import ExitCode, put, put_json, put_table
 from conduit_py.errors import RecordRefused
 from conduit_py.journal.audit import HARMLESS, Audit, AuditFinding, audit, repair
 from conduit_py.journal.body import decode_body
@@ -169,7 +169,7 @@ def _print(found: Slice, index: int, *, as_json: bool) -> None:
         return
     (kind, value), *_ = _body_fields(body).items()
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    put(f"{frame.begin}.{index}  {id.flag.name:8}  {published or '-':32}  {kind}: {printable(text)}")
+    put(f"{frame.begin}.{index}  {id.flag.name:8}  {published or '-':32}  {kind}: {text}")
 
 
 def _body_fields(body: bytes) -> dict[str, Any]:

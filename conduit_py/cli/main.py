@@ -14,7 +14,7 @@ from conduit_py import __version__, defaults
 from conduit_py.cli import server_commands
 from conduit_py.cli.dlq_commands import dlq
 from conduit_py.cli.journal_commands import journal
-from conduit_py.cli.output import forget_reader, prepare_streams
+from conduit_py.cli.output import forget_reader, prepare_streams, shown_traceback
 
 app = App(
     name="conduit-py",
@@ -262,9 +262,7 @@ def _print_error(error: BaseException, *, debug: bool) -> int:
     if debug:
         import traceback
 
-        from conduit_py.config.secrets import redact
-
-        sys.stderr.write(redact("".join(traceback.format_exception(error))))
+        sys.stderr.write(shown_traceback("".join(traceback.format_exception(error))) + "\n")
     # Nurseries wrap errors in groups. The first one is the cause; the others mostly follow from it.
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -7,14 +7,17 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from io import TextIOWrapper
 from itertools import zip_longest
+from textwrap import indent
 from typing import IO, Any, Literal, TextIO, TypeAlias
 
 from conduit_py.config.secrets import redact
+from conduit_py.printable import printable, printable_json, printable_lines
 
 
 class ExitCode(IntEnum):
@@ -33,10 +36,19 @@ class ExitCode(IntEnum):
 
 
 def put(line: str, file: IO[str] | None = None) -> None:
-    """Write a line and flush it. A reader that has left is no error."""
+    """Write one line, whatever is in it, and flush it. A reader that has left is no error."""
+    _write(printable(line), file)
+
+
+def put_lines(text: str, file: IO[str] | None = None) -> None:
+    """Write text of several lines, none of which quotes a record or another program."""
+    _write(printable_lines(text), file)
+
+
+def _write(text: str, file: IO[str] | None) -> None:
     file = file or sys.stdout
     try:
-        file.write(line + "\n")
+        file.write(text + "\n")
         # At once: in a pipe, a program that waits for this line would otherwise wait for 8 KB of them.
         file.flush()
     except BrokenPipeError:
@@ -45,7 +57,17 @@ def put(line: str, file: IO[str] | None = None) -> None:
 
 def put_json(fields: dict[str, Any], file: IO[str] | None = None) -> None:
     """Write one JSON object on one line, without secrets."""
-    put(redact(json.dumps(fields, ensure_ascii=False)), file)
+    _write(json_text(fields), file)
+
+
+def json_text(value: Any, *, indented: bool = False) -> str:
+    """The value as JSON that a terminal can show, without secrets."""
+    return printable_json(redact(json.dumps(value, ensure_ascii=False, indent=2 if indented else None)))
+
+
+def shown(text: str) -> str:
+    """A text that may quote a record or another program, in one line and without secrets."""
+    return printable(redact(text))
 
 
 def forget_reader(file: IO[str]) -> None:
@@ -66,12 +88,6 @@ def put_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: 
             for cell, width, heading in zip(line, widths, headings, strict=True)
         ]
         put("  ".join(cells).rstrip())
-
-
-def printable(text: str) -> str:
-    """The text in one line, with control characters escaped."""
-    # Errors quote records, and a hostile record could move the cursor or rename the terminal.
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def ago(seconds: float) -> str:
@@ -107,7 +123,7 @@ def _nowhere() -> TextIO:
 def log_to_stderr(*, debug: bool) -> None:
     """Log to stderr: our own messages from INFO on (DEBUG with `debug`), those of libraries from WARNING on."""
     handler = _Stderr()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+    handler.setFormatter(TextLogFormatter(_clock))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     _set_levels(debug=debug)
 
@@ -122,7 +138,7 @@ class _Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self.stream.write(redact(self.format(record)) + "\n")
+            self.stream.write(self.format(record) + "\n")
             self.stream.flush()
         except Exception:  # a boundary that logging prescribes: a log line never stops the program
             self.handleError(record)
@@ -145,11 +161,24 @@ def _set_levels(*, debug: bool) -> None:
 
 
 class TextLogFormatter(logging.Formatter):
-    """`TIME LEVEL LOGGER: MESSAGE`, without secrets. A message is one line, whatever a record or client put into it."""
+    """`TIME LEVEL LOGGER: MESSAGE`, without secrets. A message is one line, whatever a record or client put into it.
+
+    Lines of a traceback are indented: a line that begins at the left is one of ours.
+    """
+
+    def __init__(self, clock: Callable[[logging.LogRecord], str] | None = None) -> None:
+        super().__init__()
+        self._clock = clock or _time
 
     def format(self, record: logging.LogRecord) -> str:
-        text = f"{_time(record)} {record.levelname} {record.name}: {_one_line(record.getMessage())}"
-        return redact(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
+        line = f"{self._clock(record)} {record.levelname} {record.name}: {shown(record.getMessage())}"
+        return f"{line}\n{shown_traceback(self.formatException(record.exc_info))}" if record.exc_info else line
+
+
+def shown_traceback(traceback: str) -> str:
+    """A traceback that can be printed among other lines, without secrets: every line is indented."""
+    # The message of an exception may have lines that look like those of a log.
+    return indent(printable_lines(redact(traceback)).rstrip("\n"), "  ")
 
 
 class JsonLogFormatter(logging.Formatter):
@@ -166,7 +195,7 @@ class JsonLogFormatter(logging.Formatter):
         }
         if record.exc_info:
             fields["traceback"] = redact(self.formatException(record.exc_info))
-        return json.dumps(fields, ensure_ascii=False)
+        return printable_json(json.dumps(fields, ensure_ascii=False))
 
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
@@ -178,6 +207,5 @@ def _time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _one_line(message: str) -> str:
-    # A record or a client could otherwise write lines that look like ours.
-    return message.replace("\r", "\\r").replace("\n", "\\n")
+def _clock(record: logging.LogRecord) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(record.created))

@@ -8,9 +8,10 @@ from typing import Any
 
 from conduit_py.cli.client import ApiClient, connect
 from conduit_py.cli.errors import count_of
-from conduit_py.cli.output import ExitCode, ago, printable, put, put_json, put_table
+from conduit_py.cli.output import ExitCode, ago, put, put_json, put_table
 from conduit_py.cli.server_commands import ServerCall
 from conduit_py.errors import ConduitError, Problem
+from conduit_py.printable import printable
 
 POLL_SECONDS = 0.1
 ENDED = ("stopped", "completed", "degraded")
@@ -63,7 +64,7 @@ def show(call: ServerCall, id: str) -> ExitCode:
         return ExitCode.OK
     put(_sentence(shown))
     for line in _facts(shown):
-        put(f"  {printable(line)}")
+        put(f"  {line}")
     put("")
     headings = ("NODE", "KIND", "PLUGIN", "AFTER", "RECORDS", "FILTERED", "REFUSED", "RETRIES", "IN FLIGHT", "")
     rows = [_node_row(node) for node in shown["nodes"]]

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from conduit_py.cli.output import ExitCode
-from conduit_py.config.secrets import redact
+from conduit_py.cli.output import ExitCode, shown
 from conduit_py.dead_letter_policy import DeadLetterPolicy, StopPolicy
 from conduit_py.run_outcome import list_causes, summarize_dead_letters
 from conduit_py.status import LastError, PipelineState, Status
@@ -32,7 +31,7 @@ class ProgressLine:
     def trouble(self) -> str | None:
         """The error that the pipeline is about to recover from or has ended with."""
         troubled = self.progress.status in (Status.RECOVERING.value, Status.DEGRADED.value)
-        return redact(self.error.message) if self.error and troubled else None
+        return shown(self.error.message) if self.error and troubled else None
 
     def sentence(self) -> str:
         """The progress in one line."""

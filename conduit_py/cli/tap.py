@@ -6,12 +6,13 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from rich.console import Console
 from rich.text import Text
 
 from conduit_py.cli.client import ServerUnreachable, connect
-from conduit_py.cli.output import ExitCode, printable, put_json
+from conduit_py.cli.console import Console
+from conduit_py.cli.output import ExitCode, put_json
 from conduit_py.cli.server_commands import ServerCall
+from conduit_py.printable import printable
 
 RecordFields: TypeAlias = dict[str, str]
 """The printed value at each path of a record."""
@@ -28,7 +29,7 @@ STYLES = {
 def tap(call: ServerCall, id: str, node: str, rate: int, limit: int | None) -> ExitCode:
     """Show records until `limit` or Ctrl-C; as JSON lines with --json."""
     query = {"rate": rate, **({} if limit is None else {"limit": limit})}
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
     seen = 0
     try:
         with connect(call) as client, closing(client.stream("pipelines", id, "nodes", node, "tap", query=query)) as got:

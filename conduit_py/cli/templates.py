@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from conduit_py.cli.errors import print_error_as_json
-from conduit_py.cli.output import ExitCode, put, put_json
+from conduit_py.cli.output import ExitCode, put, put_json, put_lines
 from conduit_py.cli.run import run_file
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.errors import EnvironmentUnfit, Problem
@@ -226,7 +226,7 @@ def quickstart(*, records: int = RECORDS, write: Path | None = None, debug: bool
         file = Path(folder, "orders.py")
         file.write_text(text)
         code = run_file(file, state=Path(folder, "state"), debug=debug)
-    put(
+    put_lines(
         "next: conduit-py quickstart --write first.py   the pipeline you just saw, to change\n"
         "      conduit-py check first.py                every problem at once\n"
         "      conduit-py graph first.py                draws it\n"

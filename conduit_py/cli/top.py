@@ -6,16 +6,18 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from conduit_py.cli.client import ApiClient, ServerUnreachable, connect
-from conduit_py.cli.output import ExitCode, ago, printable, put_json
+from conduit_py.cli.console import Console
+from conduit_py.cli.output import ExitCode, ago, put_json
 from conduit_py.cli.pipelines import trouble
 from conduit_py.cli.result import RecordRate
 from conduit_py.cli.server_commands import ServerCall
 from conduit_py.errors import EnvironmentUnfit
+from conduit_py.printable import printable
 
 ORDER = ("degraded", "recovering", "stopping", "running", "created", "stopped", "completed")
 STYLES = {"degraded": "bold red", "recovering": "yellow", "stopping": "yellow", "running": "green"}
@@ -98,7 +100,7 @@ def _open_view(call: ServerCall) -> Iterator[EventView]:
     if call.json:
         yield EventView()
         return
-    console = Console(highlight=False)
+    console = Console(soft_wrap=False)
     if not console.is_terminal:
         raise EnvironmentUnfit("top needs a terminal", suggestion="use `top --json` or `pipelines list` in scripts")
     with Live(console=console, screen=True, auto_refresh=False) as live:

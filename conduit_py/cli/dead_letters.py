@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -123,8 +124,10 @@ def replay(call: ServerCall, which: dict[str, Any], destinations: Sequence[str],
         put_json(answer)
     else:
         put(_replay_sentence(answer, dry_run=dry_run))
-        for letter in answer["letters"]:
-            put(f"  {letter['id']} enters {letter['pipeline']} at {', '.join(letter['nodes'])}")
+        for (pipeline, nodes), count in _entries(answer["letters"]).most_common():
+            put(f"  {_count(count)} {'enters' if count == 1 else 'enter'} {pipeline} at {', '.join(nodes)}")
+        if len(answer["letters"]) < answer["queued"] and answer["letters"]:
+            put(f"  these are the first {len(answer['letters']):,}")
         for note in answer["notes"]:
             put(note)
         for obstacle in answer["obstacles"]:
@@ -159,6 +162,11 @@ def _ask_to_discard(count: int) -> bool:
     sys.stderr.write(f"Discard {_count(count)} for good? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _entries(letters: Sequence[dict[str, Any]]) -> Counter[tuple[str, tuple[str, ...]]]:
+    """How many of these letters enter each pipeline at the same nodes."""
+    return Counter((letter["pipeline"], tuple(letter["nodes"])) for letter in letters)
 
 
 def _replay_sentence(answer: dict[str, Any], *, dry_run: bool) -> str:

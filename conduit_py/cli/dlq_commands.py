@@ -1,7 +1,6 @@
 """The commands `dlq`: their arguments and help. What they do is imported when they are called."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from re import fullmatch
 from typing import Annotated, Any, Literal
@@ -9,20 +8,9 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter, validators
 
 from conduit_py import defaults
-from conduit_py.cli.server_commands import STATE_HERE, StateCall
+from conduit_py.cli.server_commands import STATE_HERE, TIME_FORMS, StateCall, parse_time
 
 dlq = App(name="dlq", help="See, edit, replay and discard the dead letters of a server.", sort_key=12)
-
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-
-def parse_time(text: str) -> float:
-    """A time of day, or how long ago, in seconds since 1970."""
-    ago = fullmatch(r"(\d{1,9})([smhd])", text)
-    if ago:
-        return (datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})).timestamp()
-    time = datetime.fromisoformat(text)
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 def _check_moment(_: Any, text: str | None) -> None:
@@ -31,9 +19,7 @@ def _check_moment(_: Any, text: str | None) -> None:
     try:
         parse_time(text)
     except (ValueError, OverflowError):
-        raise ValueError(
-            "must be a time such as 2026-11-16T09:30 (UTC), or how long ago, such as 90m, 2h or 7d"
-        ) from None
+        raise ValueError(f"must be {TIME_FORMS}") from None
 
 
 def _check_letter(_: Any, id: str) -> None:
@@ -66,7 +52,7 @@ class LetterSelection:
     def fields(self) -> dict[str, Any]:
         """The given options, in the form of the API."""
         said = {name.removeprefix("letter_"): value for name, value in vars(self).items() if value is not None}
-        return said | {name: parse_time(said[name]) for name in ("since", "until") if name in said}
+        return said | {name: parse_time(said[name]).timestamp() for name in ("since", "until") if name in said}
 
 
 ALL = LetterSelection()

@@ -6,7 +6,7 @@ from typing import Any
 
 from conduit_py.cli.client import connect
 from conduit_py.cli.output import ExitCode, put, put_json, put_table
-from conduit_py.cli.server_commands import ServerCall
+from conduit_py.cli.server_commands import ServerCall, parse_time
 
 
 def show(call: ServerCall, id: str) -> ExitCode:
@@ -68,7 +68,7 @@ def replay(call: ServerCall, id: str, source: str, since: str, *, keep_state: bo
     """Set a source back to its position at a time, or to the beginning. The old position is printed."""
     with connect(call) as client:
         before = client.ask("GET", "pipelines", id, "positions")["positions"].get(source)
-        body = {"from": since if since == "start" else _with_zone(since), "keep_state": keep_state}
+        body = {"from": since if since == "start" else parse_time(since).isoformat(), "keep_state": keep_state}
         answer = client.ask("POST", "pipelines", id, "positions", source, "replay", body=body)
     if call.json:
         put_json({**answer, "before": {source: before}})
@@ -77,12 +77,6 @@ def replay(call: ServerCall, id: str, source: str, since: str, *, keep_state: bo
         where = "starts from the beginning" if point is None else f"goes back to where it was at {_time(point['at'])}"
         put(f"{id}: {source} {where}; its position was {was}")
     return ExitCode.OK
-
-
-def _with_zone(since: str) -> str:
-    time = datetime.fromisoformat(since)
-    # UTC, not the zone of this machine: the same command must mean the same time wherever it is run.
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
 
 
 def _time(at: float) -> str:

@@ -3,7 +3,7 @@
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from re import fullmatch
 from typing import Annotated, Any, Literal
@@ -218,14 +218,26 @@ def position_history(id: PipelineId, source: SourceId, /, *, call: StateCall = S
     return show_history(call, id, source)
 
 
+TIME_FORMS = "a time such as 2026-11-16T09:30 (UTC unless it has a zone), or how long ago, such as 90m, 2h or 7d"
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def parse_time(text: str) -> datetime:
+    """A time of day, or how long ago."""
+    ago = fullmatch(r"(\d{1,9})([smhd])", text)
+    if ago:
+        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    time = datetime.fromisoformat(text)
+    # UTC, not the zone of this machine: the same command must mean the same time wherever it is run.
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
 def _check_since(_: Any, since: str) -> None:
     if since != "start":
         try:
-            datetime.fromisoformat(since)
-        except ValueError as error:
-            raise ValueError(
-                "must be `start` or a time such as 2026-11-16T03:00, in UTC unless it has a zone"
-            ) from error
+            parse_time(since)
+        except (ValueError, OverflowError) as error:
+            raise ValueError(f"must be `start` or {TIME_FORMS}") from error
 
 
 @positions.command(sort_key=5)
@@ -236,7 +248,7 @@ def replay(
     *,
     since: Annotated[
         str,
-        Parameter(name="--from", help="a time (UTC unless it has a zone), or `start` for all", validator=_check_since),
+        Parameter(name="--from", help="a time in UTC, how long ago, as 2h, or `start` for all", validator=_check_since),
     ],
     keep_state: KeepState = False,
     call: StateCall = STATE_HERE,

@@ -74,6 +74,7 @@ class ProcessorNode:
 
     def new_pool(self, declared: Processor) -> WorkerPool:
         """Make workers for this node, not yet opened."""
+        self._declared = declared
         return WorkerPool(self._context.node, declared, self._context.meter, self._context.rng, self._state)
 
     async def open(self) -> None:
@@ -198,7 +199,18 @@ class ProcessorNode:
     def wrong_result(self, result: object) -> ContractBroken:
         kind = type(result).__name__
         rule = f"returned {kind}: return a Record, None or a list of Records, or raise"
-        return ContractBroken(self._context.node, rule)
+        error = ContractBroken(self._context.node, rule)
+        error.suggestion = _place_of(self._declared)
+        return error
+
+
+def _place_of(declared: Processor) -> str | None:
+    """Return where the code of a processor is, as advice; None if it is not written in Python."""
+    plugin = declared.processor
+    assert plugin is not None
+    method = plugin.process_table if plugin.by_table else plugin.process_batch if plugin.by_batch else plugin.process
+    code = getattr(method, "__code__", None)
+    return f"see {code.co_name} at {code.co_filename}:{code.co_firstlineno}" if code is not None else None
 
 
 async def _acquire(turn: trio.Lock) -> None:

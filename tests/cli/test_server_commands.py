@@ -176,6 +176,7 @@ def test_a_source_is_set_back_to_where_it_was_at_a_time(serving: "Serving") -> N
     shown = serving.json("positions", "show", "short")
     start = serving.json("positions", "replay", "short", "count", "--from", "start")
     early = serving("positions", "replay", "short", "count", "--from", "2001-01-01")
+    ago = serving("positions", "replay", "short", "count", "--from", "0s")
     wrong = serving.apart("positions", "replay", "short", "count", "--from", "yesterday")
 
     assert [(point["position"] is None, point["start"]) for point in points] == [(True, True), (False, False)]
@@ -186,8 +187,9 @@ def test_a_source_is_set_back_to_where_it_was_at_a_time(serving: "Serving") -> N
     assert shown == {"positions": {"count": None}}
     assert start == {"positions": {"count": None}, "point": None, "before": {"count": None}}
     assert (early.returncode, "the oldest point is at" in early.stderr) == (1, True)
+    assert (ago.returncode, ago.stdout.startswith("short: count goes back to where it was at 20")) == (0, True)
     assert wrong.returncode == 2
-    assert "must be `start` or a time such as 2026-11-16T03:00" in " ".join(wrong.stderr.split())
+    assert "must be `start` or a time such as 2026-11-16T09:30" in " ".join(wrong.stderr.split())
 
 
 def test_what_does_not_exist_is_answered_with_what_does(serving: "Serving") -> None:

@@ -339,6 +339,17 @@ class TestBrokenContracts:
             "sloppy",
         )
 
+    async def test_by_a_result_of_another_type_and_the_error_names_file_and_line(
+        self, autojump_clock: MockClock
+    ) -> None:
+        def sloppy(record: Record) -> Any:
+            return 7
+
+        outcome = await run(Processor("sloppy", sloppy))
+
+        assert outcome.state.error is not None
+        assert outcome.state.error.suggestion == f"see sloppy at {__file__}:{sloppy.__code__.co_firstlineno}"
+
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_fatal_error_ends_the_run_in_the_name_of_the_processor_that_raised_it(

@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 import outcome
 import trio
 
+from conduit_py.out_of_memory import end_without_memory
+
 T = TypeVar("T")
 R = TypeVar("R", bound="Request")
 
@@ -77,6 +79,13 @@ class GroupThread(Generic[R]):
     # Everything below runs in the thread, or is called by it.
 
     def _work(self) -> None:
+        try:
+            self._serve()
+        except MemoryError:
+            # Not in a call, but between two of them: a thread that ended here would leave tasks waiting for ever.
+            end_without_memory()
+
+    def _serve(self) -> None:
         closed = False
         while not closed:
             requests = [self._requests.get()]

@@ -4,6 +4,7 @@ Everything heavy is imported inside the command that needs it: `--help` must ans
 """
 
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,6 +16,7 @@ from conduit_py.cli import server_commands
 from conduit_py.cli.dlq_commands import dlq
 from conduit_py.cli.journal_commands import journal
 from conduit_py.cli.output import forget_reader, prepare_streams, shown_traceback
+from conduit_py.out_of_memory import end_if_without_memory, end_without_memory
 
 app = App(
     name="conduit-py",
@@ -242,6 +244,8 @@ def main() -> None:
     """The entry point of the command."""
     # Before anything opens a file: it could get the number of a closed standard stream.
     prepare_streams()
+    # Out of memory a thread may end without the answer that a task waits for: then the process would sleep for ever.
+    threading.excepthook = end_if_without_memory
     sys.exit(answer(sys.argv[1:]))
 
 
@@ -269,9 +273,18 @@ def _print_error(error: BaseException, *, debug: bool) -> int:
     if isinstance(error, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
         return 1
+    if _has_no_memory(error):
+        end_without_memory()
     from conduit_py.cli.errors import print_error
 
     return int(print_error(error))
+
+
+def _has_no_memory(error: BaseException | None) -> bool:
+    """True if an error of memory caused this one, as when it ended the event loop."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_has_no_memory, error.exceptions))
+    return error is not None and (isinstance(error, MemoryError) or _has_no_memory(error.__cause__))
 
 
 if __name__ == "__main__":

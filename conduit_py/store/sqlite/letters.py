@@ -11,6 +11,7 @@ import trio
 
 from conduit_py.crash_point import reach
 from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
+from conduit_py.owned_thread import OwnedThread
 from conduit_py.store.dead_letter_store import DeadLetterStore, SqlLetters
 from conduit_py.store.sqlite.database import (
     APPLICATION_ID,
@@ -24,6 +25,9 @@ from conduit_py.store.sqlite.database import (
 from conduit_py.store.sqlite.tables import SqliteSession
 
 T = TypeVar("T")
+
+CLOSE_SECONDS = 30.0
+"""How long a store may take to close. Everything committed is durable before."""
 
 
 FORMAT = FileFormat(
@@ -66,10 +70,17 @@ class SqliteDeadLetterStore(DeadLetterStore):
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self._file = _LettersFile(directory / "letters.db")
+        self._thread: OwnedThread | None = None
 
     async def close(self) -> None:
-        with trio.CancelScope(shield=True):
-            await self._in_thread(self._file.close)
+        with trio.move_on_after(CLOSE_SECONDS, shield=True):
+            if self._thread is not None:
+                await self._thread.run(self._file.close, final=True)
+                self._thread.close()
+                self._thread = None
+            else:
+                # Never used: a thread only for this would be one more thing that can fail at the end of a process.
+                self._file.close()
 
     async def _look(self, work: Callable[[SqlLetters], T]) -> T:
         return await self._in_thread(self._file.look, work)
@@ -78,8 +89,10 @@ class SqliteDeadLetterStore(DeadLetterStore):
         return await self._in_thread(self._file.change, work)
 
     async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
-        # A disk that never answers must not keep a run from ending. The file has a lock of its own.
-        return await trio.to_thread.run_sync(call, *args, abandon_on_cancel=True)
+        # A disk that never answers must not keep a run from ending: a cancelled caller leaves at once.
+        if self._thread is None:
+            self._thread = OwnedThread("letters")
+        return await self._thread.run(call, *args)
 
 
 class _LettersFile:

@@ -15,7 +15,7 @@ from conduit_py import crash_point
 from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
 from conduit_py.owned_thread import GroupThread, Request
 from conduit_py.store.sqlite.database import STATE, StateDatabase, use_error
-from conduit_py.store.sqlite.letters import SqliteDeadLetterStore
+from conduit_py.store.sqlite.letters import CLOSE_SECONDS, SqliteDeadLetterStore
 from conduit_py.store.sqlite.tables import SqliteSession, SqliteTables
 from conduit_py.store.store import Kind, Store, StoredEntry
 
@@ -123,7 +123,8 @@ class GroupCommitter:
 
     async def close(self) -> None:
         """Finish the requests already made, then close the database, even if the caller is cancelled."""
-        with trio.CancelScope(shield=True):
+        # Bounded: out of memory, trio may have lost the part of it that wakes tasks for threads.
+        with trio.move_on_after(CLOSE_SECONDS, shield=True):
             if not self._closing:
                 # Set before the wait: a request made from here on would be queued behind the end of the thread.
                 self._closing = True

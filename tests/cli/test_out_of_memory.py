@@ -1,0 +1,45 @@
+"""A process that is out of memory (`ulimit -v`): it ends with an error and an exit code, and never sleeps for ever."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOG = """
+import resource
+from conduit_connectors import file, generator
+from conduit_py import Destination, Pipeline, Source
+
+held = []
+
+def hog(record):
+    if not held:
+        # As `ulimit -v` would, but after everything is loaded: how much that takes differs from machine to machine.
+        pages = int(open("/proc/self/statm").read().split()[0])
+        limit = pages * resource.getpagesize() + 100_000_000
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    held.append(bytearray({size}))
+    held.append([object() for _ in range({size} // 50)])
+    return record
+
+pipeline = Pipeline(
+    "hog",
+    sources=[Source("in", generator.Source(count=100_000_000))],
+    processors=[hog],
+    destinations=[Destination("out", file.Destination(path="/dev/null"))],
+)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("size", [1_000, 30_000, 300_000])
+def test_it_ends_with_an_error(size: int, tmp_path: Path) -> None:
+    (tmp_path / "hog.py").write_text(HOG.replace("{size}", str(size)))
+    command = [str(Path(sys.executable).with_name("conduit-py")), "run", "hog.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+
+    # CPython aborts where it has no memory even for the error.
+    assert ended.returncode in (1, -6)
+    assert "bug in conduit-py" not in ended.stderr
+    assert "emory" in ended.stderr

@@ -55,6 +55,7 @@ ConduitError
         │   └── RegisterMismatch a newer writer took over the journal
         ├── OutOfStep         a transaction's number does not follow the last one
         ├── StopTimedOut      a graceful stop did not end within its deadline
+        ├── StatementRefused  a database refuses a statement because of what it names
         ├── RowRefused        Spark cannot write a row, and has no dead letters
         ├── JournalDamaged    bytes of a journal are not what was written
         ├── JournalGap        a range of a journal is missing

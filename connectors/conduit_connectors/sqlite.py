@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Required, TypedDict, Unpack
 from pydantic import Field
 
 from conduit_connectors.numbering import number_of, positions_of
-from conduit_connectors.sql.database import NotThisRow, NotThisStatement, SqlDatabase
+from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sql.row import NameRules, TableArguments, TableOptions
 from conduit_py import sdk
@@ -127,7 +127,7 @@ class SqliteDatabase(SqlDatabase):
         if isinstance(error, _OF_THE_ROW):
             return NotThisRow(str(error))
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_ERROR:
-            return NotThisStatement(f"{self._path}: {error}", suggestion="check the table and its key")
+            return StatementRefused(f"{self._path}: {error}", suggestion="check the table and its key")
         return unusable(self._path, error)
 
 

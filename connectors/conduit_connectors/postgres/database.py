@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import psycopg
 
-from conduit_connectors.sql.database import NotThisRow, NotThisStatement, SqlDatabase
+from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_py.sdk import FatalError, TransientError
 
 
@@ -114,7 +114,7 @@ def _translate(error: psycopg.Error | UnicodeEncodeError) -> Exception:
         return NotThisRow(_line(error))
     suggestion = "check the table and the rights of the user"
     if isinstance(error, _OF_THE_STATEMENT) and error.sqlstate:
-        return NotThisStatement(f"PostgreSQL: {_line(error)}", suggestion=suggestion)
+        return StatementRefused(f"PostgreSQL: {_line(error)}", suggestion=suggestion)
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return TransientError(f"PostgreSQL: {_line(error)}", suggestion="check the server and the connection to it")
     return FatalError(f"PostgreSQL: {_line(error)}", suggestion=suggestion)

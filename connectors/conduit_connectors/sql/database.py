@@ -13,7 +13,7 @@ class NotThisRow(Exception):
     """The database refuses the values of a row. The transaction can continue without it."""
 
 
-class NotThisStatement(FatalError):
+class StatementRefused(FatalError):
     """The database refuses a statement because of what it names: the table, its kind, or the key.
 
     It stops a pipeline that names these itself, and refuses a record that names them.
@@ -100,7 +100,7 @@ class SqlDatabase(ABC):
         return '"' + name.replace('"', '""') + '"'
 
 
-def no_table(table: str) -> NotThisStatement:
-    return NotThisStatement(
+def no_table(table: str) -> StatementRefused:
+    return StatementRefused(
         f"there is no table {table!r}", suggestion="create it, or let it be created with create=True"
     )

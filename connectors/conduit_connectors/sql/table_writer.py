@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from conduit_connectors.sql.database import NotThisRow, NotThisStatement, SqlDatabase, no_table
+from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused, no_table
 from conduit_connectors.sql.row import TableOptions, TableRow, group_rows
 
 
@@ -48,7 +48,7 @@ class TableWriter:
         except NotThisRow:
             database.run("ROLLBACK TO SAVEPOINT conduit")
             refused = self._write_each(sql, group)
-        except NotThisStatement as error:
+        except StatementRefused as error:
             database.run("ROLLBACK TO SAVEPOINT conduit")
             # A table that changed while we write is nothing that the record did.
             unchanged = set(database.columns(group[0][1].table)) == self._columns[group[0][1].table]
@@ -90,10 +90,10 @@ class TableWriter:
                     raise no_table(row.table)
                 self._database.create_table(row)
                 known = set(row.columns)
-        except (NotThisRow, NotThisStatement) as error:
+        except (NotThisRow, StatementRefused) as error:
             self._database.run("ROLLBACK TO SAVEPOINT conduit_table")
             self._database.run("RELEASE SAVEPOINT conduit_table")
-            if isinstance(error, NotThisStatement) and self._table_is_the_records:
+            if isinstance(error, StatementRefused) and self._table_is_the_records:
                 raise NotThisRow(error.message) from error
             raise
         self._database.run("RELEASE SAVEPOINT conduit_table")

@@ -170,3 +170,19 @@ def quiet(id):
 
 one, two = quiet("one"), quiet("two")
 '''
+
+
+def test_pipelines_is_the_address_of_the_fleet_too(open_page: "OpenPage", shop: "Site") -> None:
+    page = open_page(f"{shop.url}/#/pipelines")
+
+    expect(page.locator(".fleet-rows [role=row]")).to_have_count(3)
+
+
+def test_a_question_ends_with_the_page_that_asked_it(open_page: "OpenPage", shop: "Site") -> None:
+    page = open_page(shop.url)
+    page.locator("[data-row=flowing]").get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Stop flowing?")
+    page.evaluate("location.hash = '#/pipelines/pressed'")
+
+    expect(page.get_by_role("heading", level=1)).to_contain_text("pressed")
+    expect(page.get_by_role("dialog")).to_have_count(0)

@@ -1,4 +1,5 @@
 /** question: what is asked before something is done that others may feel. */
+import { route } from "./route.js";
 import { Store } from "./store.js";
 
 /** The question that is open, or null. */
@@ -15,3 +16,6 @@ export function ask(asked) {
     question.set({ ...asked, answer });
   });
 }
+
+// Asked on one page, answered on another, it would be about something that is no longer in sight.
+route.watch(() => question.value?.answer(false));

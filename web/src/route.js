@@ -6,7 +6,7 @@ export function parse(hash) {
   const [path, search = ""] = hash.replace(/^#\/?/, "").split("?");
   const parts = path.split("/").filter(Boolean).map(decoded);
   const query = Object.fromEntries(new URLSearchParams(search));
-  if (parts.length === 0) return { page: "fleet", query };
+  if (parts.length === 0 || path === "pipelines") return { page: "fleet", query };
   if (parts[0] === "pipelines" && parts.length >= 2) return pipelineRoute(parts, query);
   if (parts[0] === "dead-letters" && parts.length === 1) return { page: "letters", query };
   if (parts[0] === "dead-letters" && parts.length === 2) return { page: "letter", id: parts[1], query };

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -372,8 +373,9 @@ def test_a_run_that_refuses_nearly_everything_fails(command: "Command") -> None:
 
     assert done.returncode == 1
     assert done.stdout.startswith("numbers: degraded: ")
-    assert done.stderr.splitlines() == [
-        "numbers: warning: 95 dead letters of 1,000 records read: pick: number # is odd; they are kept in the state; "
+    # How far the source has read ahead when the run stops depends on the machine.
+    assert re.sub(r"of [\d,]+ records read", "of N records read", done.stderr).splitlines() == [
+        "numbers: warning: 95 dead letters of N records read: pick: number # is odd; they are kept in the state; "
         "`conduit-py dlq list --state .conduit/state` shows them",
         "numbers: failed in pick: nearly all of the first records were refused: 96 of 96; pick refused the last one: "
         "number 96 is odd [dead_letter.not_allowed]",

@@ -25,8 +25,12 @@ async def yield_to_others(record: Record) -> Record:
     return record
 
 
-async def gather(record: Record) -> Record:
-    await asyncio.gather(sleep(record))
+async def wait_for_a_future(record: Record) -> Record:
+    loop = asyncio.new_event_loop()
+    try:
+        await loop.create_future()
+    finally:
+        loop.close()
     return record
 
 
@@ -74,8 +78,7 @@ def check(state: PipelineState, node: str) -> None:
     assert "httpx" in str(state.error.suggestion)
 
 
-@pytest.mark.filterwarnings("ignore:There is no current event loop", "ignore:coroutine .* was never awaited")
-@pytest.mark.parametrize("function", [sleep, yield_to_others, gather, wrap])
+@pytest.mark.parametrize("function", [sleep, yield_to_others, wait_for_a_future, wrap])
 @pytest.mark.parametrize("retry", [Retry(attempts=1), Retry(attempts=5)])
 async def test_a_processor_that_calls_asyncio_stops_the_pipeline(
     function: Callable[[Record], Awaitable[Record]], retry: Retry, autojump_clock: MockClock

@@ -7,14 +7,22 @@ import msgspec
 from conduit_py import metadata
 from conduit_py.batch import Batch, MessageId
 from conduit_py.record import Payload, Record, Structured
+from conduit_py.redaction import redact
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The node that refused a message, the reason, and the attempt. Text only: errors keep tracebacks alive."""
+    """The node that refused a message, the reason without secrets, and the attempt.
+
+    Text only: errors keep tracebacks alive.
+    """
 
     node: str
     error: str
     attempt: int = 1
+
+    def __post_init__(self) -> None:
+        # Before anything stores, cuts or summarises the reason: after a rotation, nobody knows the old password.
+        msgspec.structs.force_setattr(self, "error", redact(self.error))
 
 
 class DeadLetter(msgspec.Struct):

@@ -1,7 +1,7 @@
 """The wire form of an error: how an error leaves a process, and how it becomes an error again in another.
 
 The HTTP API and its client, `--json` of the commands, the saved status of a pipeline, Spark's executors and the link
-to a child process all use it. No text in it can fail to be encoded.
+to a child process all use it. No text in it can fail to be encoded or has a secret in it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,6 +11,7 @@ import msgspec
 
 from conduit_py import errors
 from conduit_py.errors import ConduitError, describe
+from conduit_py.redaction import redact
 
 INTERNAL = "internal"
 """The code of errors that are not ours: a bug, in conduit-py or in a plugin."""
@@ -33,15 +34,19 @@ class WireError(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, error: BaseException) -> "WireError":
         if not isinstance(error, ConduitError):
-            return cls(INTERNAL, safe_text(describe(error)))
+            return cls(INTERNAL, _fit(describe(error)))
         facts = {name: value for name, value in vars(error).items() if name not in ("suggestion", "node")}
         return cls(
             error.code,
-            safe_text(error.message),
-            error.suggestion and safe_text(error.suggestion),
+            _fit(error.message),
+            error.suggestion and _fit(error.suggestion),
             getattr(error, "node", None),
             family=_family(type(error)),
-            facts={name: value for name, value in facts.items() if isinstance(value, str | int | bytes | None)},
+            facts={
+                name: redact(value) if isinstance(value, str) else value
+                for name, value in facts.items()
+                if isinstance(value, str | int | bytes | None)
+            },
         )
 
     @classmethod
@@ -71,6 +76,11 @@ class WireError(msgspec.Struct, frozen=True):
             if getattr(error, name, None) != value:
                 setattr(error, name, value)
         return error
+
+
+def _fit(text: str) -> str:
+    # Redacted here, where every error passes on its way out: a saved status outlives the rotation of a password.
+    return safe_text(redact(text))
 
 
 def _family(kind: type[ConduitError]) -> str:

@@ -46,7 +46,6 @@ class OfflineTransport(httpx.BaseTransport):
             for each in await self._definitions(store):
                 await _add(fleet, each)
             service = Service(fleet, store, nursery)
-            service.redaction.learn()
             app = create_app(service, ServerConfig().policy)
             answer = await httpx.ASGITransport(app=app).handle_async_request(request)
             content = await answer.aread()

@@ -16,8 +16,8 @@ from itertools import zip_longest
 from textwrap import indent
 from typing import IO, Any, Literal, TextIO, TypeAlias
 
-from conduit_py.config.secrets import redact
 from conduit_py.printable import printable, printable_json, printable_lines
+from conduit_py.redaction import redact
 
 
 class ExitCode(IntEnum):

@@ -100,7 +100,6 @@ async def _serve(
         # Before files are added: a signal during a long start must not be lost.
         await nursery.start(stop_on_signal, ending.stop, ending.force)
         await reloader.begin(reading)
-        service.redaction.learn()
         nursery.start_soon(service.watch)
         async with trio.open_nursery() as serving_api:
             # Bound before anything starts: a server that nobody can reach must not move a record.
@@ -111,7 +110,7 @@ async def _serve(
                 nursery.start_soon(watch, reloader, service.closing)
             put(f"serving {_count(len(fleet))} on {url}")
             await ending.drain()
-        # What still runs here watches files and secrets; it would never end by itself.
+        # What still runs here watches files and letters; it would never end by itself.
         nursery.cancel_scope.cancel()
     return ExitCode.OK
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from conduit_py.config.secrets import SECRETS, Secrets
+from conduit_py.redaction import SECRETS, Secrets
 
 FILE_SIZE_MAX: Final = 1024 * 1024
 DEFAULTS_DEPTH_MAX: Final = 10

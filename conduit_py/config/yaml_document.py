@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 import yaml
 
 from conduit_py.config.loaded import LoadWarning
-from conduit_py.config.secrets import redact
 from conduit_py.errors import Problem
+from conduit_py.redaction import redact
 
 PROBLEMS_MAX: Final = 1000
 """In one document."""

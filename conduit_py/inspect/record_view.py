@@ -105,7 +105,7 @@ class _ViewBuilder:
         redacted = self._bytewise(text)
         if len(redacted) > room or len(raw) > len(text):
             self._note_cut(raw, path)
-        shown = base64.b64encode(redacted[:room]).decode("ascii")
+        shown = base64.b64encode(redacted[: _end(room, redacted, whole=len(raw) == len(text))]).decode("ascii")
         self._room -= len(shown)
         return shown
 
@@ -135,7 +135,7 @@ class _ViewBuilder:
         redacted = safe_text(self._redact(near))
         if len(redacted) > room or len(near) < len(text):
             self._note_cut(text, path)
-        shown = redacted[:room]
+        shown = redacted[: _end(room, redacted, whole=len(near) == len(text))]
         self._room -= len(shown) + 2
         return shown
 
@@ -183,6 +183,12 @@ class _ViewBuilder:
         raw = text.encode("latin-1")
         readable = raw.decode("utf-8", errors="surrogateescape")
         return self._redact(readable).encode("utf-8", errors="surrogateescape")
+
+
+def _end(room: int, redacted: str | bytes, *, whole: bool) -> int:
+    """Where to cut a redacted text, of which `whole` says whether it was searched to its end."""
+    # Masks are shorter than secrets, so the end of what was searched may come into view, with half a secret there.
+    return room if whole else max(min(room, len(redacted) - MARGIN), 0)
 
 
 def _as_text(value: object) -> str:

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Awaitable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from conduit_py.errors import PipelineInvalid, Problem
+from conduit_py.redaction import redact
+from conduit_py.sdk.option_secrets import learn_from_invalid, learn_secrets
 
 
 class Options(BaseModel):
@@ -20,6 +22,17 @@ class Options(BaseModel):
 
     # Invariant 12: an unknown option is a problem. Ignored, a misspelt one would run with its default.
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    @model_validator(mode="after")
+    def _learn_secrets(self) -> Self:
+        # Here, where all options pass: a connector may quote its password in the first error of its first call.
+        learn_secrets(self)
+        return self
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        # Executors of Spark get options pickled, and pydantic does not check those again.
+        super().__setstate__(state)
+        learn_secrets(self)
 
 
 # Covariant, so that a list of connectors with different options is a list of SourceConnector[Options].
@@ -124,6 +137,7 @@ def check_options(
     try:
         return model(**values), []
     except ValidationError as invalid:
+        learn_from_invalid(model, values)
         return None, [_problem(model, error, place) for error in invalid.errors(include_url=False)]
 
 
@@ -141,7 +155,7 @@ def _problem(model: type[BaseModel], error: ErrorDetails, place: Place | None) -
         description = model.model_fields[name].description if name in model.model_fields else None
         suggestion = f"add {name}=…" + (f": {description}" if description else "")
     elif "input" in error and isinstance(error["input"], str | int | float | bool | None):
-        message = f"{message}, not {error['input']!r}"
+        message = redact(f"{message}, not {error['input']!r}")
         if error["type"] == "literal_error":
             suggestion = did_you_mean(str(error["input"]), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
     return Problem(path, message, suggestion, *(place or (None, None)))

@@ -11,6 +11,8 @@ import msgspec
 import trio
 
 from conduit_py.errors import EnvironmentUnfit
+from conduit_py.redaction import SECRETS
+from conduit_py.secret_forms import secrets_in_text
 from conduit_py.status import PipelineState
 from conduit_py.store.claim import Claim, ClaimState
 from conduit_py.store.dead_letter_store import DeadLetterStore
@@ -233,6 +235,8 @@ async def open_store(state: str | Path) -> Store:
     from conduit_py.store.sqlite.store import SqliteStore
 
     scheme, separator, _ = str(state).partition("://")
+    # Before anything is tried: the errors of a database quote parts of its address.
+    SECRETS.add(*secrets_in_text(str(state)))
     # A Path is always a directory, whatever its name looks like.
     if not separator or isinstance(state, Path):
         return await SqliteStore.open(Path(state))

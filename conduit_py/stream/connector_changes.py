@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, SecretBytes, SecretStr
 
-from conduit_py.config.secrets import redact
 from conduit_py.errors import EnvironmentUnfit
+from conduit_py.redaction import redact
 from conduit_py.sdk import registry
 from conduit_py.sdk.plugin import Connector, Options
 from conduit_py.store.store import ConnectorEntry, Store

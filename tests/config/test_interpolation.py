@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conduit_py.config.interpolation import FILE_SIZE_MAX, InterpolationProblem, Interpolator
-from conduit_py.config.secrets import Secrets
+from conduit_py.redaction import Secrets
 
 ENVIRONMENT = {"USER_NAME": "admin", "EMPTY": "", "PASSWORD": "pa$$word ${USER_NAME}"}
 

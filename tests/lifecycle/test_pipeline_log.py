@@ -13,10 +13,10 @@ from trio.testing import MockClock
 
 from conduit_py import Destination, Pipeline, Recovery, Source
 from conduit_py.cli.output import JsonLogFormatter, TextLogFormatter
-from conduit_py.config.secrets import SECRETS
 from conduit_py.errors import FatalError
 from conduit_py.lifecycle.fleet import Fleet
 from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.redaction import SECRETS
 from conduit_py.status import PipelineState, Status, Stopper
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import EventLog, Fail, ScriptedDestination, ScriptedSource

@@ -8,9 +8,9 @@ import trio
 from event_client import EventClient
 from trio.testing import MockClock
 
-from conduit_py.config.secrets import SECRETS
 from conduit_py.inspect.tap import BUFFER_SIZE
 from conduit_py.record import Record
+from conduit_py.redaction import SECRETS
 from conduit_py.server.taps import QUIET_SECONDS, TAPS_MAX
 from conduit_py.testing import Fail
 

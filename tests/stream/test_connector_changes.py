@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field, SecretStr
 from trio.testing import MockClock
 
 from conduit_py import Destination, Pipeline, Source, sdk
-from conduit_py.config.secrets import SECRETS
 from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.redaction import SECRETS
 from conduit_py.sdk import Batch
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import ConnectorEntry

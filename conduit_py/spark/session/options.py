@@ -1,5 +1,6 @@
 """SparkOptions: which Spark to use. All connectors of a process share it."""
 
+import re
 from collections.abc import Mapping
 from typing import Self, TypedDict
 
@@ -28,8 +29,11 @@ class SparkOptions(Options):
 
     @property
     def where(self) -> str:
-        """The address of the Spark, for messages."""
-        return self.remote or self.master
+        """The address of the Spark, for messages: without the token and the user of a Spark Connect server."""
+        if self.remote is None:
+            return self.master
+        scheme, _, rest = self.remote.partition("://")
+        return f"{scheme}://{re.split('[/;?]', rest, maxsplit=1)[0].rpartition('@')[2]}"
 
 
 class SparkArguments(TypedDict, total=False):

@@ -98,7 +98,8 @@ class SharedSession:
 
     def _agree(self, options: SparkOptions) -> None:
         assert self._asked is not None
-        if options.where != self._asked.where:
+        # Not by `where`: another token may be another user.
+        if (options.remote, options.master) != (self._asked.remote, self._asked.master):
             raise FatalError(
                 f"this process runs Spark on {self._asked.where}, so it cannot use {options.where} too",
                 suggestion="give all spark connectors of a process the same `master` or `remote`",
@@ -171,7 +172,7 @@ def _connect(options: SparkOptions) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     assert options.remote is not None
-    _require_server(options.remote)
+    _require_server(options.remote, options.where)
     builder = SparkSession.builder.remote(options.remote)
     # The others are settings of a driver, and that of the server is running already.
     ours = {name: value for name, value in CONF.items() if name.startswith("spark.sql.")}
@@ -186,22 +187,22 @@ def _connect(options: SparkOptions) -> "SparkSession":
         ) from error
     except PySparkException as error:
         raise TransientError(
-            f"no Spark Connect server answers at {options.remote}: {error_text(error)}",
+            f"no Spark Connect server answers at {options.where}: {error_text(error)}",
             suggestion="start one, or correct `remote`",
         ) from error
 
 
-def _require_server(remote: str) -> None:
+def _require_server(remote: str, where: str) -> None:
     """Check the address first: Spark's client would try for ten minutes, in silence, to reach a missing server."""
     address = urlsplit(remote)
     try:
         with socket.create_connection((address.hostname, address.port or _CONNECT_PORT), timeout=_CONNECT_SECONDS):
             return
     except ValueError:
-        raise FatalError(f"remote {remote!r} has no such port", suggestion='write it as "sc://host:15002"') from None
+        raise FatalError(f"remote {where!r} has no such port", suggestion='write it as "sc://host:15002"') from None
     except OSError as error:
         raise TransientError(
-            f"no Spark Connect server answers at {remote}: {error.strerror or error}",
+            f"no Spark Connect server answers at {where}: {error.strerror or error}",
             suggestion="start one, or correct `remote`",
         ) from error
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from conduit_py.errors import PipelineInvalid, Problem
@@ -23,11 +23,9 @@ class Options(BaseModel):
     # Invariant 12: an unknown option is a problem. Ignored, a misspelt one would run with its default.
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
-    @model_validator(mode="after")
-    def _learn_secrets(self) -> Self:
+    def model_post_init(self, context: Any, /) -> None:
         # Here, where all options pass: a connector may quote its password in the first error of its first call.
         learn_secrets(self)
-        return self
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         # Executors of Spark get options pickled, and pydantic does not check those again.

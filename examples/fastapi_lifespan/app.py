@@ -1,4 +1,4 @@
-"""A FastAPI application that runs a pipeline for as long as it serves. Start it with `hypercorn app:app`."""
+"""A FastAPI application that runs a pipeline for as long as it serves. Start it with `uvicorn app:app`."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -124,7 +124,8 @@ def test_a_file_that_can_grow_no_more_stops_the_pipeline_which_goes_on_when_it_c
 
 def test_dead_letters_that_fill_the_disk_stop_the_pipeline_and_are_all_kept_later(folder: Folder) -> None:
     folder.write("in.jsonl", b"".join(b"bad %d " % number + b"x" * 2000 + b"\n" for number in range(1000)))
-    folder.pipeline(dead_letters=KEEP)
+    # Without a window: every record is refused, and all are to be kept.
+    folder.pipeline(dead_letters='DeadLetters(file.Destination(path="dead.jsonl", format="json"), window_size=0)')
     full = folder.run(under=FILES_OF_A_MEGABYTE)
     resumed = folder.run()
     numbers = [int(payload.split()[1]) for _, payload in folder.letters()]

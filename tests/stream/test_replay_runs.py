@@ -132,7 +132,7 @@ class TestLifeOfARun:
 
     async def test_letters_by_the_hundred_travel_together(self, autojump_clock: MockClock) -> None:
         store, lake = MemoryStore(), Moody(set(range(1500)))
-        pipeline = made(Destination("lake", lake), records=1500)
+        pipeline = made(Destination("lake", lake), records=1500, dead_letters=DeadLetters("journal", window_size=0))
         await run(pipeline, store)
         lake.hates.clear()
         await replay(store)

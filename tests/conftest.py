@@ -2,8 +2,12 @@
 
 import signal
 import threading
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from conduit_py.redaction import SECRETS
 
 pytest_plugins = ["postgres_server", "queue_servers", "queue_harness", "s3_server"]
 """Each server starts when the first test does that needs it."""
@@ -15,3 +19,11 @@ settings.load_profile("conduit_py")
 # Whoever is started in the background has Ctrl-C ignored, and so have all the commands that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def forget_secrets() -> Iterator[None]:
+    """Forget the secrets that a test adds: a process keeps them, and would mask them in the texts of other tests."""
+    values, forms, matcher = set(SECRETS._values), set(SECRETS._forms), SECRETS._matcher
+    yield
+    SECRETS._values, SECRETS._forms, SECRETS._matcher = values, forms, matcher

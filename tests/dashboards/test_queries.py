@@ -32,7 +32,7 @@ CHOSEN = {"$__rate_interval": "30s", "$pipeline": ".*", "$node": ".*", "$instanc
 @processor
 def pick(record: Record) -> Record | None:
     """Filters some records and refuses others."""
-    number = int(record.position)
+    number = int(record.position.rpartition(b":")[2])
     if number % 10 == 7:
         raise ValueError("a seven")
     return None if number % 10 == 3 else record

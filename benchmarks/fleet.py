@@ -8,6 +8,7 @@ drain everything: every record that was made is in the output once.
 import argparse
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -212,7 +213,7 @@ def count_wrong(folder: Path) -> int:
 
 def count_statuses(folder: Path) -> dict[str, int]:
     """The statuses in which the log says that pipelines ended."""
-    ended = [line.split()[-1] for line in (folder / "log").read_text().splitlines() if " is stopped" in line]
+    ended = re.findall(r"pipeline \S+ is (stopped)\b", (folder / "log").read_text())
     return {status: ended.count(status) for status in set(ended)}
 
 

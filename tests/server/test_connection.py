@@ -64,12 +64,15 @@ async def test_a_new_connection_takes_the_place_of_the_one_that_waited_longest(a
 
     door = ConnectionLimit(greet, connections_max=3)
     async with trio.open_nursery() as nursery:
-        pairs = [pair() for _ in range(5)]
-        for connection, _ in pairs:
+        pairs = []
+        for number in range(5):
+            # Made one after another: of two that wait equally long, either may make way.
+            connection, peer = pair()
+            pairs.append((connection, peer))
             nursery.start_soon(door, connection)
             await trio.testing.wait_all_tasks_blocked()
             await trio.sleep(1)
-            if connection is pairs[0][0]:
+            if number == 0:
                 connection.admitted = True
 
         assert [await peer.receive_some(5) for _, peer in pairs] == [b"hello"] * 5

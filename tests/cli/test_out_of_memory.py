@@ -42,4 +42,5 @@ def test_it_ends_with_an_error(size: int, tmp_path: Path) -> None:
     # CPython aborts where it has no memory even for the error.
     assert ended.returncode in (1, -6)
     assert "bug in conduit-py" not in ended.stderr
-    assert "emory" in ended.stderr
+    # A thread that has no room for its stack is refused in other words.
+    assert "emory" in ended.stderr or "can't start new thread" in ended.stderr

@@ -134,6 +134,7 @@ class ThreadStay:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
+        self.slow_seconds = SLOW_SECONDS
         self._begun = False
         self._quick = 0
         self._quick_needed = QUICK_BATCHES // 2
@@ -143,14 +144,11 @@ class ThreadStay:
         started = self.clock()
         return call(*args), self.clock() - started
 
-    def is_slow(self, seconds: float) -> bool:
-        return seconds > SLOW_SECONDS
-
     def begin(self, seconds: float) -> None:
         """Begin a stay, after the event loop was held up for this long."""
         self._begun = True
         self._quick = 0
-        self._quick_needed = max(2 * self._quick_needed, round(QUICK_BATCHES * seconds / SLOW_SECONDS))
+        self._quick_needed = max(2 * self._quick_needed, round(QUICK_BATCHES * seconds / self.slow_seconds))
 
     def is_over(self, seconds: float) -> bool:
         """Note that a batch in the thread took this long; return True if it ends the stay."""

@@ -240,7 +240,7 @@ class ProcessorWorker:
             return each(self._call, records)
         results: list[Result] = []
         started = self.stay.clock()
-        while len(results) < len(records) and not self.stay.is_slow(self.stay.clock() - started):
+        while len(results) < len(records) and self.stay.clock() - started <= self.stay.slow_seconds:
             # Four times as many each time: the clock is read seldom, and a call that blocks is noticed
             # after the first record, not after a whole batch.
             done = len(results)
@@ -260,7 +260,7 @@ class ProcessorWorker:
         return results
 
     def _stay_or_move(self, seconds: float) -> None:
-        if self.stay.is_slow(seconds):
+        if seconds > self.stay.slow_seconds:
             self.stay.begin(seconds)
             self._in_thread = True
             self.run = self._way()

@@ -11,7 +11,7 @@ from conduit_py.redaction import redact
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The node that refused a message, the reason without secrets, and the attempt.
+    """The node that refused a message, the reason without secrets, the attempt, and the line that raised.
 
     Text only: errors keep tracebacks alive.
     """
@@ -19,10 +19,14 @@ class Failure(msgspec.Struct, frozen=True):
     node: str
     error: str
     attempt: int = 1
+    location: str | None = None
+    """File, line and function of the user's code that raised the error; None if no code of the user did."""
 
     def __post_init__(self) -> None:
         # Before anything stores, cuts or summarises the reason: after a rotation, nobody knows the old password.
         msgspec.structs.force_setattr(self, "error", redact(self.error))
+        if self.location is not None:
+            msgspec.structs.force_setattr(self, "location", redact(self.location))
 
 
 class DeadLetter(msgspec.Struct):
@@ -65,6 +69,14 @@ class DeadLetter(msgspec.Struct):
     @property
     def error(self) -> str:
         return self.failures[0].error
+
+    @property
+    def location(self) -> str | None:
+        return self.failures[0].location
+
+    def advise(self, suggestion: str) -> str:
+        """Return a suggestion for an error about this letter, after the line of the user's code if that is known."""
+        return f"see {self.location}; {suggestion}" if self.location else suggestion
 
     def to_map(self) -> Structured:
         """Return the letter as plain values, the payload for a dead-letter destination."""

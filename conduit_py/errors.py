@@ -216,8 +216,8 @@ class NodeFailed(TransientError):
 
     code = "node.failed"
 
-    def __init__(self, node: str, doing: str, cause: BaseException) -> None:
-        super().__init__(f"{node}: {doing} failed: {describe(cause)}")
+    def __init__(self, node: str, doing: str, cause: BaseException, *, suggestion: str | None = None) -> None:
+        super().__init__(f"{node}: {doing} failed: {describe(cause)}", suggestion=suggestion)
         self.node = node
 
 

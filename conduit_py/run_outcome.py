@@ -107,7 +107,9 @@ def summarize_dead_letters(progress: Progress, policy: DeadLetterPolicy) -> str 
     cause, count = causes[0]
     letters = f"{progress.dead_letters:,} dead letter" + ("" if progress.dead_letters == 1 else "s")
     often = "" if len(causes) == 1 else f" ({count:,} of them)"
-    return f"{letters} of {progress.read:,} records read: {cause}{often}; {policy.whereabouts}"
+    locations = [found for meter in progress.nodes if (found := meter.cause_locations.get(cause))]
+    see = f", see {locations[0]}" if locations else ""
+    return f"{letters} of {progress.read:,} records read: {cause}{often}{see}; {policy.whereabouts}"
 
 
 def list_causes(progress: Progress, limit: int = 5) -> list[tuple[str, int]]:

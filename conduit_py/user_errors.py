@@ -1,9 +1,10 @@
 """User errors: makes everything that user code may raise an ordinary error of its pipeline."""
 
 import signal
+import sysconfig
 import threading
 from collections.abc import Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 
 import trio
 
@@ -63,6 +64,38 @@ def as_plugin_error(raised: BaseException) -> Exception:
             raise WrongEventLoop(error) from raised
         error = error.__cause__
     return as_error(raised)
+
+
+def code_location(error: BaseException) -> str | None:
+    """Return file, line and function of the user's code that an error passed last; None if it passed none.
+
+    Code of an installed package counts only if nothing else is there: users look for their mistakes in their own files.
+    """
+    found = installed = None
+    trace = error.__traceback__
+    while trace is not None:
+        file, module = trace.tb_frame.f_code.co_filename, trace.tb_frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] in _OURS:
+            pass
+        elif file.startswith(_INSTALLED):
+            # The first one is the plugin itself; behind it are the libraries that it uses.
+            installed = installed or trace
+        elif not file.startswith(_STANDARD_LIBRARY):
+            found = trace
+        trace = trace.tb_next
+    found = found or installed
+    return None if found is None else _location(found)
+
+
+_OURS = {"conduit_py", "conduit_connectors", "conduit_processors"}
+_INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), "<frozen ")
+
+
+def _location(trace: TracebackType) -> str:
+    code = trace.tb_frame.f_code
+    name = code.co_qualname.rpartition("<locals>.")[2]
+    return f"{code.co_filename}:{trace.tb_lineno} in {name}"
 
 
 def _first_exit(raised: BaseException) -> BaseException:

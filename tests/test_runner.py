@@ -412,7 +412,9 @@ def test_dead_letters_are_logged_and_can_be_raised(caplog: pytest.LogCaptureFixt
     outcome = conduit_py.run(numbers(10, [], processors=[refuse_odd], dead_letters=DeadLetters.keep()))
 
     assert outcome.ok
-    assert outcome.warning == "5 dead letters of 10 records read: refuse_odd: odd; they are kept in the state"
+    line = refuse_odd.process.__code__.co_firstlineno + 3
+    refusal = f"refuse_odd: odd, see {__file__}:{line} in refuse_odd"
+    assert outcome.warning == f"5 dead letters of 10 records read: {refusal}; they are kept in the state"
     assert f"numbers: {outcome.warning}" in caplog.messages
     with pytest.raises(DeadLettersFound, match="5 dead letters"):
         outcome.raise_for_dead_letters()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conduit_py.cli.client import ApiClient, connect
+from conduit_py.cli.errors import short_text
 from conduit_py.cli.output import ExitCode, ago, json_text, put, put_json, put_lines, put_table
 from conduit_py.cli.server_commands import ServerCall
 from conduit_py.defaults import LETTERS_PAGE_MAX
@@ -87,6 +88,8 @@ def show(call: ServerCall, id: str) -> ExitCode:
     for refusal in letter["history"]:
         when = datetime.fromtimestamp(refusal["at"], UTC).isoformat(sep=" ", timespec="seconds")
         put(f"  {when}  attempt {refusal['attempt']}  {refusal['node']}: {refusal['error']}")
+        if refusal.get("location"):
+            put(f"  see {short_text(refusal['location'])}")
     for each in letter["records"]:
         put("")
         put(f"the record at {each['node']}{', edited' if each['original'] else ''}:")

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conduit_py.cli.console import Console
+from conduit_py.cli.errors import short_text
 from conduit_py.cli.output import ExitCode, put, put_json, shown
 from conduit_py.cli.result import ProgressLine, RunResult
 from conduit_py.stream.meter import Meter
@@ -191,7 +192,7 @@ def print_results(console: Console, results: Sequence[RunResult]) -> None:
     errors = Console(stderr=True)
     for result in results:
         if warning := result.warning():
-            errors.print(Text(shown(f"{result.progress.pipeline}: warning: {warning}"), "yellow"))
+            errors.print(Text(short_text(f"{result.progress.pipeline}: warning: {warning}"), "yellow"))
         for line in failure_lines(result):
             errors.print(line)
 
@@ -211,5 +212,5 @@ def failure_lines(result: RunResult) -> list[Text]:
         )
     ]
     if error.suggestion:
-        lines.append(Text(f"  {shown(error.suggestion)}", "green"))
+        lines.append(Text(f"  {short_text(error.suggestion)}", "green"))
     return lines

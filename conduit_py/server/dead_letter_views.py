@@ -72,6 +72,7 @@ class RefusalView(ApiModel):
     at: float
     attempt: int
     tries: int = Field(description="how often the node tried, by its own retry policy")
+    location: str | None = Field(description="file, line and function of the user's code that raised the error")
 
 
 class LetterRecordView(ApiModel):
@@ -178,5 +179,6 @@ def _record_view(node: str, letter: StoredLetter, redaction: Redaction) -> Lette
 
 
 def _without_secrets(fields: dict[str, Any], redaction: Redaction) -> dict[str, Any]:
-    # Both quote what a node raised, and a client library may put a password into its message.
-    return {name: redaction(value) if name in ("error", "cause") else value for name, value in fields.items()}
+    # These quote what a node raised, and a client library may put a password into its message.
+    quotes = ("error", "cause", "location")
+    return {name: redaction(value) if name in quotes and value else value for name, value in fields.items()}

@@ -35,6 +35,8 @@ class Refusal(msgspec.Struct, frozen=True):
     """Which delivery of the letter: 1 is the first one, by the source; each replay is one more."""
     tries: int = 1
     """How often the node tried, by its own retry policy."""
+    location: str | None = None
+    """File, line and function of the user's code that raised the error."""
 
 
 class StoredLetter(msgspec.Struct, frozen=True):
@@ -145,7 +147,11 @@ def remaining_letters(letter: StoredLetter, refusals: Sequence[DeadLetter]) -> l
 
 
 def _refusals(letter: DeadLetter, attempt: int) -> list[Refusal]:
-    return [Refusal(each.node, _storable(each.error), letter.at, attempt, each.attempt) for each in letter.failures]
+    refusals = []
+    for each in letter.failures:
+        location = each.location and _storable(each.location)
+        refusals.append(Refusal(each.node, _storable(each.error), letter.at, attempt, each.attempt, location))
+    return refusals
 
 
 def _storable(error: str) -> str:

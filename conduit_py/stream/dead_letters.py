@@ -94,6 +94,8 @@ class DeadLetterHandler(ABC):
             known = cause in causes or len(causes) < CAUSES_MAX
             name = cause if known else OTHER_CAUSES
             causes[name] = causes.get(name, 0) + 1
+            if known and letter.location:
+                self._meter.cause_locations[name] = letter.location
 
     @abstractmethod
     async def _store(self, letters: Sequence[DeadLetter]) -> None: ...
@@ -143,7 +145,9 @@ class _Stop(DeadLetterHandler):
         where = f"the record of {letter.message.source} at {printable(letter.position)}"
         error = NackNotAllowed(
             f"{letter.node} refused a record: {letter.error}",
-            suggestion=f"correct {where}, or set dead_letters=DeadLetters(…) to continue without such records",
+            suggestion=letter.advise(
+                f"correct {where}, or set dead_letters=DeadLetters(…) to continue without such records"
+            ),
         )
         return LettersNotStored(error, letter, 0)
 
@@ -153,7 +157,8 @@ class _Drop(DeadLetterHandler):
 
     async def _store(self, letters: Sequence[DeadLetter]) -> None:
         for letter in letters:
-            log.warning("dropped a record of %s that %s refused: %s", letter.message.source, letter.node, letter.error)
+            source, place = letter.message.source, f" (see {letter.location})" if letter.location else ""
+            log.warning("dropped a record of %s that %s refused: %s%s", source, letter.node, letter.error, place)
 
 
 class _Keep(DeadLetterHandler):
@@ -276,7 +281,7 @@ def _failure(letters: Sequence[DeadLetter], stored: int, why: str) -> LettersNot
     letter = letters[stored]
     error = DeadLetterFailed(
         f"a dead letter could not be stored: {why}; {letter.node} had refused the record: {letter.error}",
-        suggestion="repair the dead-letter handler and run again: the record was not acked",
+        suggestion=letter.advise("repair the dead-letter handler and run again: the record was not acked"),
     )
     return LettersNotStored(error, letter, stored)
 

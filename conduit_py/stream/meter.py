@@ -129,6 +129,8 @@ class Meter(msgspec.Struct):
     """The counts of a source that reads a shared queue."""
     causes: dict[str, int] = {}
     """How many dead letters have each cause, by node and error without what differs between records."""
+    cause_locations: dict[str, str] = {}
+    """For each cause in user code, the file, line and function that raised it last."""
     settled_at: float = float("-inf")
     waits: list[Wait] = []
     batch_sizes: Histogram = msgspec.field(default_factory=empty(SIZE_BOUNDS))
@@ -148,6 +150,7 @@ class Meter(msgspec.Struct):
         total.waits = list(self.waits)
         total.queue_counts = self.queue_counts and self.queue_counts.plus(earlier.queue_counts if earlier else None)
         total.causes = dict(Counter(self.causes) + Counter(earlier.causes if earlier else {}))
+        total.cause_locations = (earlier.cause_locations if earlier else {}) | self.cause_locations
         for name in COUNTERS:
             setattr(total, name, getattr(self, name) + (getattr(earlier, name) if earlier else 0))
         for name in HISTOGRAMS:

@@ -15,7 +15,7 @@ from conduit_py.sdk.destination import Answer, DestinationConnector, refusal_tex
 from conduit_py.sdk.plugin import Connector, Plugin
 from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.source import SourceConnector
-from conduit_py.user_errors import as_error, as_plugin_error
+from conduit_py.user_errors import as_error, as_plugin_error, code_location
 
 T = TypeVar("T")
 
@@ -168,7 +168,8 @@ def plugin_errors(node: str, doing: str) -> Iterator[None]:
             raise
         except BaseException as raised:
             cause = as_plugin_error(raised)
-            raise NodeFailed(node, doing, cause) from cause
+            location = code_location(cause)
+            raise NodeFailed(node, doing, cause, suggestion=location and f"see {location}") from cause
     except RunError as error:
         # The innermost node wins: processors run in the task of another node.
         error.node = error.node or node

@@ -22,6 +22,7 @@ from conduit_py.stream.commit import Deferral, NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.worker import GivenUp, WorkerPool, close_all
+from conduit_py.user_errors import code_location
 
 log = logging.getLogger("conduit_py")
 
@@ -182,7 +183,7 @@ class ProcessorNode:
             context.meter.refused += 1
             context.ledgers[batch.span.source].nack(batch.span, error.letter, context.voters)
         else:
-            failure = Failure(context.node, refusal_text(error), given_up.attempts)
+            failure = Failure(context.node, refusal_text(error), given_up.attempts, code_location(error))
             context.nack(batch, index, given_up.record, failure)
 
     def undeclared_deferral(self) -> CannotDefer:

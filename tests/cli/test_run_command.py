@@ -344,7 +344,8 @@ def test_dead_letters_are_loud_with_their_number_cause_and_place(command: "Comma
 
     assert done.returncode == 0
     assert done.stderr == (
-        "numbers: warning: 500 dead letters of 1,000 records read: pick: number # is odd; they are kept in the state; "
+        "numbers: warning: 500 dead letters of 1,000 records read: pick: number # is odd, see orders.py:8 in pick; "
+        "they are kept in the state; "
         "`conduit-py dlq list --state .conduit/state` shows them\n"
     )
 
@@ -355,7 +356,8 @@ def test_dead_letters_are_loud_for_programs_too(command: "Command") -> None:
 
     assert (code, lines[-1]["exit_code"], lines[-1]["status"]) == (4, 4, "completed")
     assert lines[-1]["warning"].startswith(
-        "1 dead letter of 1,000 records read: pick: number # is odd; they were dropped"
+        "1 dead letter of 1,000 records read: pick: number # is odd, "
+        f"see {command.folder}/orders.py:8 in pick; they were dropped"
     )
     assert lines[-1]["dead_letter_causes"] == {"pick: number # is odd": 1}
 
@@ -375,11 +377,12 @@ def test_a_run_that_refuses_nearly_everything_fails(command: "Command") -> None:
     assert done.stdout.startswith("numbers: degraded: ")
     # How far the source has read ahead when the run stops depends on the machine.
     assert re.sub(r"of [\d,]+ records read", "of N records read", done.stderr).splitlines() == [
-        "numbers: warning: 95 dead letters of N records read: pick: number # is odd; they are kept in the state; "
+        "numbers: warning: 95 dead letters of N records read: pick: number # is odd, see orders.py:8 in pick; "
+        "they are kept in the state; "
         "`conduit-py dlq list --state .conduit/state` shows them",
         "numbers: failed in pick: nearly all of the first records were refused: 96 of 96; pick refused the last one: "
         "number 96 is odd [dead_letter.not_allowed]",
-        "  fix the cause and run again, or accept any number of refusals with window_size=0",
+        "  see orders.py:8 in pick; fix the cause and run again, or accept any number with window_size=0",
     ]
 
 

@@ -209,7 +209,7 @@ class TestDestination:
             "node": "lake",
             "error": "no 5",
             "attempt": 1,
-            "failures": [{"node": "lake", "error": "no 5", "attempt": 1}],
+            "failures": [{"node": "lake", "error": "no 5", "attempt": 1, "location": None}],
             "record": numbered_record(5).to_map(),
         }
         assert Record.from_map(after["record"]) == numbered_record(5)

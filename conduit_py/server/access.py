@@ -10,17 +10,21 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import Depends
-from fastapi.requests import HTTPConnection
+from fastapi import APIRouter, Depends
+from fastapi.requests import HTTPConnection, Request
+from pydantic import Field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.server.errors import error_response
+from conduit_py.server.errors import error_response, error_responses
 from conduit_py.server.limits import ADMIT
+from conduit_py.server.views import ApiModel
 from conduit_py.server.web import PATHS
 from conduit_py.wire_error import WireError
+
+router = APIRouter(prefix="/api/v1/access", tags=["access"])
 
 VARIABLE = "CONDUIT_API_TOKEN"
 LENGTH_MIN = 20
@@ -229,9 +233,22 @@ class AccessCheck:
         if role < required_role:
             message = f"this needs a token with the role {required_role.name.lower()}"
             return 403, WireError("access.refused", message)
-        # For the log, which says who asked for a change.
+        # For the log, which says who asked for a change, and for `show_access`.
         scope[ROLE] = role
         return None
+
+
+class AccessView(ApiModel):
+    """What the token of a request allows."""
+
+    role: Literal["read", "operate", "admin"] = Field(description="without tokens every request has the role admin")
+
+
+@router.get("", responses=error_responses())
+async def show_access(request: Request) -> AccessView:
+    """The role of the token that comes with the request, so that a client need not offer what it may not do."""
+    # Only a server without tokens lets a request pass that has no role.
+    return AccessView.model_validate({"role": request.scope.get(ROLE, Role.ADMIN).name.lower()})
 
 
 async def _asked_by(connection: HTTPConnection) -> str:

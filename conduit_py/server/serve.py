@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from conduit_py import __version__
 from conduit_py.defaults import HOST, PORT
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.server import dead_letters, live, monitoring, pipelines, positions, taps, web
+from conduit_py.server import access, dead_letters, live, monitoring, pipelines, positions, taps, web
 from conduit_py.server.access import VARIABLE, AccessCheck, Policy, Tokens
 from conduit_py.server.errors import UnexpectedErrors, handle_errors
 from conduit_py.server.http_connection import serve_http
@@ -112,7 +112,7 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
     app.state.service = service
     app.state.live = live.LiveEvents()
     app.state.taps = taps.TapCount()
-    modules = (pipelines, positions, dead_letters, taps, live, monitoring, web)
+    modules = (access, pipelines, positions, dead_letters, taps, live, monitoring, web)
     routers = [*(module.router for module in modules), pipelines.reload_router, pipelines.plugin_router]
     for router in routers:
         app.include_router(router)

@@ -92,6 +92,32 @@ def test_the_keyboard_alone_stops_and_starts_a_pipeline(open_page: "OpenPage", s
     assert site.status("one") == "running"
 
 
+def test_letters_and_arrows_move_in_the_list_without_a_focus_first(open_page: "OpenPage", shop: "Site") -> None:
+    page = open_page(f"{shop.url}/#/?order=name")
+    expect(page.locator(".fleet-rows [role=row]")).to_have_count(3)
+    focused = "() => document.activeElement.dataset.roving ?? null"
+    assert page.evaluate(focused) is None
+
+    page.keyboard.press("j")
+    assert page.evaluate(focused) == "broken"
+    page.keyboard.press("j")
+    assert page.evaluate(focused) == "flowing"
+    page.get_by_role("searchbox").focus()
+    page.keyboard.press("j")  # a letter of a word, where somebody types
+    expect(page.get_by_role("searchbox")).to_have_value("j")
+    page.keyboard.press("Escape")
+    expect(page.locator(".fleet-rows [role=row]")).to_have_count(3)
+
+    page.reload()
+    expect(page.locator(".fleet-rows [role=row]")).to_have_count(3)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate(focused) == "broken"
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_be_focused()
+
+
 def test_a_server_that_goes_is_missed_and_found_again(open_page: "OpenPage", site: "Site") -> None:
     site.write("one.py", ONE)
     port = site.start().port

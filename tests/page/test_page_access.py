@@ -71,17 +71,60 @@ def test_a_token_is_asked_for_refused_taken_and_forgotten(open_page: "OpenPage",
     assert page.evaluate("sessionStorage.length") == 0
 
 
-def test_who_may_only_look_is_told_so_and_changes_nothing(open_page: "OpenPage", guarded: "Site") -> None:
+WHY = "This needs a token with the role operate; yours has the role read."
+
+
+def test_what_a_role_may_not_do_is_off_and_says_why(open_page: "OpenPage", guarded: "Site") -> None:
     page = open_page(guarded.url)
     sign_in(page, READER)
-    page.get_by_role("button", name="Stop leaky").click()
-    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    stop = page.get_by_role("button", name="Stop leaky")
+    expect(stop).to_be_disabled()
+    expect(stop).to_have_accessible_description(WHY)
+    expect(stop).to_have_attribute("title", WHY)
+    # Also by keyboard: it takes the focus, or nobody who cannot see it would learn why.
+    stop.focus()
+    page.keyboard.press("Enter")
+    notices = page.get_by_role("region", name="Notices")
+    expect(notices).to_contain_text(WHY)
+    expect(page.get_by_role("dialog")).to_have_count(0)
 
-    expect(page.get_by_role("region", name="Notices")).to_contain_text("this needs a token with the role operate")
-    page.locator("[data-roving=leaky]").click()
-    page.locator("[data-node='in:tell']").click()
-    page.get_by_role("button", name="Tap").click()
-    expect(page.get_by_role("alert")).to_contain_text("this needs a token with the role operate")
+    page.goto(f"{guarded.url}/#/pipelines/leaky/nodes/in:tell")
+    for name in ("Stop", "Restart", "Force stop", "Tap"):
+        button = page.get_by_role("button", name=name, exact=True)
+        expect(button).to_be_disabled()
+        expect(button).to_have_accessible_description(WHY)
+    for key in ("s", "r", "t"):
+        for notice in page.locator(".notice button").all():
+            notice.click()
+        page.keyboard.press(key)
+        expect(notices).to_contain_text(WHY)
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("button", name="Stop tap")).to_have_count(0)
+    page.goto(f"{guarded.url}/#/pipelines/leaky/positions")
+    expect(page.get_by_role("button", name="Reset…")).to_be_disabled()
+    page.goto(f"{guarded.url}/#/dead-letters")
+    expect(page.get_by_role("button", name="Discard all…")).to_be_disabled()
+
+
+def test_the_server_refuses_what_the_page_does_not_keep_anybody_from(guarded: "Site") -> None:
+    answers = [
+        guarded.http.post(f"/api/v1/pipelines/leaky/{what}", headers={"authorization": f"Bearer {READER}"})
+        for what in ("stop", "restart")
+    ]
+
+    assert [answer.status_code for answer in answers] == [403, 403]
+    assert answers[0].json()["error"]["message"] == "this needs a token with the role operate"
+
+
+def test_another_token_has_another_role(open_page: "OpenPage", guarded: "Site") -> None:
+    page = open_page(guarded.url)
+    sign_in(page, READER)
+    expect(page.get_by_role("button", name="Stop leaky")).to_be_disabled()
+    page.get_by_role("button", name="Sign out").click()
+    sign_in(page, OPERATOR)
+
+    expect(page.get_by_role("button", name="Stop leaky")).to_be_enabled()
+    expect(page.get_by_role("button", name="Stop leaky")).not_to_have_attribute("title", WHY)
 
 
 def test_a_secret_is_nowhere_on_the_page_not_even_in_a_record(open_page: "OpenPage", guarded: "Site") -> None:

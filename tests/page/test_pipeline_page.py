@@ -81,6 +81,16 @@ def test_the_keyboard_walks_along_the_graph(open_page: "OpenPage", shop: "Site")
     assert page.url.endswith("#/pipelines/flowing/nodes/cents")
 
 
+def test_arrows_enter_the_graph_without_a_focus_first(open_page: "OpenPage", shop: "Site") -> None:
+    page = open_page(f"{shop.url}/#/pipelines/flowing")
+    expect(page.locator(".graph-node")).to_have_count(3)
+
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("[data-node=web]")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("[data-node=cents]")).to_be_focused()
+
+
 def test_positions_are_set_back_only_while_stopped_and_after_a_question(
     open_page: "OpenPage", site: "Site", until: Callable[..., None]
 ) -> None:

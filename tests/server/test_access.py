@@ -371,3 +371,24 @@ def test_the_routes_are_all_http_routes_that_the_table_test_sees() -> None:
     for router in (*routers, pipelines.reload_router, pipelines.plugin_router):
         assert router.routes
         assert all(isinstance(route, APIRoute) for route in router.routes)
+
+
+async def test_a_token_is_told_its_role(
+    autojump_clock: MockClock, open_site: "OpenSite", guarded: Policy, tokens: dict[Role, str]
+) -> None:
+    async with open_site("a", policy=guarded) as site:
+        told = {
+            role: (await site.client.get("/api/v1/access", headers=bearer(token))).json()["role"]
+            for role, token in tokens.items()
+        }
+        stranger = await site.client.get("/api/v1/access")
+
+    assert told == {Role.READ: "read", Role.OPERATE: "operate", Role.ADMIN: "admin"}
+    assert stranger.status_code == 401
+
+
+async def test_without_tokens_everybody_is_an_admin(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site("a") as site:
+        answer = await site.client.get("/api/v1/access")
+
+    assert answer.json() == {"role": "admin"}

@@ -1,4 +1,5 @@
 /** commands: start, stop, force and restart a pipeline, each after a question. */
+import { allowed } from "./access.js";
 import { path, post } from "./api.js";
 import { complain, say } from "./notices.js";
 import { ask } from "./question.js";
@@ -27,8 +28,9 @@ const QUESTIONS = {
   },
 };
 
-/** Ask, then do; says how it went. */
+/** Ask, then do; says how it went, or why this role may not. */
 export async function command(name, id) {
+  if (!allowed()) return;
   const yes = await ask({ title: `${LABELS[name]} ${id}?`, ...QUESTIONS[name] });
   if (!yes) return;
   const force = name === "force";

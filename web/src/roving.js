@@ -1,11 +1,12 @@
 /** roving: one stop for the Tab key in a list, and arrow keys within. */
 import { useCallback, useRef, useState } from "preact/hooks";
+import { useKeys } from "./keys.js";
 
 const STEPS = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 };
 
 /**
  * For a list of ids: {active, container, onKeyDown, onFocusIn}. The item with the id `active` has tabindex 0, the others
- * -1, and each has `data-roving=id`.
+ * -1, and each has `data-roving=id`. Arrow keys that are pressed elsewhere on the page go to the list.
  */
 export function useRoving(ids) {
   const [chosen, choose] = useState(null);
@@ -22,6 +23,9 @@ export function useRoving(ids) {
     event.preventDefault();
     focus(to);
   };
+  // The list itself prevents what it handles, so these are the keys that nothing else wanted.
+  const enter = () => active !== null && focus(active);
+  useKeys({ ArrowDown: enter, j: enter, ArrowUp: enter, k: enter }, [active]);
   const onFocusIn = (event) => {
     const id = event.target.closest("[data-row]")?.dataset.row;
     if (id !== undefined && id !== active) choose(id);

@@ -1,5 +1,6 @@
 /** App: the frame of every page, and which page is in it. */
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { REASON_ID, useRefusal } from "../access.js";
 import { html } from "../html.js";
 import { useKeys } from "../keys.js";
 import { watch } from "../live.js";
@@ -22,6 +23,7 @@ import { TopBar } from "./top-bar.js";
 export function App() {
   const at = useStore(route);
   const { asking } = useStore(session);
+  const refused = useRefusal();
   const [help, setHelp] = useState(false);
   useEffect(() => watch(at.page === "pipeline" ? at.id : null), [at.page, at.id]);
   useFocusOnArrival(at);
@@ -37,6 +39,7 @@ export function App() {
     <${TopBar} page=${at.page} onHelp=${() => setHelp(true)} />
     <${ConnectionBanner} />
     <main id="main" tabindex="-1"><${Page} at=${at} /></main>
+    <p id=${REASON_ID} hidden>${refused}</p>
     <${Question} />
     <${Shortcuts} open=${help} onClose=${() => setHelp(false)} />
     ${asking && html`<${Login} />`}

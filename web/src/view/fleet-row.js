@@ -6,6 +6,7 @@ import { ago, count, iso, moment, rate as inWords } from "../format.js";
 import { html } from "../html.js";
 import { history } from "../live.js";
 import { href } from "../route.js";
+import { CommandButton } from "./command-button.js";
 import { Icon } from "./icon.js";
 import { Sparkline } from "./sparkline.js";
 import { Status } from "./status.js";
@@ -38,9 +39,9 @@ export const FleetRow = memo(function FleetRow({ pipeline, rate, at, active }) {
     <span role="cell" class="cell-why"><${Why} pipeline=${pipeline} live=${live} /></span>
     <time role="cell" class="cell-since" datetime=${iso(since)} title=${moment(since)}>${ago(since, at)}</time>
     <span role="cell" class="cell-action">
-      <button type="button" class="small" tabindex=${active ? 0 : -1} onClick=${() => command(main, id)} aria-label=${`${LABELS[main]} ${id}`}>
+      <${CommandButton} class="small" tabindex=${active ? 0 : -1} onClick=${() => command(main, id)} aria-label=${`${LABELS[main]} ${id}`}>
         <${Icon} name=${main} />${main === "force" ? "Force" : LABELS[main]}
-      </button>
+      <//>
     </span>
   </div>`;
 }, same);

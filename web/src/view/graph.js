@@ -3,6 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { level } from "../blockage.js";
 import { rate } from "../format.js";
 import { html } from "../html.js";
+import { useKeys } from "../keys.js";
 import { layout, neighbour } from "../layout.js";
 import { recording } from "../live.js";
 import { href } from "../route.js";
@@ -23,8 +24,12 @@ export function Graph({ seen, chosen }) {
     const next = id && neighbour(event.key, id, pipeline.nodes, drawing.nodes, drawing.direction);
     if (!id) return;
     event.preventDefault();
-    if (next) frame.current.querySelector(`[data-node="${CSS.escape(next)}"]`).focus();
+    if (next) focusNode(frame.current, next);
   };
+  const stop = active ?? chosen ?? first;
+  // Not from the panel of a node, whose own controls have the focus then.
+  const enter = (event) => event.target.closest?.("aside") || focusNode(frame.current, stop);
+  useKeys({ ArrowRight: enter, ArrowLeft: enter }, [stop]);
   return html`<section class="card graph" aria-label="Graph">
     <div class="graph-frame" ref=${frame} onKeyDown=${onKeyDown}>
       <div class="graph-size" style=${{ width: `${drawing.width * drawing.scale}px`, height: `${drawing.height * drawing.scale}px` }}>
@@ -35,7 +40,7 @@ export function Graph({ seen, chosen }) {
               const place = drawing.nodes.get(node.id);
               return html`<li key=${node.id} style=${box(place)}>
                 <${GraphNode} pipeline=${pipeline} node=${node} alive=${alive} chosen=${node.id === chosen}
-                  stop=${node.id === (active ?? chosen ?? first)} onFocus=${() => setActive(node.id)} />
+                  stop=${node.id === stop} onFocus=${() => setActive(node.id)} />
               </li>`;
             })}
           </ul>
@@ -44,6 +49,10 @@ export function Graph({ seen, chosen }) {
     </div>
     <${GraphFoot} pipeline=${pipeline} />
   </section>`;
+}
+
+function focusNode(frame, id) {
+  frame.querySelector(`[data-node="${CSS.escape(id)}"]`)?.focus();
 }
 
 function Edges({ pipeline, drawing, alive }) {

@@ -6,6 +6,7 @@ import { html } from "../html.js";
 import { letterOf } from "../letter-commands.js";
 import { say } from "../notices.js";
 import { useFocus, useFocusAfter } from "../use-focus.js";
+import { CommandButton } from "./command-button.js";
 import { Difference } from "./difference.js";
 
 export function LetterRecord({ letter, held, onLetter }) {
@@ -14,7 +15,7 @@ export function LetterRecord({ letter, held, onLetter }) {
   return html`<section class="card letter-record" aria-label=${`Record at ${held.node}`}>
     <header>
       <h2>Record <small>as it stood at ${held.node}</small></h2>
-      ${draft === null && isExact && html`<button type="button" class="small" ref=${button} onClick=${() => setDraft(JSON.stringify(held.record, null, 2))}>Edit</button>`}
+      ${draft === null && isExact && html`<${CommandButton} class="small" pressed=${button} onClick=${() => setDraft(JSON.stringify(held.record, null, 2))}>Edit<//>`}
     </header>
     ${draft === null ? html`<${Shown} held=${held} />` : html`<${Editor} letter=${letter} held=${held} draft=${draft} onDraft=${setDraft} onLetter=${onLetter} />`}
   </section>`;

@@ -5,6 +5,7 @@ import { ago, exact, iso, moment, plural } from "../format.js";
 import { html } from "../html.js";
 import { discard, letterOf, replay } from "../letter-commands.js";
 import { go, href } from "../route.js";
+import { CommandButton } from "./command-button.js";
 import { Empty, Loading } from "./empty.js";
 import { RequestFault } from "./fault.js";
 import { Icon } from "./icon.js";
@@ -48,9 +49,9 @@ function Whole({ letter, onChange, onLetter }) {
         <p class="fault-facts">${nodes.map((node) => html`<span key=${node}>node <a href=${href(["pipelines", pipeline, "nodes", node])}>${node}</a></span>`)}</p></div>
     </section>
     <div class="letter-commands" role="group" aria-label="Commands">
-      <button type="button" class="primary" onClick=${() => replay(which).then((done) => done && onChange())}>Replay…</button>
-      ${nodes.length > 1 && nodes.map((node) => html`<button type="button" key=${node} onClick=${() => replay(which, [node]).then((done) => done && onChange())}>Replay to ${node} only…</button>`)}
-      <button type="button" class="danger-quiet" onClick=${() => discard(which).then(leave)}>Discard…</button>
+      <${CommandButton} class="primary" onClick=${() => replay(which).then((done) => done && onChange())}>Replay…<//>
+      ${nodes.length > 1 && nodes.map((node) => html`<${CommandButton} key=${node} onClick=${() => replay(which, [node]).then((done) => done && onChange())}>Replay to ${node} only…<//>`)}
+      <${CommandButton} class="danger-quiet" onClick=${() => discard(which).then(leave)}>Discard…<//>
     </div>
     ${letter.records.map((each) => html`<${LetterRecord} key=${each.node} letter=${letter} held=${each} onLetter=${onLetter} />`)}
     <${History} history=${letter.history} />

@@ -6,6 +6,7 @@ import { discard, replay } from "../letter-commands.js";
 import { filterOf, search } from "../letters-query.js";
 import { href, replace } from "../route.js";
 import { useLetters } from "../use-letters.js";
+import { CommandButton } from "./command-button.js";
 import { Empty, Loading } from "./empty.js";
 import { RequestFault } from "./fault.js";
 import { Icon } from "./icon.js";
@@ -56,8 +57,8 @@ function LetterToolbar({ query, filter, chosen, total, loading, filtered, onChan
     <span class="toolbar-note" role="status">${loading ? "Loading…" : chosen.size ? `${exact(chosen.size)} selected` : plural(total, "dead letter")}</span>
     ${filtered && html`<button type="button" class="quiet small" onClick=${onClear}>Clear filter</button>`}
     <div class="toolbar-end" role="group" aria-label="Commands">
-      <button type="button" class="primary" disabled=${!amount} onClick=${() => replay(which).then(onDone)}>Replay ${words}…</button>
-      <button type="button" class="danger-quiet" disabled=${!amount} onClick=${() => discard(which).then(onDone)}>Discard ${words}…</button>
+      <${CommandButton} class="primary" disabled=${!amount} onClick=${() => replay(which).then(onDone)}>Replay ${words}…<//>
+      <${CommandButton} class="danger-quiet" disabled=${!amount} onClick=${() => discard(which).then(onDone)}>Discard ${words}…<//>
     </div>
   </div>`;
 }

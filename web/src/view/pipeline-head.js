@@ -5,6 +5,7 @@ import { duration, iso, moment } from "../format.js";
 import { html } from "../html.js";
 import { href } from "../route.js";
 import { useFocusKept } from "../use-focus.js";
+import { CommandButton } from "./command-button.js";
 import { Icon } from "./icon.js";
 import { Status } from "./status.js";
 
@@ -29,9 +30,9 @@ export function PipelineHead({ pipeline, now, tab }) {
     </div>
     <div class="pipeline-commands" role="group" aria-label="Commands" ...${useFocusKept(status)}>
       ${COMMANDS.filter((name) => open.includes(name)).map(
-        (name) => html`<button type="button" key=${name} class=${name === "start" ? "primary" : name === "force" ? "danger-quiet" : ""} onClick=${() => command(name, id)}>
+        (name) => html`<${CommandButton} key=${name} class=${name === "start" ? "primary" : name === "force" ? "danger-quiet" : ""} onClick=${() => command(name, id)}>
           <${Icon} name=${name} />${LABELS[name]}
-        </button>`,
+        <//>`,
       )}
     </div>
     <nav class="tabs" aria-label=${`Parts of ${id}`}>

@@ -7,6 +7,7 @@ import { complain, say } from "../notices.js";
 import { readable } from "../position.js";
 import { ask } from "../question.js";
 import { useFocus, useFocusAfter } from "../use-focus.js";
+import { CommandButton } from "./command-button.js";
 import { Loading } from "./empty.js";
 import { RequestFault } from "./fault.js";
 
@@ -61,8 +62,8 @@ function SourcePosition({ source, position, locked, address, onSet, onReset, onR
     ${draft === null
       ? html`<div class="position-actions">
           <${Replay} source=${source} address=${address} locked=${locked || position === null} onReplay=${onReplay} />
-          <button type="button" class="small" ref=${button} disabled=${locked} onClick=${() => setDraft(position ?? "")}>Set…</button>
-          <button type="button" class="small danger-quiet" disabled=${locked || position === null} onClick=${reset}>Reset…</button>
+          <${CommandButton} class="small" pressed=${button} disabled=${locked} onClick=${() => setDraft(position ?? "")}>Set…<//>
+          <${CommandButton} class="small danger-quiet" disabled=${locked || position === null} onClick=${reset}>Reset…<//>
         </div>`
       : html`<${Draft} draft=${draft} onDraft=${setDraft} onSubmit=${submit} />`}
   </li>`;
@@ -88,7 +89,7 @@ function Replay({ source, address, locked, onReplay }) {
     setPoints(null);
     if (await ask({ title: `Replay ${source}?`, text, confirm: "Replay", danger: true })) onReplay(at);
   };
-  if (points === null) return html`<button type="button" class="small" disabled=${locked} onClick=${load}>Replay from…</button>`;
+  if (points === null) return html`<${CommandButton} class="small" disabled=${locked} onClick=${load}>Replay from…<//>`;
   if (points.length === 0) return html`<span class="note">no earlier points</span>`;
   return html`<${Points} source=${source} points=${points} onChoose=${choose} />`;
 }

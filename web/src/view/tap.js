@@ -1,11 +1,13 @@
 /** Tap: the records that pass through a node, before and after it, as they pass. */
 import { useEffect, useRef, useState } from "preact/hooks";
+import { allowed } from "../access.js";
 import { path } from "../api.js";
 import { parseRecords } from "../exact-json.js";
 import { exact, plural } from "../format.js";
 import { html } from "../html.js";
 import { useKeys } from "../keys.js";
 import { follow } from "../stream.js";
+import { CommandButton } from "./command-button.js";
 import { Exhibit } from "./exhibit.js";
 import { RequestFault } from "./fault.js";
 import { Icon } from "./icon.js";
@@ -24,7 +26,7 @@ function LiveTap({ pipeline, node }) {
   const [on, setOn] = useState(false);
   const [perSecond, setPerSecond] = useState(RATES[1]);
   const { exhibits, missed, state, clear } = useTap(on, pipeline.id, node.id, perSecond);
-  useKeys({ t: () => setOn((was) => !was) }, []);
+  useKeys({ t: () => allowed() && setOn((was) => !was) }, []);
   return html`<section class="tap" aria-label="Record tap">
     <header>
       <h3>Records</h3>
@@ -32,7 +34,7 @@ function LiveTap({ pipeline, node }) {
         ${RATES.map((each) => html`<option value=${each}>${each}</option>`)}
       </select> a second</label>
       ${exhibits.length > 0 && !on && html`<button type="button" class="small quiet" onClick=${clear}>Clear</button>`}
-      <button type="button" class=${on ? "" : "primary"} onClick=${() => setOn(!on)}><${Icon} name=${on ? "stop" : "tap"} />${on ? "Stop tap" : "Tap"}</button>
+      <${CommandButton} class=${on ? "" : "primary"} onClick=${() => setOn(!on)}><${Icon} name=${on ? "stop" : "tap"} />${on ? "Stop tap" : "Tap"}<//>
     </header>
     ${state.phase === "refused" && html`<${RequestFault} error=${state.error} />`}
     <p class="tap-state" role="status">${stateText(on, state, exhibits.length, pipeline.status)}</p>

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from conduit_py.errors import RecordRefused
+from conduit_py.repeated_keys import DuplicateKeys, find_repeated_key, may_repeat_keys
 
 Structured: TypeAlias = dict[str, Any]
 Data: TypeAlias = bytes | Structured | None
@@ -92,7 +93,7 @@ class Record(msgspec.Struct, gc=False):
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "Record":
-        """Read Conduit's JSON form; any other text raises RecordRefused, which names the field."""
+        """Read Conduit's JSON form; any other text raises RecordRefused, which names the field or the repeated key."""
         return cls.from_map(decode_json(text))
 
     def to_map(self) -> Structured:
@@ -168,12 +169,23 @@ def encode_json(value: object) -> bytes:
     return text
 
 
-def decode_json(text: bytes | str) -> Any:
-    """Decode a JSON text, integers exactly; a malformed text raises RecordRefused."""
+def decode_json(text: bytes | str, *, duplicate_keys: DuplicateKeys = "refuse") -> Any:
+    """Decode a JSON text, integers exactly. A malformed text, and one that repeats a key, raises RecordRefused.
+
+    With `duplicate_keys="last"` a key that an object repeats has the last of its values.
+    """
     try:
-        return _DECODER.decode(text)
+        value = _DECODER.decode(text)
+        # Invariant 12: the decoder keeps the last value of a repeated key, so the others would be lost silently.
+        written = text.encode() if isinstance(text, str) else text
+        if duplicate_keys == "last" or not may_repeat_keys(written, value):
+            return value
+        repeated = find_repeated_key(written)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordRefused(f"not valid JSON: {error}") from error
+    if repeated is not None:
+        raise RecordRefused(f"the key {repeated[:100]!r} is there twice in one object")
+    return value
 
 
 def refuse_non_finite(value: object, path: str = "") -> None:

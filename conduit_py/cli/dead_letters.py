@@ -1,6 +1,5 @@
 """What the commands `dlq` do: list, show, edit, replay and discard the dead letters of a server."""
 
-import json
 import os
 import shlex
 import subprocess
@@ -18,7 +17,8 @@ from conduit_py.cli.errors import short_text
 from conduit_py.cli.output import ExitCode, ago, json_text, put, put_json, put_lines, put_table
 from conduit_py.cli.server_commands import ServerCall
 from conduit_py.defaults import LETTERS_PAGE_MAX
-from conduit_py.errors import ConduitError
+from conduit_py.errors import ConduitError, RecordRefused
+from conduit_py.record import decode_json
 
 
 class CommandUnclear(ConduitError):
@@ -203,11 +203,11 @@ def _edit_in_editor(record: dict[str, Any]) -> Any:
 def _read_record(file: Path) -> Any:
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
-        record = json.loads(text)
+        record = decode_json(text)
     except OSError as error:
         raise CommandUnclear(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise CommandUnclear(f"{file} is not JSON: {error}") from error
+    except (RecordRefused, ValueError) as error:
+        raise CommandUnclear(f"{file} is not JSON that can be used: {error}") from error
     if not isinstance(record, dict):
         raise CommandUnclear(f"{file} is not a record, which is an object", suggestion="`dlq show ID --json` has one")
     return record

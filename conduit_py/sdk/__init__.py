@@ -4,6 +4,7 @@ from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
+from conduit_py.repeated_keys import DuplicateKeys, may_repeat_keys
 from conduit_py.sdk.destination import (
     AckMode,
     Answer,
@@ -27,6 +28,7 @@ __all__ = [
     "Data",
     "Defer",
     "DestinationConnector",
+    "DuplicateKeys",
     "EndOfSource",
     "FatalError",
     "Fate",
@@ -57,6 +59,7 @@ __all__ = [
     "WriteGuarantee",
     "decode_json",
     "encode_json",
+    "may_repeat_keys",
     "metadata",
     "processor",
 ]

@@ -1,12 +1,24 @@
 """Lines ↔ records: raw lines, JSON lines and whole records in OpenCDC's JSON form."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from conduit_connectors.lines import Lines
-from conduit_py.sdk import Data, Payload, Reading, Record, RecordRefused, Structured, decode_json, encode_json
+from conduit_py.sdk import (
+    Data,
+    DuplicateKeys,
+    Payload,
+    Reading,
+    Record,
+    RecordRefused,
+    Structured,
+    decode_json,
+    encode_json,
+    may_repeat_keys,
+)
 
 LineFormat: TypeAlias = Literal["lines", "json", "csv", "opencdc"]
 """What a line of a file is; CSV is in `file/csv_format.py`."""
@@ -21,22 +33,25 @@ def parse_raw(lines: Lines, positions: Sequence[bytes]) -> Reading:
     return Reading([_raw_record(text, position) for text, position in zip(lines.texts, positions, strict=True)], {})
 
 
-def parse_json(lines: Lines, positions: Sequence[bytes]) -> Reading:
+def parse_json(lines: Lines, positions: Sequence[bytes], duplicate_keys: DuplicateKeys = "refuse") -> Reading:
     """Each line that is not blank is one JSON object, the structured `payload.after`."""
+    one = partial(_json_record, duplicate_keys=duplicate_keys)
     if lines.long:
-        return parse_each(lines, positions, _json_record)
+        return parse_each(lines, positions, one)
     try:
         values = list(map(_decode_object, lines.texts))
+        if duplicate_keys == "refuse" and _may_repeat_keys(lines.texts, values):
+            return parse_each(lines, positions, one)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         # A blank or bad line is rare, so a second pass over all lines finds it.
-        return parse_each(lines, positions, _json_record)
+        return parse_each(lines, positions, one)
     pairs = zip(positions, values, strict=True)
     return Reading([Record(position=position, payload=Payload(after=value)) for position, value in pairs], {})
 
 
-def parse_opencdc(lines: Lines, positions: Sequence[bytes]) -> Reading:
+def parse_opencdc(lines: Lines, positions: Sequence[bytes], duplicate_keys: DuplicateKeys = "refuse") -> Reading:
     """Each line that is not blank is a whole record, whose position is replaced by ours."""
-    return parse_each(lines, positions, _whole_record)
+    return parse_each(lines, positions, partial(_whole_record, duplicate_keys=duplicate_keys))
 
 
 def parse_each(
@@ -72,15 +87,21 @@ def _raw_record(text: bytes, position: bytes) -> Record:
     return Record(position=position, payload=Payload(after=without_line_end(text)))
 
 
-def _json_record(text: bytes, position: bytes) -> Record:
-    value: Structured = decode_json(text)
+def _may_repeat_keys(texts: Sequence[bytes], values: list[dict[str, object]]) -> bool:
+    """As `may_repeat_keys`. Its first test is repeated here for all lines at once: most files pass it."""
+    text = b"".join(texts)
+    return text.count(b":") != sum(map(len, values)) and may_repeat_keys(text, values)
+
+
+def _json_record(text: bytes, position: bytes, *, duplicate_keys: DuplicateKeys) -> Record:
+    value: Structured = decode_json(text, duplicate_keys=duplicate_keys)
     if not isinstance(value, dict):
         raise RecordRefused(f"the line must be a JSON object, not {_JSON_NAMES[type(value)]}")
     return Record(position=position, payload=Payload(after=value))
 
 
-def _whole_record(text: bytes, position: bytes) -> Record:
-    record = Record.from_json(text)
+def _whole_record(text: bytes, position: bytes, *, duplicate_keys: DuplicateKeys) -> Record:
+    record = Record.from_map(decode_json(text, duplicate_keys=duplicate_keys))
     record.position = position
     return record
 

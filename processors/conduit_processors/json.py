@@ -5,12 +5,12 @@ from typing import Any, Required, Unpack
 from pydantic import Field
 
 from conduit_processors.field_processor import FieldArguments, FieldOptions, FieldProcessor, Structurable
-from conduit_py.sdk import RecordRefused, decode_json, encode_json
+from conduit_py.sdk import DuplicateKeys, RecordRefused, decode_json, encode_json
 from conduit_py.sdk.template import FieldPath, kind_of
 
 
 class JsonOptions(FieldOptions):
-    """Options of json.decode and json.encode."""
+    """What json.decode and json.encode work on."""
 
     field: Structurable = Field(
         description="what to decode or encode: .Key, .Payload.Before, .Payload.After or a field"
@@ -23,15 +23,35 @@ class JsonArguments(FieldArguments, total=False):
     field: Required[str | FieldPath]
 
 
-class Decode(FieldProcessor[JsonOptions]):
+class DecodeOptions(JsonOptions):
+    """Options of json.decode."""
+
+    duplicate_keys: DuplicateKeys = Field(
+        default="refuse",
+        description="what to do with an object that has a key twice: refuse the record, or keep the last value",
+    )
+
+
+class DecodeArguments(JsonArguments, total=False):
+    """DecodeOptions as a caller writes them, for editors and type checkers."""
+
+    duplicate_keys: DuplicateKeys
+
+
+class Decode(FieldProcessor[DecodeOptions]):
     """Replaces JSON text (bytes or str) by its value, integers of any size exact.
 
     What is structured already, null or absent stays as it is. The key and the payload as a whole hold
-    only objects, so JSON of another kind is refused there.
+    only objects, so JSON of another kind is refused there. An object that has a key twice is refused, unless
+    `duplicate_keys="last"` is set.
     """
 
-    def __init__(self, **options: Unpack[JsonArguments]) -> None:
+    def __init__(self, **options: Unpack[DecodeArguments]) -> None:
         super().__init__(**options)
+
+    def open(self) -> None:
+        super().open()
+        self._duplicate_keys: DuplicateKeys = self.options.duplicate_keys
 
     def change(self, value: Any) -> Any:
         if type(value) is not bytes and not isinstance(value, (bytes, str)):
@@ -39,7 +59,7 @@ class Decode(FieldProcessor[JsonOptions]):
                 return value
             raise self.refusal(f"not JSON text: it is {kind_of(value)}")
         try:
-            decoded = decode_json(value)
+            decoded = decode_json(value, duplicate_keys=self._duplicate_keys)
         except RecordRefused as refused:
             raise self.refusal(refused.message) from refused
         # Set as a whole, text would become raw bytes again, which look like undecoded JSON.

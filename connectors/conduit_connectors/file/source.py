@@ -14,10 +14,10 @@ from conduit_connectors.file.rotation import find_first, find_next, find_rotated
 from conduit_connectors.line_formats import LineFormat, parse_json, parse_opencdc, parse_raw
 from conduit_connectors.lines import LineBuffer
 from conduit_py import sdk
-from conduit_py.sdk import EndOfSource, FatalError, Lag, NothingYet, Options, Reading, Record
+from conduit_py.sdk import DuplicateKeys, EndOfSource, FatalError, Lag, NothingYet, Options, Reading, Record
 
 _logger = logging.getLogger(__name__)
-_PARSERS = {"lines": parse_raw, "json": parse_json, "opencdc": parse_opencdc}
+_JSON_PARSERS = {"json": parse_json, "opencdc": parse_opencdc}
 _START_AFRESH = 'put the old file back to go on after it, or read this one from its start with on_replaced="reread"'
 
 
@@ -36,6 +36,10 @@ class SourceOptions(Options):
         "refuse to run, or read it from its start",
     )
     line_size_max: int = Field(default=16 * 1024 * 1024, ge=1, description="the most bytes of a line, or of a CSV row")
+    duplicate_keys: DuplicateKeys = Field(
+        default="refuse",
+        description="what to do with a JSON object that has a key twice: refuse the line, or keep the last value",
+    )
     delimiter: Delimiter = ","
     header: Names | None = Field(default=None, description="the columns of a CSV file; None: its first row names them")
 
@@ -43,6 +47,12 @@ class SourceOptions(Options):
     def _replacement_is_for_whole_files(self) -> "SourceOptions":
         if self.tail and self.on_replaced != "refuse":
             raise ValueError("on_replaced goes with tail=False: a file that is tailed is followed when it is rotated")
+        return self
+
+    @model_validator(mode="after")
+    def _duplicate_keys_are_for_json(self) -> "SourceOptions":
+        if self.duplicate_keys != "refuse" and self.format not in ("json", "opencdc"):
+            raise ValueError(f'duplicate_keys goes with format="json" or "opencdc", not {self.format!r}')
         return self
 
     @model_validator(mode="after")
@@ -60,6 +70,7 @@ class SourceArguments(TypedDict, total=False):
     tail: bool
     on_replaced: Literal["refuse", "reread"]
     line_size_max: int
+    duplicate_keys: DuplicateKeys
     delimiter: str
     header: Sequence[str] | None
 
@@ -75,7 +86,8 @@ class Source(sdk.SplittableSource[SourceOptions]):
     replaced by ours, because a position means something only to the source that made it). The last three
     are UTF-8, with or without byte order mark, and skip blank lines. Lines end in "\n" or "\r\n". A line
     that cannot be read becomes a dead letter with its bytes as they are; of one longer than
-    `line_size_max` it keeps the beginning, so memory stays bounded.
+    `line_size_max` it keeps the beginning, so memory stays bounded. A JSON object with a key twice counts as
+    one that cannot be read; with `duplicate_keys="last"` the key has the last of its values.
 
     Without `tail` the source ends at the end of the file, whose last line needs no line end. If the file was
     truncated or replaced since the last run, there is no place to go on from: that is an error, or, with
@@ -266,7 +278,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
         if self._rows is not None:
             return self._rows.read(self._buffer, n, self._handle.positions)
         lines = self._buffer.take(n)
-        return _PARSERS[self.options.format](lines, self._handle.positions(lines.ends))
+        options, positions = self.options, self._handle.positions(lines.ends)
+        if options.format == "lines":
+            return parse_raw(lines, positions)
+        return _JSON_PARSERS[options.format](lines, positions, options.duplicate_keys)
 
     def _reach_end(self) -> None:
         """Called at the end of the file: end, wait, or continue with the next file."""

@@ -34,6 +34,7 @@ ConduitError
 └── RunError                  the run stops
     ├── TransientError        starting again may help: the lifecycle does so with back-off
     │   ├── NodeFailed        a connector or processor raised something it did not classify
+    │   ├── Exhausted         the process had no memory, file descriptor or thread left
     │   ├── StateFailed       the state store could not make progress durable
     │   ├── RunElsewhere      another server runs the pipeline
     │   ├── Repeated          a transaction holds a key that was recorded as seen already

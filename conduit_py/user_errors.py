@@ -9,8 +9,7 @@ from types import CodeType, FrameType, TracebackType
 import trio
 
 from conduit_py.errors import FatalError, describe
-
-CAUSES_MAX = 10
+from conduit_py.exhaustion import CAUSES_MAX, exhaustion_of
 
 ASYNCIO_SIGNS = ("no running event loop", "trio.run received unrecognized yield message")
 """How the errors begin that asyncio and trio raise where code for asyncio runs on trio."""
@@ -52,7 +51,14 @@ def as_error(raised: BaseException) -> Exception:
 
 
 def as_plugin_error(raised: BaseException) -> Exception:
-    """Return what a plugin raised as an ordinary error; raise WrongEventLoop if it called asyncio."""
+    """Return what a plugin raised as an ordinary error, which may be about a record.
+
+    Raises WrongEventLoop if it called asyncio, and Exhausted if it had no memory, descriptor or thread left.
+    """
+    exhausted = exhaustion_of(raised)
+    if exhausted is not None:
+        # Not a nack: dead letters would hold sound records, as many as the machine is short of memory for.
+        raise exhausted from raised
     error: BaseException | None = raised
     # The chain of causes: code that wraps its errors hides this one. Bounded: a chain may be a ring.
     for _ in range(CAUSES_MAX):

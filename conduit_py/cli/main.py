@@ -16,6 +16,7 @@ from conduit_py.cli import server_commands
 from conduit_py.cli.dlq_commands import dlq
 from conduit_py.cli.journal_commands import journal
 from conduit_py.cli.output import forget_reader, prepare_streams, shown_traceback
+from conduit_py.exhaustion import MEMORY, exhaustion_of, what_ran_out
 from conduit_py.out_of_memory import end_if_without_memory, end_without_memory
 
 app = App(
@@ -273,18 +274,15 @@ def _print_error(error: BaseException, *, debug: bool) -> int:
     if isinstance(error, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
         return 1
-    if _has_no_memory(error):
+    if what_ran_out(error) == MEMORY:
         end_without_memory()
-    from conduit_py.cli.errors import print_error
+    try:
+        from conduit_py.cli.errors import print_error
 
-    return int(print_error(error))
-
-
-def _has_no_memory(error: BaseException | None) -> bool:
-    """True if an error of memory caused this one, as when it ended the event loop."""
-    if isinstance(error, BaseExceptionGroup):
-        return any(map(_has_no_memory, error.exceptions))
-    return error is not None and (isinstance(error, MemoryError) or _has_no_memory(error.__cause__))
+        # As what it is, and not as a bug: it may have ended the event loop.
+        return int(print_error(exhaustion_of(error) or error))
+    except MemoryError:
+        end_without_memory()
 
 
 if __name__ == "__main__":

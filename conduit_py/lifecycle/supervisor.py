@@ -9,6 +9,7 @@ import trio
 
 from conduit_py.backoff import Recovery
 from conduit_py.errors import FatalError, RunElsewhere, RunError, StateFailed
+from conduit_py.exhaustion import exhaustion_of
 from conduit_py.graph.compile import as_graph
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
@@ -148,6 +149,11 @@ class Supervisor:
                 return await self._run_alone(self._run)
         except (RunElsewhere, StateFailed) as error:
             return Ending(How.FAILED, error)
+        except Exception as error:
+            exhausted = exhaustion_of(error)
+            if exhausted is None:
+                raise
+            return Ending(How.FAILED, exhausted)
 
     async def _run_alone(self, run: Run) -> Ending:
         # Saved before anything runs: after a crash, a server starts what was running again.

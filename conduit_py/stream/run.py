@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from conduit_py.errors import ConduitError, ContractBroken, FatalError, NodeFailed, RunError, StopTimedOut
+from conduit_py.exhaustion import unless_exhausted
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
@@ -217,6 +218,8 @@ class Run:
 
     def _fail(self, error: RunError) -> None:
         """Keep the first error and cancel the run; later errors are only logged."""
+        # Here, where every error of a run passes: a plugin, the store and dead letters each met it in their own words.
+        error = unless_exhausted(error)
         # Invariant 9: the first error is kept; those that it causes do not mask it.
         if self._scope.cancel_called or self._error is not None:
             log.debug("%s: an error after the first one", self._graph.pipeline.id, exc_info=error)

@@ -164,6 +164,7 @@ class Settler:
                 await self._dead_letters.store(letters)
             except LettersNotStored as failure:
                 unhandled, error = letters[failure.stored], failure.error
+                error.__cause__ = failure
         if unhandled is None:
             return ranges, None
         # Invariant 3: acks stop before the first message whose nack could not be handled.

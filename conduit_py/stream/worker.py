@@ -17,7 +17,7 @@ from conduit_py.sdk.state import Defer, State
 from conduit_py.stream.atomic_state import with_atomic_state
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, ThreadStay, is_async, plugin_errors, shallow_copy
-from conduit_py.user_errors import as_error, as_plugin_error
+from conduit_py.user_errors import as_plugin_error
 
 
 class GivenUp(NamedTuple):
@@ -157,7 +157,7 @@ def _choose(when: Callable[[Record], bool], records: list[Record]) -> tuple[list
         except Defer as error:
             raise CannotDefer("a condition raised Defer", suggestion="raise it in the processor itself") from error
         except BaseException as error:  # plugin boundary: the condition is the user's
-            results[index] = as_error(error)
+            results[index] = as_plugin_error(error)
     return chosen, results
 
 

@@ -19,7 +19,7 @@ from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, check_refusals, plugin_errors, shallow_copy
 from conduit_py.stream.signal import Pace
-from conduit_py.user_errors import as_error, code_location
+from conduit_py.user_errors import as_plugin_error, code_location
 
 FLUSH_SECONDS = 0.005
 FLUSH_RECORDS_MAX = 8192
@@ -163,7 +163,7 @@ class Writer:
             try:
                 (here if self._when(record) else elsewhere).append(index)
             except BaseException as error:  # plugin boundary: the condition is the user's
-                failed[index] = Failure(self._node, refusal_text(as_error(error)), location=code_location(error))
+                failed[index] = Failure(self._node, refusal_text(as_plugin_error(error)), location=code_location(error))
         self._refuse(batch, failed)
         if elsewhere:
             self._meter.filtered += len(elsewhere)

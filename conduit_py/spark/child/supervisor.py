@@ -24,6 +24,7 @@ from conduit_py.errors import (
     StateFailed,
     StopTimedOut,
 )
+from conduit_py.exhaustion import exhaustion_of, unless_exhausted
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.supervisor import Supervisor
@@ -126,7 +127,12 @@ class ChildSupervisor(Supervisor):
             async with self._store.run_lock(self.pipeline.id):
                 return await self._run_child()
         except (RunElsewhere, StateFailed, ProcessLost, FatalError) as error:
-            return Ending(How.FAILED, error)
+            return Ending(How.FAILED, unless_exhausted(error))
+        except Exception as error:
+            exhausted = exhaustion_of(error)
+            if exhausted is None:
+                raise
+            return Ending(How.FAILED, exhausted)
         finally:
             self._add_counts()
 

@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from conduit_py import __version__
 from conduit_py.defaults import HOST, PORT
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.server import access, dead_letters, live, monitoring, pipelines, positions, taps, web
+from conduit_py.server import access, dead_letters, history, live, monitoring, pipelines, positions, taps, web
 from conduit_py.server.access import VARIABLE, AccessCheck, Policy, Tokens
 from conduit_py.server.errors import UnexpectedErrors, handle_errors
 from conduit_py.server.http_connection import serve_http
@@ -79,7 +79,8 @@ async def serve_api(
     Set `service.closing` some time before `until`: it ends the streams, which would otherwise use up the grace.
     """
     config.check()
-    door = ConnectionLimit(partial(serve_http, create_app(service, config.policy)))
+    app = create_app(service, config.policy)
+    door = ConnectionLimit(partial(serve_http, app))
     # Before a port is bound: wrong TLS files must not leave a server that listens and cannot answer.
     encrypted = _tls(config)
     # Bound before the URL is known to anybody, because port 0 means any free port.
@@ -89,6 +90,7 @@ async def serve_api(
     async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
         limited = [_limit_connections(listener, encrypted) for listener in listeners]
         accepting.start_soon(partial(trio.serve_listeners, handler_nursery=connections), door, limited)
+        accepting.start_soon(app.state.history.follow, service.fleet)
         task_status.started(url)
         await until.wait()
         # Two nurseries: connections that have a request go on while no new one is accepted.
@@ -111,8 +113,9 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
     )
     app.state.service = service
     app.state.live = live.LiveEvents()
+    app.state.history = history.ChartHistory()
     app.state.taps = taps.TapCount()
-    modules = (access, pipelines, positions, dead_letters, taps, live, monitoring, web)
+    modules = (access, pipelines, history, positions, dead_letters, taps, live, monitoring, web)
     routers = [*(module.router for module in modules), pipelines.reload_router, pipelines.plugin_router]
     for router in routers:
         app.include_router(router)

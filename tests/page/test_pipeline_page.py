@@ -26,6 +26,28 @@ def test_the_graph_is_live(open_page: "OpenPage", shop: "Site") -> None:
     page.wait_for_function("() => document.querySelectorAll('.plot canvas').length === 2")
 
 
+def test_charts_show_what_was_before_the_page_was_opened_over_the_whole_span(
+    open_page: "OpenPage", shop: "Site", until: Callable[..., None]
+) -> None:
+    until(lambda: len(shop.http.get("/api/v1/pipelines/flowing/history").raise_for_status().json()["samples"]) >= 4)
+    page = open_page(f"{shop.url}/#/pipelines/flowing")
+    charts = page.locator(".plot")
+    opened = page.evaluate("Date.now() / 1000")
+
+    for _ in range(2):
+        expect(charts).to_have_count(2)
+        # Of rates there is none before the second sample; the page itself has seen nothing of these seconds.
+        page.wait_for_function(
+            "before => [...document.querySelectorAll('.plot')].every((plot) => (plot.dataset.since || 1e12) < before)",
+            arg=opened - 4,
+        )
+        page.reload()
+    for name, seconds in (("1 min", "60"), ("15 min", "900"), ("5 min", "300")):
+        page.get_by_role("button", name=name, exact=True).click()
+        for chart in (charts.first, charts.last):
+            expect(chart).to_have_attribute("data-seconds", seconds)
+
+
 def test_an_edge_is_red_where_what_follows_is_too_slow_and_the_node_says_what_it_waits_for(
     open_page: "OpenPage", shop: "Site"
 ) -> None:

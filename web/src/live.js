@@ -1,4 +1,5 @@
 /** live: the state of the server as it streams in; one connection, whatever is shown. */
+import { get, path } from "./api.js";
 import { say } from "./notices.js";
 import { Recording } from "./recording.js";
 import { Series } from "./series.js";
@@ -27,7 +28,7 @@ export function history(id) {
   return histories.get(id) ?? null;
 }
 
-/** What was seen of a pipeline while it was watched. */
+/** What was seen of a pipeline, and what the server remembers of it. */
 export function recording(id) {
   if (!recordings.has(id)) recordings.set(id, new Recording());
   if (recordings.size > RECORDINGS_MAX) recordings.delete(recordings.keys().next().value);
@@ -59,8 +60,22 @@ export function restWhileHidden() {
 
 function connect() {
   stream?.close();
-  const path = watched === null ? "live" : `live?pipeline=${encodeURIComponent(watched)}`;
-  stream = follow(path, { onEvent: take, onState: (state) => connection.set(state), silentSeconds: SILENT_SECONDS });
+  const id = watched;
+  const address = id === null ? "live" : `live?pipeline=${encodeURIComponent(id)}`;
+  const onState = (state) => {
+    connection.set(state);
+    if (state.phase === "live" && id !== null) remember(id);
+  };
+  stream = follow(address, { onEvent: take, onState, silentSeconds: SILENT_SECONDS });
+}
+
+/** Have the charts show what was before the page was opened, and while it was away. */
+async function remember(id) {
+  try {
+    recording(id).fill(await get(path("pipelines", id, "history")));
+  } catch {
+    // The charts then begin with what is seen from now on, and the next connection asks again.
+  }
 }
 
 function take(name, data) {

@@ -1,4 +1,4 @@
-/** Recording: what one pipeline did while it was watched: rates of its nodes, pressure on its edges, latencies. */
+/** Recording: what one pipeline did of late: rates of its nodes, pressure on its edges, latencies. */
 import { edgeKey, pressures } from "./blockage.js";
 import { counted, quantile, together } from "./quantile.js";
 import { Series } from "./series.js";
@@ -22,6 +22,13 @@ export class Recording {
     for (const node of pipeline.nodes) this.#pushNode(at, node);
     for (const [edge, look] of pressures(pipeline.nodes, pipeline.edges)) this.#pushPressure(edge, look);
     this.#pushLatency(at, pipeline.nodes.filter((node) => node.kind === "source"));
+  }
+
+  /** Take over what the server remembers of the time in which nobody watched. */
+  fill({ interval_seconds: interval, bounds, samples }) {
+    this.totals.fill(samples.map(({ at, read, acked, dead_letters }) => ({ at, read, acked, dead_letters })), interval / 2);
+    const latencies = samples.slice(1).map(({ at, settling }, i) => ({ at, ...quantiles(bounds, counted({ counts: samples[i].settling }, { counts: settling })) }));
+    this.latencies.fill(latencies, interval / 2);
   }
 
   /** How many of what a counter of a node counts there are per second; null when that cannot be told. */
@@ -68,7 +75,11 @@ export class Recording {
     for (const source of sources) this.#settling.set(source.id, source.settling);
     if (before.some((each) => each === undefined) || sources.length === 0) return;
     const counts = together(sources.map((source, i) => counted(before[i], source.settling)));
-    const [p50, p95, p99] = [0.5, 0.95, 0.99].map((q) => quantile(q, sources[0].settling.bounds, counts));
-    this.latencies.push({ at, p50, p95, p99 });
+    this.latencies.push({ at, ...quantiles(sources[0].settling.bounds, counts) });
   }
+}
+
+function quantiles(bounds, counts) {
+  const [p50, p95, p99] = [0.5, 0.95, 0.99].map((q) => quantile(q, bounds, counts));
+  return { p50, p95, p99 };
 }

@@ -17,6 +17,12 @@ export class Series {
     if (this.#samples[0].at < oldest - 30) this.#samples = this.#samples.filter((each) => each.at >= oldest);
   }
 
+  /** Add samples from elsewhere for the times of which there is none yet within `seconds`. */
+  fill(samples, seconds) {
+    const missing = samples.filter(({ at }) => !this.#samples.some((each) => Math.abs(each.at - at) < seconds));
+    this.#samples = [...this.#samples, ...missing].sort((a, b) => a.at - b.at);
+  }
+
   get last() {
     return this.#samples.at(-1) ?? null;
   }

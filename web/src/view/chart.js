@@ -6,6 +6,8 @@ import { useStore } from "../store.js";
 import { repaint } from "../theme.js";
 
 const HEIGHT = 190;
+// As close as they fit: by itself it goes from one minute to five, which leaves a phone with a single time.
+const TICK_SECONDS = [5, 10, 15, 30, 60, 120, 180, 300, 600];
 
 /** `lines` are [name, number of its colour]; `data` is [times, values of the first line, …]. */
 export function Chart({ title, unit, lines, data, format, span, at }) {
@@ -36,7 +38,7 @@ export function Chart({ title, unit, lines, data, format, span, at }) {
       </ul>
     </figcaption>
     <div class="plot" ref=${place} role="img" aria-label=${`${title}, ${unit}: now ${words}`}></div>
-    ${data.slice(1).every((values) => values.every((value) => value === null)) && html`<p class="plot-empty">Nothing recorded yet: it is drawn from when this page is open.</p>`}
+    ${data.slice(1).every((values) => values.every((value) => value === null)) && html`<p class="plot-empty">Nothing was recorded in this time.</p>`}
   </figure>`;
 }
 
@@ -52,9 +54,10 @@ function draw(place, lines, format, range) {
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false } },
       padding: [8, 28, 0, 0],
+      hooks: { draw: [(plot) => mark(place, plot)] },
       scales: { x: { range: () => range.current }, y: { range: (_, low, high) => [0, (high ?? 0) > 0 ? high * 1.15 : 1] } },
       axes: [
-        { ...axis, size: 26, space: 90, values: (_, ticks) => ticks.map(clock) },
+        { ...axis, size: 26, space: 76, incrs: TICK_SECONDS, values: (_, ticks) => ticks.map(clock) },
         { ...axis, size: 58, space: 36, values: (_, ticks) => ticks.map((tick) => (tick === 0 ? "0" : format(tick))) },
       ],
       series: [
@@ -65,6 +68,13 @@ function draw(place, lines, format, range) {
     null,
     place,
   );
+}
+
+/** What a canvas has drawn cannot be read from it: its seconds, and when the first value was. */
+function mark(place, { data, scales }) {
+  const times = data[0].filter((at, i) => at >= scales.x.min && data.slice(1).some((values) => values[i] !== null));
+  place.dataset.seconds = Math.round(scales.x.max - scales.x.min);
+  place.dataset.since = times[0] ?? "";
 }
 
 function clock(at) {

@@ -12,14 +12,10 @@ const SPANS = [
 ];
 const POINTS = 240;
 const STEP_SECONDS = 2;
-const SHORTEST_SECONDS = 60;
 
 export function Charts({ seen }) {
   const [span, setSpan] = useState(300);
   const { totals, latencies } = recording(seen.pipeline.id);
-  // No wider than what there is to see, or a page that was just opened would show a thin line at its edge.
-  const recorded = seen.at - (totals.samples[0]?.at ?? seen.at);
-  const shown = Math.min(span, Math.max(SHORTEST_SECONDS, recorded));
   if (totals.length === 0) return null;
   return html`<section class="over-time" aria-label="Over time">
     <header>
@@ -29,10 +25,10 @@ export function Charts({ seen }) {
       </div>
     </header>
     <div class="charts">
-    <${Chart} title="Throughput" unit="records per second" format=${rate} span=${shown} at=${seen.at}
-      lines=${[["read", 1], ["delivered", 2], ["dead letters", 3]]} data=${throughput(totals, shown)} />
-    <${Chart} title="Latency" unit="from read to acked" format=${duration} span=${shown} at=${seen.at}
-      lines=${[["p50", 1], ["p95", 2], ["p99", 3]]} data=${latency(latencies, shown)} />
+    <${Chart} title="Throughput" unit="records per second" format=${rate} span=${span} at=${seen.at}
+      lines=${[["read", 1], ["delivered", 2], ["dead letters", 3]]} data=${throughput(totals, span)} />
+    <${Chart} title="Latency" unit="from read to acked" format=${duration} span=${span} at=${seen.at}
+      lines=${[["p50", 1], ["p95", 2], ["p99", 3]]} data=${latency(latencies, span)} />
     </div>
   </section>`;
 }

@@ -74,6 +74,11 @@ class DeadLetter(msgspec.Struct):
     def location(self) -> str | None:
         return self.failures[0].location
 
+    @property
+    def place(self) -> str:
+        """Where the record is, for people, as long as its source has not said it better."""
+        return record_place(self.message.source, self.position)
+
     def advise(self, suggestion: str) -> str:
         """Return a suggestion for an error about this letter, after the line of the user's code if that is known."""
         return f"see {self.location}; {suggestion}" if self.location else suggestion
@@ -105,6 +110,12 @@ class DeadLetter(msgspec.Struct):
             },
             payload=Payload(after=self.to_map()),
         )
+
+
+def record_place(source: str, position: bytes) -> str:
+    """Return where a record is, for people: the position as text where it is printable, otherwise in hexadecimal."""
+    text = repr(position.decode()) if position.isascii() and position.decode().isprintable() else position.hex()
+    return f"the record of {source} at {text}"
 
 
 class RefusedWithLetter(Exception):

@@ -24,6 +24,7 @@ ConduitError
 │   ├── LetterUnclear         the request fits several records of a dead letter
 │   ├── PositionUnknown       no position of that time is known
 │   ├── PositionBound         the state of processors belongs to the position
+│   ├── PositionInvalid       the source cannot go on from the given position
 │   ├── ShuttingDown          the server starts nothing any more
 │   ├── NoFiles               the pipelines do not come from files, so there is nothing to reload
 │   ├── LiveFull              too many clients watch
@@ -200,10 +201,11 @@ class DeadLettersFound(ConduitError):
 
 
 class RunError(ConduitError):
-    """Something that ends a run. `node` is the node it happened in, once known."""
+    """Something that ends a run. `node` is the node it happened in, `record` the source and position it is about."""
 
     code = "run.failed"
     node: str | None = None
+    record: tuple[str, bytes] | None = None
 
 
 class TransientError(RunError):

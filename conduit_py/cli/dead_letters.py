@@ -84,6 +84,8 @@ def show(call: ServerCall, id: str) -> ExitCode:
         return ExitCode.OK
     on_its_way = f" for {', '.join(letter['queued_for'])}" if letter["queued_for"] else ""
     put(f"{id}: {letter['state']}{on_its_way}, of {letter['source']} in {letter['pipeline']}")
+    if letter.get("origin"):
+        put(f"from {short_text(letter['origin'])}")
     put("")
     for refusal in letter["history"]:
         when = datetime.fromtimestamp(refusal["at"], UTC).isoformat(sep=" ", timespec="seconds")

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from conduit_py.crash_point import reach
-from conduit_py.dead_letter import DeadLetter
+from conduit_py.dead_letter import DeadLetter, record_place
 from conduit_py.errors import Fenced, RunError
 from conduit_py.exactly_once.checkpoint import (
     TransactionCheckpoint,
@@ -30,7 +30,7 @@ from conduit_py.sdk.state import State
 from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import CommitStrategy, RunParts, Task
-from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored, printable
+from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored
 from conduit_py.stream.ledger import SettledRange
 
 log = logging.getLogger("conduit_py")
@@ -322,9 +322,9 @@ class CommitTogether(CommitStrategy):
                 self._limit_batches()
 
     def explain(self, error: RunError) -> None:
-        if self.uncommitted == 1 and error.suggestion is None:
-            source, position = self.gate.last
-            error.suggestion = f"everything before the record of {source} at {printable(position)} is committed"
+        if self.uncommitted == 1:
+            error.record, place = self.gate.last, record_place(*self.gate.last)
+            error.suggestion = "; ".join(filter(None, (error.suggestion, f"everything before {place} is committed")))
 
     def _taken_over(self, error: Fenced) -> Fenced:
         fenced = Fenced(

@@ -15,6 +15,7 @@ from conduit_py.graph.node import Graph
 from conduit_py.record import Record
 from conduit_py.store.dead_letter_store import DeadLetterStore
 from conduit_py.store.stored_letter import LetterFilter, LetterState, LetterSummary, StoredLetter
+from conduit_py.stream.plugin_calls import locate_record
 
 log = logging.getLogger("conduit_py.dead_letters")
 
@@ -79,6 +80,13 @@ class DeadLetterService:
         report.letters = replays[:LETTERS_PAGE_MAX]
         report.queued = len(replays) if dry_run else await self._queue(replays, report)
         return report
+
+    async def locate(self, letter: StoredLetter) -> str | None:
+        """Return where its source has the record of a letter, for people; None if that is not known."""
+        pipeline = self._pipelines().get(letter.pipeline)
+        sources = [] if pipeline is None else pipeline.graph.pipeline.sources
+        connector = next((each.connector for each in sources if each.id == letter.source), None)
+        return None if connector is None else await locate_record(connector, letter.position)
 
     async def discard(self, filter: LetterFilter, *, dry_run: bool = False) -> int:
         """Delete the letters that match. Returns how many, also in a dry run."""

@@ -28,6 +28,7 @@ from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.position_history import HistoryPoint, PositionHistory
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress
+from conduit_py.stream.plugin_calls import check_position
 from conduit_py.user_errors import as_error
 
 log = logging.getLogger("conduit_py")
@@ -249,6 +250,8 @@ class Fleet:
         if position is None:
             await self._store.forget_positions(id, source)
         else:
+            connector = next(each.connector for each in member.pipeline.sources if each.id == source)
+            check_position(source, connector, position)
             await self._store.save_positions(id, {source: position})
 
     async def start_over(self, id: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from conduit_py.errors import describe
+from conduit_py.errors import FatalError, describe
 from conduit_py.queue.leased_queue import BodyKind, LeasedQueue, QueueDelivery, QueueOptions
 from conduit_py.queue.message_body import (
     Announcement,
@@ -74,6 +74,9 @@ class QueueSource(SharedSource[OptionsT]):
         self._shards = shards
         self._home = home
         self.queue_counts = QueueCounts()
+
+    def check_position(self, position: bytes) -> None:
+        raise FatalError("a queue has no position that can be set: it delivers what is not acked")
 
     async def open(self, position: bytes | None) -> None:
         # The position is ignored: each shard has its own in the table, and another worker may have moved it since.

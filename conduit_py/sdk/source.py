@@ -104,6 +104,21 @@ class SourceConnector(Connector[OptionsT], ABC):
         """
         return None
 
+    def check_position(self, position: bytes) -> None:
+        """Raise FatalError if `open` can never go on after this position.
+
+        Called on an instance that is never opened, before a position from an operator is stored. It looks at the
+        bytes only and does not block. The default accepts everything.
+        """
+
+    def locate_record(self, position: bytes) -> str | None:
+        """Return where the record with this position is, for people: `orders.jsonl line 17`; None if that is unknown.
+
+        Called on an instance that is never opened, in a thread, when a message about the record is made. It may
+        read, but not without a limit: after some seconds nobody waits for it.
+        """
+        return None
+
     def stop(self) -> Awaitable[None] | None:
         """Make a waiting `read` return what it has or raise EndOfSource.
 

@@ -13,6 +13,7 @@ from conduit_py.server.service import Redaction
 from conduit_py.server.views import ApiModel
 from conduit_py.store.letter_codec import size_of
 from conduit_py.store.stored_letter import CauseCount, LetterSummary, StoredLetter
+from conduit_py.wire_error import safe_text
 
 RECORD_SIZE_MAX = 64 * 1024
 """Characters that are shown of a record: no more than a request may send back. The stored record is whole."""
@@ -88,6 +89,7 @@ class LetterView(LetterSummaryView):
     """A dead letter with its records and its history."""
 
     position: str = Field(description="the position that its source gave it, in base64")
+    origin: str | None = Field(description="where its source has the record, such as a line of a file, if known")
     piece: list[int] = Field(description="which part of a split record; empty for a whole one")
     record: dict[str, Any] = Field(description="the record at the first node that refuses it")
     records: list[LetterRecordView] = Field(description="the record at each node that refuses it")
@@ -135,7 +137,7 @@ def cause_view(cause: CauseCount, redaction: Redaction) -> CauseView:
     return CauseView(**_without_secrets(msgspec.structs.asdict(cause), redaction))
 
 
-def letter_view(letter: StoredLetter, redaction: Redaction) -> LetterView:
+def letter_view(letter: StoredLetter, origin: str | None, redaction: Redaction) -> LetterView:
     """A dead letter with its records as the API shows it, secrets removed."""
     records = [_record_view(node, letter, redaction) for node in letter.records]
     summary = {
@@ -149,6 +151,7 @@ def letter_view(letter: StoredLetter, redaction: Redaction) -> LetterView:
         edited=bool(letter.originals),
         bytes=size_of(letter),
         position=b64encode(letter.position).decode(),
+        origin=origin and safe_text(redaction(origin)),
         piece=list(letter.piece),
         record=records[0].record,
         records=records,

@@ -25,9 +25,9 @@ from conduit_py.server.dead_letter_views import (
     summary_view,
 )
 from conduit_py.server.errors import error_responses
-from conduit_py.server.service import InService
+from conduit_py.server.service import InService, Service
 from conduit_py.server.views import ApiModel
-from conduit_py.store.stored_letter import LetterFilter, LetterState
+from conduit_py.store.stored_letter import LetterFilter, LetterState, StoredLetter
 
 log = logging.getLogger("conduit_py.server")
 
@@ -202,8 +202,7 @@ async def discard_letters(service: InService, request: IdsRequest | MatchRequest
 @router.get("/{letter:letter}", responses=error_responses(404, 503))
 async def show_letter(service: InService, letter: LetterIdInPath) -> LetterView:
     """A letter with its record as it was when it was refused, and the history of its errors."""
-    found = await service.fleet.letters.box.letter(letter)
-    return await trio.to_thread.run_sync(letter_view, found, service.redaction, abandon_on_cancel=True)
+    return await _letter_view(service, await service.fleet.letters.box.letter(letter))
 
 
 @router.put("/{letter:letter}/record", responses=error_responses(404, 409, 503))
@@ -217,4 +216,9 @@ async def edit_letter(service: InService, letter: LetterIdInPath, request: Recor
 
     edited = await service.fleet.letters.edit(letter, revise, request.node)
     log.info("dead letter %s was edited, over HTTP", letter)
-    return await trio.to_thread.run_sync(letter_view, edited, service.redaction, abandon_on_cancel=True)
+    return await _letter_view(service, edited)
+
+
+async def _letter_view(service: Service, letter: StoredLetter) -> LetterView:
+    origin = await service.fleet.letters.locate(letter)
+    return await trio.to_thread.run_sync(letter_view, letter, origin, service.redaction, abandon_on_cancel=True)

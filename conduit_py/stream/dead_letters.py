@@ -107,6 +107,7 @@ class LettersNotStored(Exception):
     def __init__(self, error: NackNotAllowed | DeadLetterFailed, letter: DeadLetter, stored: int) -> None:
         super().__init__(error.message)
         error.node = letter.node
+        error.record = letter.message.source, letter.position
         self.error = error
         self.stored = stored
 
@@ -142,11 +143,10 @@ class _Stop(DeadLetterHandler):
         raise self._refusal(letters[0])
 
     def _refusal(self, letter: DeadLetter) -> LettersNotStored:
-        where = f"the record of {letter.message.source} at {printable(letter.position)}"
         error = NackNotAllowed(
             f"{letter.node} refused a record: {letter.error}",
             suggestion=letter.advise(
-                f"correct {where}, or set dead_letters=DeadLetters(…) to continue without such records"
+                f"correct {letter.place}, or set dead_letters=DeadLetters(…) to continue without such records"
             ),
         )
         return LettersNotStored(error, letter, 0)
@@ -284,8 +284,3 @@ def _failure(letters: Sequence[DeadLetter], stored: int, why: str) -> LettersNot
         suggestion=letter.advise("repair the dead-letter handler and run again: the record was not acked"),
     )
     return LettersNotStored(error, letter, stored)
-
-
-def printable(position: bytes) -> str:
-    """Return a position in readable form: as text where it is printable, otherwise in hexadecimal."""
-    return repr(position.decode()) if position.isascii() and position.decode().isprintable() else position.hex()

@@ -1,6 +1,7 @@
 """Plugin calls: calls plugin methods, which may be sync or async, may block, and may raise anything."""
 
 import inspect
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,13 +10,15 @@ from typing import Any, TypeVar
 import trio
 
 from conduit_py.batch import Batch, MessageId
-from conduit_py.errors import ContractBroken, NodeFailed, RunError
+from conduit_py.errors import ContractBroken, FleetError, NodeFailed, RunError, describe
 from conduit_py.owned_thread import OwnedThread
 from conduit_py.sdk.destination import Answer, DestinationConnector, refusal_text
 from conduit_py.sdk.plugin import Connector, Plugin
 from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.source import SourceConnector
 from conduit_py.user_errors import as_error, as_plugin_error, code_location
+
+log = logging.getLogger("conduit_py")
 
 T = TypeVar("T")
 
@@ -25,6 +28,7 @@ SLOW_CALLS_MAX = 3
 QUICK_SECONDS = 0.01
 """Well below SLOW_SECONDS: a batch in between is as well off in a thread, and must not move to and fro."""
 QUICK_BATCHES = 16
+LOCATE_SECONDS = 3.0
 
 
 class PluginCaller:
@@ -229,3 +233,35 @@ async def answers_about(node: str, calls: PluginCaller, batch: Batch, refused: M
 
 def unexpected_answer(node: str, message: object) -> ContractBroken:
     return ContractBroken(node, f"answered for {message}, which is not waiting for an answer")
+
+
+class PositionInvalid(FleetError):
+    """The source cannot go on from this position; the message has the reason."""
+
+    code = "position.invalid"
+
+
+def check_position(node: str, connector: SourceConnector[Any], position: bytes) -> None:
+    """Raise PositionInvalid if the source could never go on after this position."""
+    try:
+        connector.fresh().check_position(position)
+    except BaseException as raised:  # plugin boundary: a source may raise anything for bytes that it did not make
+        error = as_error(raised)
+        raise PositionInvalid(
+            f"{node} cannot go on after this position: {describe(error)}",
+            suggestion="give one that it made, as `conduit-py positions show` and `history` print them",
+        ) from error
+
+
+async def locate_record(connector: Connector[Any], position: bytes) -> str | None:
+    """Return what a source calls the place of a record; None if it does not know, fails or takes too long."""
+    if not isinstance(connector, SourceConnector) or type(connector).locate_record is SourceConnector.locate_record:
+        return None
+    found: object = None
+    # Shielded: this is about an error, and the run that has it may be cancelled already.
+    with trio.move_on_after(LOCATE_SECONDS, shield=True):
+        try:
+            found = await trio.to_thread.run_sync(connector.fresh().locate_record, position, abandon_on_cancel=True)
+        except BaseException as raised:  # plugin boundary: a message without the place is better than none
+            log.debug("a record cannot be located", exc_info=as_error(raised))
+    return found if isinstance(found, str) else None

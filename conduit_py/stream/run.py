@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 import trio
 
+from conduit_py.dead_letter import record_place
 from conduit_py.errors import ConduitError, ContractBroken, FatalError, NodeFailed, RunError, StopTimedOut
 from conduit_py.exhaustion import unless_exhausted
 from conduit_py.graph.compile import DEAD_LETTERS
@@ -20,7 +21,7 @@ from conduit_py.stream.commit import CommitStrategy, Task
 from conduit_py.stream.connector_changes import notify_of_change, notify_of_removal
 from conduit_py.stream.hot_swap import HotSwap
 from conduit_py.stream.meter import Meter
-from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
+from conduit_py.stream.plugin_calls import PluginCaller, locate_record, plugin_errors
 from conduit_py.stream.wiring import Wiring
 from conduit_py.user_errors import as_error
 
@@ -115,6 +116,7 @@ class Run:
             # Before anything is closed: a waiting `swap` must not open processors in a run that ends.
             self._hot_swap.end()
             await self._close()
+        await self._locate_refused()
         return self._ending()
 
     async def swap(self, graph: Graph, nodes: Collection[str]) -> bool:
@@ -250,6 +252,16 @@ class Run:
                 await close()
         except RunError as error:
             self._fail(error)
+
+    async def _locate_refused(self) -> None:
+        """Have the source of the record that ended the run say where it is, such as in which line of a file."""
+        error = self._error
+        if error is None or error.record is None or error.suggestion is None:
+            return
+        source, position = error.record
+        connector = next(each.connector for each in self._graph.pipeline.sources if each.id == source)
+        if (found := await locate_record(connector.declared, position)) is not None:
+            error.suggestion = error.suggestion.replace(record_place(source, position), found)
 
     def _ending(self) -> Ending:
         if self._error is not None:

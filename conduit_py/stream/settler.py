@@ -245,14 +245,19 @@ class NackWindow:
             error = NackNotAllowed(
                 f"nearly all of the first records were refused: {len(self._nacks)} of {self._outcomes}; "
                 f"{letter.node} refused the last one: {letter.error}",
-                suggestion=letter.advise("fix the cause and run again, or accept any number with window_size=0"),
+                suggestion=letter.advise(
+                    f"look at {letter.place}; fix the cause and run again, or accept any number with window_size=0"
+                ),
             )
         else:
             error = NackNotAllowed(
                 f"too many records were refused; {letter.node} refused one more: {letter.error}",
-                suggestion=letter.advise("fix the cause and run again, or allow more with window_nack_threshold"),
+                suggestion=letter.advise(
+                    f"look at {letter.place}; fix the cause and run again, or allow more with window_nack_threshold"
+                ),
             )
         error.node = letter.node
+        error.record = letter.message.source, letter.position
         return error
 
 

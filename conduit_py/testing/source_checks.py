@@ -187,15 +187,18 @@ def _needs_resuming(case: SourceCase) -> None:
 
 
 async def _resumes_after(case: SourceCase, records: list[Record], index: int) -> None:
-    expected = records[index + 1 :]
+    expected, own = records[index + 1 :], records[index].position
+    try:
+        case.connector.fresh().check_position(own)
+    except Exception as error:
+        raise AssertionError(f"check_position refuses {own!r}, the position of a record: {error}") from error
     if not expected and not case.bounded:
         return
-    async with opened_source(case, records[index].position) as source:
+    async with opened_source(case, own) as source:
         got = await source.read_all(limit=None if case.bounded else len(expected))
-    position = records[index].position
-    if len(got) == len(expected) + 1 and got[0].position == position:
-        raise AssertionError(f"opened at {position!r}, it gives the record of that position again")
-    rule = f"opened at {position!r}, it gives {_describe([record.position for record in got])}"
+    if len(got) == len(expected) + 1 and got[0].position == own:
+        raise AssertionError(f"opened at {own!r}, it gives the record of that position again")
+    rule = f"opened at {own!r}, it gives {_describe([record.position for record in got])}"
     require(_content(got) == _content(expected), f"{rule}, not {_describe([record.position for record in expected])}")
 
 

@@ -39,6 +39,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     async def open(self, position: bytes | None) -> None:
         self._next = 0 if position is None else number_of("memory", position) + 1
 
+    def check_position(self, position: bytes) -> None:
+        number_of("memory", position)
+
     async def read(self, n: int) -> list[Record]:
         await trio.lowlevel.checkpoint()
         items = self.options.records[self._next : self._next + n]

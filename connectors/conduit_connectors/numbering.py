@@ -14,7 +14,8 @@ def number_of(connector: str, position: bytes) -> int:
     """Return the number in a position. Raises FatalError for a position of another connector."""
     prefix = f"{connector}:1:".encode()
     digits = position.removeprefix(prefix)
-    if digits == position or not digits.isdigit():
+    # 18 digits fit into 64 bits, which is all that SQLite can take.
+    if digits == position or not digits.isdigit() or len(digits) > 18:
         raise foreign_position(connector, position)
     return int(digits)
 

@@ -189,6 +189,12 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._after = 0 if position is None else number_of("sqlite", position)
         self._connection = _connect(path)
 
+    def check_position(self, position: bytes) -> None:
+        number_of("sqlite", position)
+
+    def locate_record(self, position: bytes) -> str | None:
+        return f"{self.options.path} table {self.options.table} rowid {number_of('sqlite', position)}"
+
     def read(self, n: int) -> list[Record]:
         assert self._connection is not None
         table = '"' + self.options.table.replace('"', '""') + '"'

@@ -59,6 +59,12 @@ class Source(sdk.SourceConnector[SourceOptions]):
         # A blocking read cannot be interrupted; a byte in this pipe wakes it for a stop.
         self._wake = os.pipe()
 
+    def check_position(self, position: bytes) -> None:
+        number_of("stdio", position)
+
+    def locate_record(self, position: bytes) -> str | None:
+        return f"standard input, line {number_of('stdio', position)}"
+
     def read(self, n: int) -> list[Record] | Reading:
         while True:
             lines = self._buffer.take(n)

@@ -60,6 +60,7 @@ def test_the_line_of_the_users_code_that_refused_is_named_wherever_its_letter_is
     place = "orders.py:10 in parse"
     assert done.returncode == 0
     assert f"line # column # (char #), see {place}; they are kept in the state" in done.stderr
+    assert shown.stdout.splitlines()[1] == "from orders.jsonl line 4"
     assert f"\n  see {place}\n" in shown.stdout
     assert as_json["history"][0]["location"] == f"{inside.folder}/{place}"
 
@@ -69,7 +70,7 @@ def test_the_line_of_the_users_code_is_in_the_advice_of_a_run_that_stops(inside:
     done = inside("run", "orders.py")
 
     assert done.returncode == 1
-    assert "\n  see orders.py:10 in parse; correct " in done.stderr
+    assert "\n  see orders.py:10 in parse; correct orders.jsonl line 3, or set dead_letters" in done.stderr
 
 
 def test_the_line_of_a_condition_that_raises_is_named(inside: "CommandInside") -> None:
@@ -97,3 +98,31 @@ def test_no_line_is_named_for_refusals_of_our_own_processors(inside: "CommandIns
 
     assert "2 dead letters of 5 records read: " in done.stderr
     assert ", see " not in done.stderr
+
+
+def test_a_record_of_a_rotated_file_is_found_in_the_file_that_it_moved_to(inside: "CommandInside") -> None:
+    prices(inside)
+    inside("run", "orders.py")
+    (inside.folder / "orders.jsonl").rename(inside.folder / "orders.jsonl.1")
+    (inside.folder / "orders.jsonl").write_text('{"price": "{}"}\n' * 9)
+    letters = json.loads(inside("dlq", "list", *STATE, "--json").stdout)["letters"]
+    moved = inside("dlq", "show", letters[0]["id"], *STATE)
+    (inside.folder / "orders.jsonl.1").unlink()
+    gone = inside("dlq", "show", letters[0]["id"], *STATE)
+
+    assert moved.stdout.splitlines()[1] == "from orders.jsonl.1 line 4"
+    assert gone.stdout.splitlines()[1] == ""
+
+
+def test_rubbish_is_refused_before_it_becomes_the_position_of_a_source(inside: "CommandInside") -> None:
+    prices(inside)
+    inside("run", "orders.py")
+    before = inside("positions", "show", "prices", *STATE).stdout
+    refused = inside("positions", "set", "prices", "orders", "rubbish", "--text", *STATE)
+    again = before.split()[-1]
+
+    assert refused.returncode == 1
+    assert "orders cannot go on after this position: b'rubbish' is not a position of the file source" in refused.stderr
+    assert "[position.invalid]" in refused.stderr
+    assert inside("positions", "show", "prices", *STATE).stdout == before
+    assert inside("positions", "set", "prices", "orders", again, "--text", *STATE).returncode == 0

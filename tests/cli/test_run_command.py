@@ -382,7 +382,8 @@ def test_a_run_that_refuses_nearly_everything_fails(command: "Command") -> None:
         "`conduit-py dlq list --state .conduit/state` shows them",
         "numbers: failed in pick: nearly all of the first records were refused: 96 of 96; pick refused the last one: "
         "number 96 is odd [dead_letter.not_allowed]",
-        "  see orders.py:8 in pick; fix the cause and run again, or accept any number with window_size=0",
+        "  see orders.py:8 in pick; look at the record of count at '96'; fix the cause and run again, "
+        "or accept any number with window_size=0",
     ]
 
 

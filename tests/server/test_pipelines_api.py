@@ -221,22 +221,39 @@ async def test_a_position_that_is_bound_to_state_is_changed_only_on_purpose(
         await site.service.fleet["sums"].ended.wait()
         keep: dict[str, Any] = {"keep_state": True}
         refused = [
-            await site.client.put(path, json={"position": "MQ=="}),
+            await site.client.put(path, json={"position": "bWVtb3J5OjE6MA=="}),
             await site.client.delete(path),
             await site.client.post(f"{path}/replay", json={"from": "start"}),
         ]
         done = [
-            await site.client.put(path, json={"position": "MQ==", **keep}),
+            await site.client.put(path, json={"position": "bWVtb3J5OjE6MA==", **keep}),
             await site.client.delete(path, params=keep),
             await site.client.post(f"{path}/replay", json={"from": "start", **keep}),
         ]
 
     assert [(answer.status_code, code(answer)) for answer in refused] == [(409, "position.bound")] * 3
     assert [(answer.status_code, answer.json()["positions"]["s"]) for answer in done] == [
-        (200, "MQ=="),
+        (200, "bWVtb3J5OjE6MA=="),
         (200, None),
         (200, None),
     ]
+
+
+async def test_a_position_that_the_source_did_not_make_is_refused_and_not_stored(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    pipeline = Pipeline(
+        "short",
+        sources=[Source("s", memory.Source(records=[]))],
+        destinations=[Destination("d", FakeStagedDestination(storage=FakeStorage()))],
+    )
+    path = "/api/v1/pipelines/short/positions"
+    async with open_site("a") as site:
+        await site.service.fleet.add(pipeline)
+        refused = await site.client.put(f"{path}/s", json={"position": "MQ=="})
+        stored = (await site.client.get(path)).json()["positions"]
+
+    assert (refused.status_code, code(refused), stored) == (422, "position.invalid", {"s": None})
 
 
 async def test_a_position_that_is_not_base64_is_refused_with_its_path(

@@ -16,6 +16,10 @@ from conduit_py.sdk import FatalError, TransientError
 HEAD_SIZE = 1024
 """A file is recognised by at most so many bytes of its beginning."""
 
+COUNTED_MAX = 64 * 1024 * 1024
+"""Lines are counted in at most so many bytes: a message about a record must not read a whole disk."""
+_COUNTED_BLOCK_SIZE = 1024 * 1024
+
 _PATTERN = re.compile(rb"file:1:(\d+):([0-9a-f]{16}):(\d+)")
 _START_PATTERN = re.compile(rb"file:start:1:(\d+):(\d+):([0-9a-f]{16}):(\d+)")
 
@@ -150,6 +154,17 @@ class Handle:
             self.head = head
             self._position = prefix(self.inode, hash_head(head)) + b"%d"
         return True
+
+    def line_at(self, end: int) -> int | None:
+        """Return the number of the line that ends at this offset; None if it is too far from the start to count."""
+        if end > COUNTED_MAX:
+            return None
+        line, offset = 1, 0
+        # Without the last byte, which is the end of the line itself.
+        while offset < end - 1 and (block := self.read_at(offset, min(_COUNTED_BLOCK_SIZE, end - 1 - offset))):
+            line += block.count(b"\n")
+            offset += len(block)
+        return line
 
     def positions(self, ends: Sequence[int]) -> list[bytes]:
         """The positions of records that end at these offsets, ascending, all of them read."""

@@ -57,6 +57,22 @@ def find_next(path: Path, current: Handle) -> Handle | None:
     return Handle.open(path)
 
 
+def locate_line(path: Path, position: FilePosition) -> str | None:
+    """Return the file and the line that ends at this position, at `path` or rotated since; None if it is gone."""
+    handle = Handle.open(path)
+    if handle is not None and not (handle.inode == position.inode and handle.holds(position)):
+        handle.close()
+        handle = None
+    handle = handle or find_rotated(path, position)
+    if handle is None:
+        return None
+    try:
+        line = handle.line_at(position.offset)
+    finally:
+        handle.close()
+    return f"{handle.path}, before byte {position.offset}" if line is None else f"{handle.path} line {line}"
+
+
 def newest_rotated(path: Path) -> int:
     """Return the last change of the newest rotated file, in nanoseconds; 0 if there is none."""
     return max((file.modified for file in _rotated_beside(path)), default=0)

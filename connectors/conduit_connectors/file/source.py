@@ -1,78 +1,30 @@
 """The file source: reads one file, to its end or for as long as it grows."""
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, Required, TypedDict, Unpack
+from typing import ClassVar, Unpack
 
 import msgspec
-from pydantic import Field, model_validator
 
-from conduit_connectors.file.csv_format import CsvRows, Delimiter, Names
+from conduit_connectors.file.csv_format import CsvRows
 from conduit_connectors.file.handle import HEAD_SIZE, FilePart, FilePosition, FileStart, Handle, hash_head
-from conduit_connectors.file.rotation import find_first, find_next, find_rotated, newest_rotated, warn_missed
-from conduit_connectors.line_formats import LineFormat, parse_json, parse_opencdc, parse_raw
+from conduit_connectors.file.rotation import (
+    find_first,
+    find_next,
+    find_rotated,
+    locate_line,
+    newest_rotated,
+    warn_missed,
+)
+from conduit_connectors.file.source_options import SourceArguments, SourceOptions
+from conduit_connectors.line_formats import parse_json, parse_opencdc, parse_raw
 from conduit_connectors.lines import LineBuffer
 from conduit_py import sdk
-from conduit_py.sdk import DuplicateKeys, EndOfSource, FatalError, Lag, NothingYet, Options, Reading, Record
+from conduit_py.sdk import EndOfSource, FatalError, Lag, NothingYet, Reading, Record
 
 _logger = logging.getLogger(__name__)
 _JSON_PARSERS = {"json": parse_json, "opencdc": parse_opencdc}
 _START_AFRESH = 'put the old file back to go on after it, or read this one from its start with on_replaced="reread"'
-
-
-class SourceOptions(Options):
-    """Options of the file source."""
-
-    path: Path = Field(description="the file to read")
-    format: LineFormat = Field(
-        default="lines",
-        description="what a line is: raw bytes, a JSON object, a CSV row, or a whole record in OpenCDC's JSON form",
-    )
-    tail: bool = Field(default=False, description="wait for more at the end of the file, and follow its rotation")
-    on_replaced: Literal["refuse", "reread"] = Field(
-        default="refuse",
-        description="what to do, without tail, when the file is another one than the last run read: "
-        "refuse to run, or read it from its start",
-    )
-    line_size_max: int = Field(default=16 * 1024 * 1024, ge=1, description="the most bytes of a line, or of a CSV row")
-    duplicate_keys: DuplicateKeys = Field(
-        default="refuse",
-        description="what to do with a JSON object that has a key twice: refuse the line, or keep the last value",
-    )
-    delimiter: Delimiter = ","
-    header: Names | None = Field(default=None, description="the columns of a CSV file; None: its first row names them")
-
-    @model_validator(mode="after")
-    def _replacement_is_for_whole_files(self) -> "SourceOptions":
-        if self.tail and self.on_replaced != "refuse":
-            raise ValueError("on_replaced goes with tail=False: a file that is tailed is followed when it is rotated")
-        return self
-
-    @model_validator(mode="after")
-    def _duplicate_keys_are_for_json(self) -> "SourceOptions":
-        if self.duplicate_keys != "refuse" and self.format not in ("json", "opencdc"):
-            raise ValueError(f'duplicate_keys goes with format="json" or "opencdc", not {self.format!r}')
-        return self
-
-    @model_validator(mode="after")
-    def _header_is_for_csv(self) -> "SourceOptions":
-        if self.header is not None and self.format != "csv":
-            raise ValueError(f'header goes with format="csv", not {self.format!r}')
-        return self
-
-
-class SourceArguments(TypedDict, total=False):
-    """SourceOptions as a caller writes them, for editors and type checkers."""
-
-    path: Required[str | Path]
-    format: LineFormat
-    tail: bool
-    on_replaced: Literal["refuse", "reread"]
-    line_size_max: int
-    duplicate_keys: DuplicateKeys
-    delimiter: str
-    header: Sequence[str] | None
 
 
 class Source(sdk.SplittableSource[SourceOptions]):
@@ -142,6 +94,13 @@ class Source(sdk.SplittableSource[SourceOptions]):
         head = b"" if self._handle is None else self._handle.read_at(0, HEAD_SIZE)
         inode = 0 if self._handle is None else self._handle.inode
         return bytes(FileStart(inode, len(head), hash_head(head), newest_rotated(self.options.path)))
+
+    def check_position(self, position: bytes) -> None:
+        if FileStart.parse(position) is None:
+            FilePosition.parse(position)
+
+    def locate_record(self, position: bytes) -> str | None:
+        return locate_line(self.options.path, FilePosition.parse(position))
 
     def read(self, n: int) -> list[Record] | Reading:
         while True:

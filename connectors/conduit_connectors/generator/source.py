@@ -131,6 +131,9 @@ class Source(sdk.SplittableSource[SourceOptions]):
         self._makers = [await self._maker(shape) for shape in shapes]
         self._block: list[Record] = []
 
+    def check_position(self, position: bytes) -> None:
+        number_of("generator", position)
+
     async def read(self, n: int) -> list[Record]:
         await trio.lowlevel.checkpoint()
         end = self.options.count if self._end is None else self._end

@@ -76,6 +76,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
         else:
             self._plain = self._files.reader(start.checkpoint.offset)
 
+    def check_position(self, position: bytes) -> None:
+        JournalPosition.decode(position)
+
     def read(self, n: int) -> list[Record] | Reading:
         records: list[Record] = []
         refused: dict[int, str] = {}

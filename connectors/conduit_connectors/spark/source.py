@@ -84,12 +84,7 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
         super().__init__(**options)
 
     def open(self, position: bytes | None) -> None:
-        at = decode(position) if position is not None else None
-        if at is not None and isinstance(at, SnapshotPosition) != (self.options.mode in ("snapshot", "stream")):
-            raise FatalError(
-                f"the position is not one of mode {self.options.mode!r}",
-                suggestion="give the source a new id to start from the beginning in another mode",
-            )
+        at = self._decode(position) if position is not None else None
         self._stopping = threading.Event()
         if self.options.mode == "snapshot":
             assert at is None or isinstance(at, SnapshotPosition)
@@ -100,6 +95,18 @@ class Source(SparkConnector[SourceOptions], sdk.SourceConnector[SourceOptions]):
         else:
             assert at is None or isinstance(at, OrderedPosition)
             self._open_ordered(at)
+
+    def check_position(self, position: bytes) -> None:
+        self._decode(position)
+
+    def _decode(self, position: bytes) -> SnapshotPosition | OrderedPosition:
+        at = decode(position)
+        if isinstance(at, SnapshotPosition) != (self.options.mode in ("snapshot", "stream")):
+            raise FatalError(
+                f"the position is not one of mode {self.options.mode!r}",
+                suggestion="give the source a new id to start from the beginning in another mode",
+            )
+        return at
 
     def read(self, n: int) -> list[Record]:
         if self._stopping.is_set():

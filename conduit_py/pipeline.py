@@ -34,7 +34,7 @@ from conduit_py.resolve import (
     resolve_outbox,
     resolve_processor,
 )
-from conduit_py.sdk.plugin import at, check_options, did_you_mean, place_of_call
+from conduit_py.sdk.plugin import at, check_options, collect_keyword_problems, did_you_mean, place_of_call
 from conduit_py.sdk.processor import Condition, FunctionProcessor, RecordFunction
 
 After: TypeAlias = str | Sequence[str] | None
@@ -47,6 +47,7 @@ ProcessorLike: TypeAlias = "Processor | sdk.Processor[sdk.Options] | RecordFunct
 class Source:
     """A source in a pipeline: its id, under which positions are stored, its connector and its own processors."""
 
+    @collect_keyword_problems
     def __init__(
         self,
         id: str,
@@ -83,6 +84,7 @@ class Destination:
     write_adapter: "WriteAdapter | None" = None
     """Replaces the direct call of `write`, if an engine did part of the work before the batch arrived."""
 
+    @collect_keyword_problems
     def __init__(
         self,
         id: str,
@@ -124,6 +126,7 @@ class WriteAdapter(Protocol):
 class Processor:
     """A processor in a pipeline. Records for which `when` is false pass unchanged."""
 
+    @collect_keyword_problems
     def __init__(
         self,
         id: str,
@@ -159,6 +162,7 @@ class DeadLetters:
     `(function)` mean the same.
     """
 
+    @collect_keyword_problems
     def __init__(
         self,
         handler: "DeadLettersTo" = "stop",
@@ -192,11 +196,13 @@ class DeadLetters:
         return cls("stop")
 
     @classmethod
+    @collect_keyword_problems
     def drop(cls, *, window_size: int | None = None, window_nack_threshold: int = 0) -> Self:
         """Refused records are logged and forgotten."""
         return cls("drop", window_size=window_size, window_nack_threshold=window_nack_threshold)
 
     @classmethod
+    @collect_keyword_problems
     def keep(
         cls, *, retention: Retention | None = None, window_size: int | None = None, window_nack_threshold: int = 0
     ) -> Self:
@@ -204,6 +210,7 @@ class DeadLetters:
         return cls("journal", retention=retention, window_size=window_size, window_nack_threshold=window_nack_threshold)
 
     @classmethod
+    @collect_keyword_problems
     def to(
         cls,
         connector: sdk.DestinationConnector[sdk.Options],
@@ -215,6 +222,7 @@ class DeadLetters:
         return cls(connector, window_size=window_size, window_nack_threshold=window_nack_threshold)
 
     @classmethod
+    @collect_keyword_problems
     def call(
         cls, function: DeadLetterFunction, *, window_size: int | None = None, window_nack_threshold: int = 0
     ) -> Self:
@@ -231,6 +239,7 @@ class Pipeline:
     processors of an exactly-once pipeline publish.
     """
 
+    @collect_keyword_problems
     def __init__(
         self,
         id: str,
@@ -257,9 +266,9 @@ class Pipeline:
         self.settings = (
             checked if isinstance(checked, PipelineSettings) else PipelineSettings.model_construct(id=self.id)
         )
-        self.sources: list[Source] = self._of_type(Source, "sources", sources)
+        self.sources: list[Source] = self._of_type(Source, "sources", sources or ())
         self.processors = [as_processor(item) for item in self._listed("processors", processors)]
-        self.destinations: list[Destination] = self._of_type(Destination, "destinations", destinations)
+        self.destinations: list[Destination] = self._of_type(Destination, "destinations", destinations or ())
         self.dead_letters = dead_letters if isinstance(dead_letters, DeadLetters) else DeadLetters()
         self.outbox, amiss = resolve_outbox(outbox, self.place)
         self.problems += amiss

@@ -12,10 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
+from pydantic import ValidationError
+
 from conduit_py.config.code_trust import ModuleExposed, ModuleGuard, find_exposure
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
 from conduit_py.pipeline import Pipeline
-from conduit_py.sdk.plugin import did_you_mean
+from conduit_py.sdk.plugin import Place, did_you_mean, model_problems
 from conduit_py.user_errors import as_error
 
 
@@ -187,6 +189,8 @@ def _raise_for(error: Exception, file: Path, path: Path) -> NoReturn:
             f"{where}:{line}: imports {error.name!r}, which is neither installed nor next to the file",
             suggestion=near or f"check the spelling, or install it for {sys.executable}",
         ) from error
+    if isinstance(error, ValidationError):
+        raise FileInvalid(file, model_problems(error, Place(where, line or 0))) from error
     hint = _import_hint(error, path) if isinstance(error, ImportError) else None
     if isinstance(error, ModuleExposed):
         raise FileInvalid(file, [Problem("", str(error), error.suggestion, where, line)]) from error

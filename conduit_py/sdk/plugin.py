@@ -6,7 +6,9 @@ Options are checked when a plugin is made. Every problem has a path, the line of
 import difflib
 import re
 import sys
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from inspect import Parameter, signature
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
@@ -157,6 +159,47 @@ def _problem(model: type[BaseModel], error: ErrorDetails, place: Place | None) -
         if error["type"] == "literal_error":
             suggestion = did_you_mean(str(error["input"]), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
     return Problem(path, message, suggestion, *(place or (None, None)))
+
+
+def model_problems(invalid: ValidationError, place: Place | None) -> list[Problem]:
+    """Return the problems of a value such as `Retry(…)`, which raises when it is made."""
+    models, found = [BaseModel], BaseModel
+    while models and found.__name__ != invalid.title:
+        found = models.pop()
+        models += found.__subclasses__()
+    return [at(_problem(found, error, place), invalid.title) for error in invalid.errors(include_url=False)]
+
+
+DeclarationT = TypeVar("DeclarationT", bound=Callable[..., Any])
+
+
+def collect_keyword_problems(declaration: DeclarationT) -> DeclarationT:
+    """Make an unknown keyword of a declaration one of its problems. A TypeError would hide all the others.
+
+    A value whose name is almost right is used under the right one, so that what is wrong inside it is found too. What
+    is missing is None, which is a problem of its own.
+    """
+    parameters = signature(declaration).parameters
+
+    @wraps(declaration)
+    def declare(*args: Any, **given: Any) -> Any:
+        free = [name for name in list(parameters)[len(args) :] if name not in given]
+        problems: list[Problem] = []
+        for name in [each for each in given if each not in parameters]:
+            value = given.pop(name)
+            names = [each for each in list(parameters)[1:] if not each.startswith("_")]
+            hint = did_you_mean(name, names) or f"options are {', '.join(names)}"
+            problems.append(Problem(name, "there is no such option", hint, *(place_of_call() or (None, None))))
+            for meant in difflib.get_close_matches(name, free, n=1, cutoff=0.8):
+                given[meant] = value
+                free.remove(meant)
+        given |= {name: None for name in free if parameters[name].default is Parameter.empty}
+        made = declaration(*args, **given)
+        # A constructor returns nothing, a class method returns what it made.
+        (args[0] if made is None else made).problems.extend(problems)
+        return made
+
+    return declare  # type: ignore[return-value]
 
 
 def at(problem: Problem, prefix: str) -> Problem:

@@ -10,7 +10,7 @@ from conduit_py.backoff import Retry
 from conduit_py.batch import Batch
 from conduit_py.errors import Problem
 from conduit_py.record import Record
-from conduit_py.sdk.plugin import Options, OptionsT, Place, Plugin, place_of_call
+from conduit_py.sdk.plugin import Options, OptionsT, Place, Plugin, collect_keyword_problems, place_of_call
 from conduit_py.sdk.state import State
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ TableResultT = TypeVar("TableResultT", bound="Awaitable[TableResult] | TableResu
 class FunctionProcessor(Processor[Options], Generic[P, R]):
     """A Python function as a processor. Calling it calls the function, for tests without a pipeline."""
 
+    @collect_keyword_problems
     def __init__(
         self,
         function: Callable[P, R],

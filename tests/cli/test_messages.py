@@ -126,3 +126,46 @@ def test_rubbish_is_refused_before_it_becomes_the_position_of_a_source(inside: "
     assert "[position.invalid]" in refused.stderr
     assert inside("positions", "show", "prices", *STATE).stdout == before
     assert inside("positions", "set", "prices", "orders", again, "--text", *STATE).returncode == 0
+
+
+def test_misspelt_keywords_get_a_suggestion_and_hide_no_other_problem(inside: "CommandInside") -> None:
+    inside.write(
+        HEAD
+        + """from conduit_py import processor
+@processor(worker=3)
+def change(record): return record
+pipeline = Pipeline(
+    "p",
+    source=[Source("in", file.Source(pth="x"), bach_size=3)],
+    destinations=[Destination("out")],
+    processors=[change],
+    dead_letters=DeadLetters.keep(windowsize=3, colour=1),
+    delivry="exactly_once",
+)
+"""
+    )
+    done = inside("check", "orders.py")
+
+    assert done.returncode == 2
+    assert sorted(line.partition(": ")[2] for line in done.stderr.splitlines()[:-1]) == [
+        "dead_letters.colour: there is no such option (options are retention, window_size, window_nack_threshold)",
+        "dead_letters.windowsize: there is no such option (did you mean 'window_size'?)",
+        "delivry: there is no such option (did you mean 'delivery'?)",
+        "destinations.out.connector: must be a destination connector, not None (connectors derive from "
+        "conduit_py.sdk.DestinationConnector)",
+        "processors.change.worker: there is no such option (did you mean 'workers'?)",
+        "source: there is no such option (did you mean 'sources'?)",
+        "sources.in.bach_size: there is no such option (did you mean 'batch_size'?)",
+        "sources.in.path: this option is required (add path=…: the file to read)",
+        "sources.in.pth: there is no such option (did you mean 'path'?)",
+    ]
+
+
+def test_a_misspelt_keyword_of_a_value_gets_a_suggestion(inside: "CommandInside") -> None:
+    inside.write(HEAD + "Recovery(retry=3, delay_seconds=-1)\n")
+    done = inside("check", "orders.py")
+
+    assert done.stderr.splitlines()[:-1] == [
+        "orders.py:4: Recovery.delay_seconds: Input should be greater than 0, not -1",
+        "orders.py:4: Recovery.retry: there is no such option (did you mean 'retries'?)",
+    ]

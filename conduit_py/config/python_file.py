@@ -18,6 +18,7 @@ from conduit_py.config.code_trust import ModuleExposed, ModuleGuard, find_exposu
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
 from conduit_py.pipeline import Pipeline
 from conduit_py.sdk.plugin import Place, did_you_mean, model_problems
+from conduit_py.sdk.registry import what_to_install
 from conduit_py.user_errors import as_error
 
 
@@ -187,7 +188,7 @@ def _raise_for(error: Exception, file: Path, path: Path) -> NoReturn:
         near = did_you_mean(error.name, [*_OUR_PACKAGES, *_modules_in([str(path.parent)])])
         raise EnvironmentUnfit(
             f"{where}:{line}: imports {error.name!r}, which is neither installed nor next to the file",
-            suggestion=near or f"check the spelling, or install it for {sys.executable}",
+            suggestion=what_to_install(error) or near or f"check the spelling, or install it for {sys.executable}",
         ) from error
     if isinstance(error, ValidationError):
         raise FileInvalid(file, model_problems(error, Place(where, line or 0))) from error

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
+from importlib.util import find_spec
 from inspect import Parameter, signature
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args, get_origin
 
@@ -62,6 +63,9 @@ class Plugin(Generic[OptionsT]):
     None: those on the data path run in the event loop until a call is slow, then in the thread, so they
     must not depend on the thread."""
 
+    requires: ClassVar[Mapping[str, str]] = {}
+    """The modules that it imports only when it runs, each with what to install if it is missing."""
+
     def __init__(self, **options: Any) -> None:
         self._declare(options, place_of_call())
 
@@ -70,7 +74,11 @@ class Plugin(Generic[OptionsT]):
         self._written = options
         checked, problems = check_options(self.options_model, options, place)
         self._options = checked
-        self.problems: list[Problem] = problems
+        missing = {module: name for module, name in self.requires.items() if find_spec(module) is None}
+        self.problems: list[Problem] = problems + [
+            Problem("", f"needs {module}, which is not installed", f"pip install '{name}'", *(place or (None, None)))
+            for module, name in missing.items()
+        ]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -34,10 +34,38 @@ def find(kind: Kind, name: str) -> type[Plugin[Any]]:
     except ImportError as error:
         raise EnvironmentUnfit(
             f"the {kind} plugin {bare!r} cannot be loaded: {error}",
-            suggestion=f"install what it needs, for example with the extra conduit-dataflow[{bare}]",
+            suggestion=what_to_install(error) or "install what it needs",
         ) from error
     assert isinstance(plugin, type)
     return plugin
+
+
+def what_to_install(error: ImportError) -> str | None:
+    """Return the command that installs what an import of ours has missed; None if it is no optional package of ours."""
+    found = EXTRAS.get((error.name or "").partition(".")[0])
+    trace = error.__traceback__
+    while trace is not None:
+        # The connector decides where it can: pyarrow alone is not all that some of them need.
+        package, _, module = trace.tb_frame.f_globals.get("__name__", "").partition(".")
+        extra = module.partition(".")[0]
+        if package == "conduit_connectors" and extra in EXTRAS.values():
+            found = extra
+        trace = trace.tb_next
+    return found and f"pip install 'conduit-dataflow[{found}]'"
+
+
+EXTRAS = {
+    "boto3": "sqs",
+    "deltalake": "delta",
+    "nats": "nats",
+    "pandas": "spark-connect",
+    "psycopg": "postgres",
+    "pyarrow": "arrow",
+    "pyspark": "spark",
+    "redis": "redis",
+    "sqlalchemy": "sqlalchemy",
+}
+"""The extra of our distribution that has each optional package."""
 
 
 def name_of(kind: Kind, plugin: type[Plugin[Any]]) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Coroutine, Sequence
-from typing import Any, Required, TypeVar, Unpack
+from typing import Any, ClassVar, Required, TypeVar, Unpack
 
 from pydantic import Field, SecretStr
 
@@ -50,6 +50,8 @@ class Source(QueueSource[SourceOptions]):
     pull consumer is created when missing. Workers of a group must have the same `commit_seconds`: it decides
     how long the server leaves a message with a worker.
     """
+
+    requires: ClassVar = {"nats": "conduit-dataflow[nats]"}
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)

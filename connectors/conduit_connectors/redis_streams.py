@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Required, Unpack
+from typing import Any, ClassVar, Required, Unpack
 
 import msgspec
 from pydantic import Field, SecretStr
@@ -76,6 +76,8 @@ class Source(QueueSource[SourceOptions]):
     without the field is a message of all its fields as JSON. Workers of a group must have the same
     `commit_seconds`: it decides when an entry of another worker may be taken over.
     """
+
+    requires: ClassVar = {"redis": "conduit-dataflow[redis]"}
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Required, Unpack
+from typing import Any, ClassVar, Required, Unpack
 
 from pydantic import Field, SecretStr
 
@@ -46,6 +46,8 @@ class Source(QueueSource[SourceOptions]):
     At-least-once; exactly-once in an exactly-once pipeline. In order within an announced object. Give the queue
     a dead-letter queue: messages that cannot be parsed are left to it.
     """
+
+    requires: ClassVar = {"boto3": "conduit-dataflow[sqs]"}
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)

@@ -15,7 +15,8 @@ from conduit_py.errors import FatalError
 MISSING = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
 
 if MISSING:
-    raise ImportError(f"Spark needs {' and '.join(MISSING)}, not installed here: pip install 'conduit-dataflow[spark]'")
+    advice = "pip install 'conduit-dataflow[spark]'"
+    raise ImportError(f"Spark needs {' and '.join(MISSING)}, not installed here: {advice}", name=MISSING[0])
 
 
 VERSION_MIN = 17

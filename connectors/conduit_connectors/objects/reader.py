@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import PurePosixPath
 from typing import Any, Literal, Self, TypedDict
 
@@ -57,6 +58,13 @@ class ObjectQueueOptions(QueueOptions, ObjectOptions):
                 f"messages={self.messages.value!r} needs allowed_prefixes:"
                 " whoever may send to the queue chooses what is read"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _can_read_objects(self) -> Self:
+        if self.announces_objects and find_spec("pyarrow") is None:
+            hint = "pip install 'conduit-dataflow[objects]'"
+            raise ValueError(f"messages={self.messages.value!r} needs pyarrow, which is not installed: {hint}")
         return self
 
 

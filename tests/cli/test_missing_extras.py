@@ -1,0 +1,72 @@
+"""A package that is not installed: `check` and `run` say what to install, for pipelines in Python and in YAML."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Command
+
+# None in sys.modules makes an import fail as if the package were not installed.
+HIDING = "import os, sys\nsys.modules.update(dict.fromkeys(os.environ['HIDDEN'].split(), None))\n"
+CONNECTORS = [
+    ("boto3", "sqs", "sqs.Source(url='https://sqs.eu-west-1.amazonaws.com/1/q')"),
+    ("redis", "redis", "redis_streams.Source(url='redis://here', stream='s')"),
+    ("nats", "nats", "nats.Source(url='nats://here', stream='s', subject='t')"),
+    ("pyarrow", "objects", "sqlite_queue.Source(path='q.db', messages='uri', allowed_prefixes=['/data'])"),
+    ("psycopg", "postgres", "postgres.Destination(url='postgresql://here/db', table='t')"),
+    ("deltalake", "delta", "delta.Destination(path='table')"),
+    ("pyarrow", "delta", "delta.Destination(path='table')"),
+    ("pyspark", "spark", "spark.Source(query='SELECT 1', stage='stage')"),
+]
+PIPELINE = """\
+from conduit_py import Pipeline
+from conduit_connectors import memory, {module}
+made = {made}
+sources = {{"in": made}} if hasattr(made, "read") else {{"in": memory.Source(records=[])}}
+destinations = {{"out": made}} if hasattr(made, "write") else {{"out": memory.Destination(into=[])}}
+pipeline = Pipeline("p", sources=sources, destinations=destinations)
+"""
+YAML = """\
+version: "2.2"
+pipelines:
+  - id: p
+    connectors:
+      - {{id: in, type: source, plugin: "{source}", settings: {{{settings}}}}}
+      - {{id: out, type: destination, plugin: "{destination}", settings: {{url: postgresql://here/db, table: t}}}}
+"""
+
+
+@pytest.mark.parametrize(("package", "extra", "made"), CONNECTORS, ids=[f"{each[0]}-{each[1]}" for each in CONNECTORS])
+def test_check_says_what_to_install(command: "Command", package: str, extra: str, made: str) -> None:
+    command.write(HIDING, "sitecustomize.py")
+    command.write(PIPELINE.format(module=made.partition(".")[0], made=made))
+    done = command("check", "orders.py", HIDDEN=package, PYTHONPATH=str(command.folder))
+
+    assert done.returncode in (2, 3)
+    assert f"pip install 'conduit-dataflow[{extra}]'" in done.stderr
+    assert package in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "plugins"),
+    [
+        (
+            "redis",
+            "redis",
+            {"source": "redis.streams", "settings": "url: redis://here, stream: s", "destination": "log"},
+        ),
+        ("psycopg", "postgres", {"source": "generator", "settings": "", "destination": "postgres"}),
+    ],
+    ids=["redis", "postgres"],
+)
+def test_a_pipeline_in_yaml_says_what_to_install(
+    command: "Command", package: str, extra: str, plugins: dict[str, str]
+) -> None:
+    command.write(HIDING, "sitecustomize.py")
+    command.write(YAML.format(**plugins), "orders.yaml")
+    done = command("run", "orders.yaml", HIDDEN=package, PYTHONPATH=str(command.folder))
+
+    assert done.returncode in (2, 3)
+    assert f"pip install 'conduit-dataflow[{extra}]'" in done.stderr
+    assert package in done.stderr

@@ -79,7 +79,7 @@ class Source:
 
 
 class Destination:
-    """A destination in a pipeline. `when` sends it only the records for which it is true."""
+    """A destination in a pipeline. `when` sends it, and its own processors, only the records for which it is true."""
 
     write_adapter: "WriteAdapter | None" = None
     """Replaces the direct call of `write`, if an engine did part of the work before the batch arrived."""

@@ -2,14 +2,17 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import networkx as nx
 
 from conduit_py.errors import PipelineInvalid, Problem
 from conduit_py.graph.checks import defer_problems, delivery_problems, spark_problems
 from conduit_py.graph.node import Graph, Kind, Node
-from conduit_py.pipeline import Destination, Pipeline, Processor, Source
+from conduit_py.pipeline import Destination, Pipeline, Processor, Source, derive
+from conduit_py.record import Record
 from conduit_py.sdk.plugin import Place, at, did_you_mean
+from conduit_py.sdk.processor import Condition, FunctionProcessor
 
 DEAD_LETTERS = "dead-letters"
 """The id of the dead-letter handler, which every pipeline has."""
@@ -86,8 +89,9 @@ class _Draft:
         if not self.pipeline.destinations:
             self._problem("destinations", "a pipeline needs at least one destination", self.pipeline.place)
         for destination in self.pipeline.destinations:
-            chain = self._add_chain(destination.id, destination.processors)
-            self._add(destination.id, "destination", destination)
+            declared, processors = _condition_first(destination)
+            chain = self._add_chain(destination.id, processors)
+            self._add(destination.id, "destination", declared)
             self._link_chain([*chain, destination.id])
             self._heads[destination.id] = chain[0] if chain else destination.id
 
@@ -159,6 +163,22 @@ class _Draft:
 
     def _problem(self, path: str, message: str, place: Place | None, suggestion: str | None = None) -> None:
         self.problems.append(Problem(path, message, suggestion, *(place or (None, None))))
+
+
+def _condition_first(destination: Destination) -> tuple[Destination, list[Processor]]:
+    """Make the condition of a destination the first of its processors: the others see only the records it lets through.
+
+    As a node of its own it is asked once: a dead letter enters behind it if a processor refused it, or the destination.
+    """
+    if destination.when is None or not destination.processors:
+        return destination, destination.processors
+    condition = Processor("when", FunctionProcessor(partial(_keep_if, destination.when), name="when"), named=False)
+    condition.place = destination.place
+    return derive(destination, when=None), [condition, *destination.processors]
+
+
+def _keep_if(when: Condition, record: Record) -> Record | None:
+    return record if when(record) else None
 
 
 def _declared_problems(pipeline: Pipeline) -> Iterator[Problem]:

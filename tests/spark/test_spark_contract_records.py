@@ -65,6 +65,27 @@ async def test_several_sources_fan_out_to_several_destinations(world: World) -> 
     assert world.rows("marked") == [{"n": n, "marked": True} for n in range(300, 500)]
 
 
+async def test_the_condition_of_a_destination_is_asked_before_its_processors(world: World) -> None:
+    world.write(range(300))
+
+    def negate(record: Record) -> Record:
+        if record.payload["n"] < 250:
+            raise ValueError("not wanted here")
+        record.payload["n"] *= -1
+        return record
+
+    large = world.destination("large", when=lambda record: record.payload["n"] >= 250, processors=[negate])
+    supervisor = world.supervisor(world.pipeline(destinations=[world.destination("every"), large]))
+
+    state = await supervisor.run()
+
+    assert state.status is Status.COMPLETED, state.error
+    assert world.numbers("every") == list(range(300))
+    assert world.numbers("large") == [-n for n in range(250, 300)]
+    progress = supervisor.progress()
+    assert (progress.read, progress.acked, progress.dead_letters) == (300, 300, 0)
+
+
 def rich(world: World) -> p.Pipeline:
     """Records that are split twice and of which pieces are filtered and refused, for branches that differ."""
 

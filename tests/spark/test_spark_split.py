@@ -98,7 +98,8 @@ class TestTheHalves:
         whole = pipeline(
             [plain, Processor("tally", counting, when=odd), plain],
             sources={"a": [plain], "b": []},
-            out={"processors": [plain], "when": odd},
+            out={"when": odd},
+            own={"processors": [plain], "when": odd},
             early={"after": "plain", "when": odd},
         )
         made = split(whole)
@@ -107,13 +108,16 @@ class TestTheHalves:
 
         ours = {id for id in compile_pipeline(whole).nodes if id not in ("a", "b")}
         assert [id for id in executed.nodes if id not in ("a", "b")] == ["a:plain", "plain", "early", "tally"]
-        assert [id for id in driven.nodes if id in ours] == ["tally", "plain-2", "out:plain", "out", "early"]
+        assert [id for id in driven.nodes if id in ours] == [
+            "tally", "plain-2", "own:when", "own:plain", "out", "own", "early",
+        ]  # fmt: skip
         assert [each.when for each in made.executor_pipeline().destinations] == [odd, None]
         read, replayed = (Batch.whole(Span("p", source, 0, [b"0"]), [Record()]) for source in ("a", DEAD_LETTERS))
         adapters = {each.id: each.write_adapter for each in driven.pipeline.destinations}
         asked = {id: [each.asks_when(read), each.asks_when(replayed)] for id, each in adapters.items() if each}
-        assert asked == {"early": [False, True], "out": [True, True]}
-        assert all(each.when is odd for each in driven.pipeline.destinations)
+        assert asked == {"early": [False, True], "out": [True, True], "own": [True, True]}
+        # One with processors asks before them, and not again.
+        assert [each.when for each in driven.pipeline.destinations] == [odd, None, odd]
         tally = driven.nodes["tally"].declared
         assert isinstance(tally, Processor)
         assert tally.when is odd

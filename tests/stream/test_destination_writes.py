@@ -13,6 +13,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode, Batch
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
+from conduit_py.store.stored_letter import LetterFilter
 from conduit_py.stream.meter import Meter
 from conduit_py.testing import (
     EventLog,
@@ -55,7 +56,7 @@ class World:
         return state
 
     def scripted(self, id: str = "lake", **settings: Any) -> Destination:
-        own = {name: settings.pop(name) for name in ("when", "retry") if name in settings}
+        own = {name: settings.pop(name) for name in ("when", "retry", "processors") if name in settings}
         return Destination(id, ScriptedDestination(name=id, log=self.log, **settings), **own)
 
 
@@ -192,6 +193,83 @@ class TestWhen:
         assert letter.error == "ZeroDivisionError: integer division or modulo by zero"
         assert world.log.numbers("a") == [0, 1, 3, 4, 5]
         assert world.log.numbers("b") == [0, 1, 2, 3, 4, 5]
+
+
+class TestWhenWithProcessors:
+    """The processors of a destination see only the records that its `when` lets through, and `when` sees them first."""
+
+    @simulated(seeds=range(5))
+    async def test_the_processors_see_only_what_the_destination_wants(self, seed: int) -> None:
+        seen: list[int] = []
+
+        def double(record: Record) -> Record:
+            assert record.payload["n"] % 2 == 1, "an even record"
+            seen.append(record.payload["n"])
+            record.payload["n"] *= 2
+            return record
+
+        world = World()
+        state = await world.run(
+            world.scripted("odd", when=lambda record: record.payload["n"] % 2 == 1, processors=[double]),
+            world.scripted("every"),
+        )
+
+        assert state.status is Status.COMPLETED
+        assert world.letters == []
+        assert seen == [1, 3, 5]
+        assert [delivery.record.payload["n"] for delivery in world.log.stored["odd"]] == [2, 6, 10]
+        assert world.log.numbers("every") == [0, 1, 2, 3, 4, 5]
+        assert (world.meters["odd:when"].filtered, world.meters["odd"].filtered) == (3, 0)
+
+    async def test_one_that_raises_refuses_the_record_before_they_see_it(self, autojump_clock: MockClock) -> None:
+        seen: list[int] = []
+
+        def look(record: Record) -> Record:
+            seen.append(record.payload["n"])
+            return record
+
+        world = World()
+        state = await world.run(
+            world.scripted("a", when=lambda record: 1 // (record.payload["n"] - 2) < 9, processors=[look])
+        )
+
+        assert state.status is Status.COMPLETED
+        [letter] = world.letters
+        assert (letter.message.sequence, letter.node) == (2, "a:when")
+        assert letter.error == "ZeroDivisionError: integer division or modulo by zero"
+        assert seen == [0, 1, 3, 4, 5]
+
+    async def test_a_replayed_letter_of_a_processor_is_not_asked_for_again(self, autojump_clock: MockClock) -> None:
+        """The processor may have changed its record before it refused it, so the condition could be false by now."""
+        asked: list[int] = []
+
+        def wanted(record: Record) -> bool:
+            asked.append(record.payload["n"])
+            return bool(record.payload["n"] >= 0)
+
+        def negate(record: Record) -> Record:
+            first = record.payload["n"] >= 0
+            record.payload["n"] = -abs(record.payload["n"])
+            if first and record.payload["n"] == -2:
+                raise ValueError("not now")
+            return record
+
+        log, store = EventLog(), MemoryStore()
+        lake = Destination("lake", ScriptedDestination(name="lake", log=log), when=wanted, processors=[negate])
+        pipeline = Pipeline(
+            "p",
+            sources=[Source("source", ScriptedSource(records=3, log=log))],
+            destinations=[lake],
+            dead_letters=DeadLetters.keep(),
+        )
+        await Supervisor(pipeline, store).run()
+        [letter] = (await store.letters.page(LetterFilter())).letters
+        await store.letters.queue("p", {letter.id: letter.nodes})
+        state = await Supervisor(pipeline, store).run()
+
+        assert state.status is Status.COMPLETED
+        assert asked == [0, 1, 2]
+        assert [delivery.record.payload["n"] for delivery in log.stored["lake"]] == [0, -1, -2]
 
 
 class TestRetries:

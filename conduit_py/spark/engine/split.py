@@ -101,7 +101,7 @@ class PipelineSplit:
             whole,
             sources=sources,
             processors=processors,
-            destinations=[self._destination(each, decoders, substitute) for each in whole.destinations],
+            destinations=[self._destination(each.id, decoders, substitute) for each in whole.destinations],
             dead_letters=letters if taker is None else derive(letters, policy=DestinationPolicy(substitute(taker))),
         )
 
@@ -149,9 +149,10 @@ class PipelineSplit:
         when = None if self._inputs(boundary.node, here=True) else declared.when
         return derive(declared, processors=[], after=after, when=when, connector=substitute(declared.connector))
 
-    def _destination(
-        self, declared: Destination, decoders: dict[str, Processor], substitute: Substitute
-    ) -> Destination:
+    def _destination(self, id: str, decoders: dict[str, Processor], substitute: Substitute) -> Destination:
+        # As the graph has it: the condition of a destination with processors is the first of them.
+        declared = self.graph.nodes[id].declared
+        assert isinstance(declared, Destination)
         return derive(
             declared,
             processors=[],

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,10 +92,11 @@ async def _serve(
 
     project_state = choose_state()
     async with await open_store(serving.state or project_state) as store, trio.open_nursery() as nursery:
-        if serving.state is None:
-            await claim_ids(store, project_state, {each.id: each.file for each in reading.whole.pipelines})
+        claim = partial(claim_ids, store, project_state) if serving.state is None else None
+        if claim is not None:
+            await claim({each.id: each.file for each in reading.whole.pipelines})
         fleet = Fleet(store, nursery, on_spark=ChildSupervisor)
-        reloader = Reloader(fleet, store, definitions, nursery, shown=short_text)
+        reloader = Reloader(fleet, store, definitions, nursery, shown=short_text, claim=claim)
         service = Service(fleet, store, nursery, reloader=reloader)
         ending = ServerShutdown(fleet, service.closing, serving.stop_timeout)
         # Before files are added: a signal during a long start must not be lost.

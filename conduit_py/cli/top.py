@@ -12,6 +12,7 @@ from rich.text import Text
 
 from conduit_py.cli.client import ApiClient, ServerUnreachable, connect
 from conduit_py.cli.console import Console
+from conduit_py.cli.errors import count_of
 from conduit_py.cli.output import ExitCode, ago, put_json
 from conduit_py.cli.pipelines import trouble
 from conduit_py.cli.result import RecordRate
@@ -25,6 +26,8 @@ RETRY_SECONDS, RETRY_MAX_SECONDS = 0.5, 5.0
 HEADINGS = ("pipeline", "status", "for", "records/s", "read", "acked", "dead", "in flight", "")
 LEFT_COLUMNS = 2
 """So many columns are aligned to the left; the others are numbers, and the last one is what is cut."""
+PROBLEMS_SHOWN = 3
+"""So many problems of the pipeline files have a line; the headline has their number."""
 LINES_AROUND = 4
 """The line above the table, its headings, the line below it, and one that the terminal needs for itself."""
 
@@ -125,14 +128,16 @@ class FleetRates:
 
 def screen(event: dict[str, Any], rates: FleetRates, url: str, *, rows: int, remark: str = "") -> Group:
     """A line about all pipelines, a table of at most `rows` of them, and a last line that begins with `remark`."""
-    pipelines = sorted(event["pipelines"], key=_urgency)
+    pipelines, problems = sorted(event["pipelines"], key=_urgency), list(_problem_lines(event))
+    # The table gives way: what is defined in a broken file has no row in it.
+    rows = max(rows - len(problems), 1)
     per_second = {
         each["id"]: rates.add(each["id"], event["at"], (each["progress"] or {}).get("acked", 0)) for each in pipelines
     }
     table = [_cells(each, event["at"], per_second[each["id"]]) for each in pipelines[:rows]]
     more = f"{len(pipelines) - rows} more pipelines; " if len(pipelines) > rows else ""
     last = Text.assemble((remark, "bold red"), (f"{more}Ctrl-C leaves", "dim"), no_wrap=True)
-    return Group(_headline(event, url, sum(per_second.values())), *_lines(table), last)
+    return Group(_headline(event, url, sum(per_second.values())), *problems, *_lines(table), last)
 
 
 def _urgency(shown: dict[str, Any]) -> tuple[int, str]:
@@ -146,7 +151,17 @@ def _headline(event: dict[str, Any], url: str, records_per_second: float) -> Tex
     for status in ORDER:
         if status in statuses:
             text.append(f"{statuses.count(status)} {status}  ", STYLES.get(status, ""))
+    if event.get("problems"):
+        text.append(f"{count_of(event['problems'])} in the files  ", "bold red")
     return text.append(f"{records_per_second:,.0f} records/s", "bold")
+
+
+def _problem_lines(event: dict[str, Any]) -> Iterator[Text]:
+    """What keeps definitions in the files from taking effect, a line for each of the first."""
+    for problem in event.get("problems", [])[:PROBLEMS_SHOWN]:
+        place = ":".join(str(problem[part]) for part in ("file", "line") if problem[part] is not None)
+        words = ": ".join(part for part in (place, problem["path"], problem["message"]) if part)
+        yield Text(printable(words), "red", no_wrap=True, overflow="ellipsis")
 
 
 def _cells(shown: dict[str, Any], at: float, records_per_second: float) -> list[tuple[str, str]]:

@@ -1,17 +1,18 @@
 """Reloader: applies changes of pipeline files to a running fleet, with as little interruption as possible."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import trio
 
 from conduit_py.config.definitions import Definitions, LoadedFiles
 from conduit_py.config.loaded import LoadedPipeline
-from conduit_py.errors import FleetError, PipelineInvalid, Problem, RunError, describe
+from conduit_py.errors import EnvironmentUnfit, FleetError, PipelineInvalid, Problem, RunError, describe
 from conduit_py.graph.node import Graph
 from conduit_py.lifecycle.definition_diff import diff_definitions
 from conduit_py.lifecycle.fleet import Fleet
@@ -24,6 +25,9 @@ log = logging.getLogger("conduit_py.server")
 
 Step: TypeAlias = Literal["add", "remove", "swap", "restart", "note"]
 """What a change requires. After a "note" nothing happens until the next start, which uses the new definition."""
+
+Claim: TypeAlias = Callable[[Mapping[str, Path]], Awaitable[None]]
+"""Records from which file each pipeline comes, by id. Raises EnvironmentUnfit if its state belongs to another file."""
 
 GONE_SECONDS = 1.0
 """How long a definition must be gone before it counts as removed: editors remove files for a moment."""
@@ -56,14 +60,19 @@ class Reloader:
         nursery: trio.Nursery,
         *,
         shown: Callable[[str], str] = str,
+        claim: Claim | None = None,
         slow_seconds: float = SLOW_SECONDS,
     ) -> None:
-        """`shown` prepares a text for the log: without secrets, and with short paths."""
+        """`shown` prepares a text for the log: without secrets, and with short paths.
+
+        `claim` is called for pipelines that a reload adds or finds in another file.
+        """
         self.definitions = definitions
         self._fleet = fleet
         self._store = store
         self._nursery = nursery
         self._shown = shown
+        self._claim = claim
         self._slow_seconds = slow_seconds
         self._lock = trio.Lock()
         self._known: dict[str, LoadedPipeline] = {}
@@ -218,6 +227,8 @@ class Reloader:
     async def _change(self, loaded: LoadedPipeline, graph: Graph) -> None:
         id = loaded.id
         known = self._known.get(id)
+        if (known is None or known.file != loaded.file) and not await self._claim_file(loaded):
+            return
         if known is None:
             await self._add(loaded)
             log.info("pipeline %s: new in %s", id, loaded.file)
@@ -235,6 +246,19 @@ class Reloader:
             return
         member.definition = None
         self._apply_desired_status(known, loaded, bool(changed))
+
+    async def _claim_file(self, loaded: LoadedPipeline) -> bool:
+        """Claim the state of a pipeline for its file. If that is refused, show why and return False."""
+        try:
+            if self._claim is not None:
+                await self._claim({loaded.id: loaded.file})
+        except EnvironmentUnfit as error:
+            problem = Problem("id", error.message, error.suggestion, str(loaded.file), loaded.line)
+            # Beside the problems of the files: a pipeline that is not there has no other place for it.
+            self._fleet.file_problems += (problem,)
+            self._report(map(str, self._fleet.file_problems), ())
+            return False
+        return True
 
     async def _swap(self, loaded: LoadedPipeline, nodes: list[str]) -> bool:
         try:

@@ -12,6 +12,7 @@ from conduit_py.defaults import LETTER_ID_PATTERN, LETTERS_LISTED, LETTERS_PAGE_
 from conduit_py.inspect.record_view import apply_edit
 from conduit_py.pipeline_settings import Id, NodeId
 from conduit_py.record import Operation, Record
+from conduit_py.server.access import AskedBy
 from conduit_py.server.dead_letter_views import (
     CausesView,
     DiscardView,
@@ -180,22 +181,24 @@ async def list_causes(service: InService, which: Annotated[FilterQuery, Query()]
 
 
 @router.post("/replay", status_code=202, responses=error_responses(503))
-async def replay_letters(service: InService, request: ReplayIdsRequest | ReplayMatchRequest) -> LetterReplayView:
+async def replay_letters(
+    service: InService, asked_by: AskedBy, request: ReplayIdsRequest | ReplayMatchRequest
+) -> LetterReplayView:
     """Send letters again, each to the nodes that refused it. A letter that is queued already stays queued once."""
     report = await service.fleet.letters.replay(
         request.to_filter(), destinations=request.destinations, dry_run=request.dry_run
     )
     if not request.dry_run:
-        log.info("%d dead letters are sent again, over HTTP", report.queued)
+        log.info("%d dead letters are sent again (asked by %s)", report.queued, asked_by)
     return replay_view(report, dry_run=request.dry_run)
 
 
 @router.post("/discard", responses=error_responses(503))
-async def discard_letters(service: InService, request: IdsRequest | MatchRequest) -> DiscardView:
+async def discard_letters(service: InService, asked_by: AskedBy, request: IdsRequest | MatchRequest) -> DiscardView:
     """Forget letters for good. One that is on its way may be delivered all the same."""
     discarded = await service.fleet.letters.discard(request.to_filter(), dry_run=request.dry_run)
     if not request.dry_run:
-        log.info("%d dead letters were discarded, over HTTP", discarded)
+        log.info("%d dead letters were discarded (asked by %s)", discarded, asked_by)
     return DiscardView(discarded=discarded)
 
 
@@ -206,7 +209,9 @@ async def show_letter(service: InService, letter: LetterIdInPath) -> LetterView:
 
 
 @router.put("/{letter:letter}/record", responses=error_responses(404, 409, 503))
-async def edit_letter(service: InService, letter: LetterIdInPath, request: RecordRequest) -> LetterView:
+async def edit_letter(
+    service: InService, asked_by: AskedBy, letter: LetterIdInPath, request: RecordRequest
+) -> LetterView:
     """Put another record in its place; the original is kept. It is sent only by a replay."""
     # Only what was sent: a field that is left out stays as it is, and must not become its default.
     given = request.record.model_dump(exclude_unset=True)
@@ -215,7 +220,7 @@ async def edit_letter(service: InService, letter: LetterIdInPath, request: Recor
         return apply_edit(original, shown_record(original, service.redaction), given)
 
     edited = await service.fleet.letters.edit(letter, revise, request.node)
-    log.info("dead letter %s was edited, over HTTP", letter)
+    log.info("dead letter %s was edited (asked by %s)", letter, asked_by)
     return await _letter_view(service, edited)
 
 

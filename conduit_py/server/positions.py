@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
 from conduit_py.pipeline_settings import NodeId
+from conduit_py.server.access import AskedBy
 from conduit_py.server.errors import error_responses
 from conduit_py.server.pipelines import PipelineId
 from conduit_py.server.service import InService, Service
@@ -53,24 +54,27 @@ async def list_positions(service: InService, id: PipelineId) -> PositionsView:
 
 
 @router.put("/{source}", responses=error_responses(404, 409, 503))
-async def set_position(service: InService, id: PipelineId, source: SourceId, request: PositionRequest) -> PositionsView:
+async def set_position(
+    service: InService, asked_by: AskedBy, id: PipelineId, source: SourceId, request: PositionRequest
+) -> PositionsView:
     """Have a source go on after another position; only while the pipeline is stopped."""
     # The pattern of the request has checked it: b64decode alone would skip characters that are no base64.
     await service.fleet.set_position(id, source, b64decode(request.position), keep_state=request.keep_state)
-    log.info("pipeline %s: position of %s set, over HTTP", id, source)
+    log.info("pipeline %s: position of %s set (asked by %s)", id, source, asked_by)
     return await _positions(service, id)
 
 
 @router.delete("/{source}", responses=error_responses(404, 409, 503))
 async def reset_position(
     service: InService,
+    asked_by: AskedBy,
     id: PipelineId,
     source: SourceId,
     keep_state: Annotated[bool, Query(description=KEEP_STATE)] = False,
 ) -> PositionsView:
     """Have a source start from the beginning; only while the pipeline is stopped."""
     await service.fleet.set_position(id, source, None, keep_state=keep_state)
-    log.info("pipeline %s: position of %s reset, over HTTP", id, source)
+    log.info("pipeline %s: position of %s reset (asked by %s)", id, source, asked_by)
     return await _positions(service, id)
 
 
@@ -82,7 +86,9 @@ async def list_points(service: InService, id: PipelineId, source: SourceId) -> H
 
 
 @router.post("/{source}/replay", responses=error_responses(404, 409, 503))
-async def replay(service: InService, id: PipelineId, source: SourceId, request: ReplayRequest) -> PositionReplayView:
+async def replay(
+    service: InService, asked_by: AskedBy, id: PipelineId, source: SourceId, request: ReplayRequest
+) -> PositionReplayView:
     """Have a source read again what was settled since a time, or everything; only while the pipeline is stopped.
 
     It is set back to the last point that is not after the time, so a little more may be read again.
@@ -94,7 +100,8 @@ async def replay(service: InService, id: PipelineId, source: SourceId, request: 
         # Points are kept in seconds since 1970; an earlier time cannot name one.
         since = max(request.since.timestamp(), 0.0)
         point = _point(await service.fleet.replay(id, source, since, keep_state=request.keep_state))
-    log.info("pipeline %s: %s is to read again what came since %s, over HTTP", id, source, request.since)
+    what = "pipeline %s: %s is to read again what came since %s (asked by %s)"
+    log.info(what, id, source, request.since, asked_by)
     return PositionReplayView(positions=(await _positions(service, id)).positions, point=point)
 
 

@@ -17,6 +17,7 @@ from conduit_py.errors import FleetError, PipelineUnknown
 from conduit_py.inspect.tap import Outcome, Sample, Tap
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.pipeline_settings import NodeId
+from conduit_py.server.access import AskedBy
 from conduit_py.server.errors import error_responses
 from conduit_py.server.live import EventStream, encode_event, event_response
 from conduit_py.server.pipelines import PipelineId
@@ -120,6 +121,7 @@ async def _taps_of(connection: HTTPConnection) -> TapCount:
 async def tap_node(
     service: InService,
     taps: Annotated[TapCount, Depends(_taps_of)],
+    asked_by: AskedBy,
     id: PipelineId,
     node: Node,
     rate: Rate = TAP_RATE,
@@ -139,7 +141,7 @@ async def tap_node(
         raise TapImpossible(what, suggestion='try it on the engine "trio" first')
     if taps.full:
         raise TapsFull(f"{TAPS_MAX} taps are open already, which is the most", suggestion="close one of them first")
-    log.info("pipeline %s: %s is tapped, over HTTP", id, node)
+    log.info("pipeline %s: %s is tapped (asked by %s)", id, node, asked_by)
     tap = Tap(rate=rate, limit=limit, redact=service.redaction)
     return EventStream(taps.attach(member, node, tap), _events(service, member, tap))
 

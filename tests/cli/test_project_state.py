@@ -1,12 +1,13 @@
 """The state of a project: `run` and `serve` share it, and no id has two owners."""
 
 import shutil
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from conduit_server import Running
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Command
+    from tests.cli.conftest import Command, Serving
 
 
 def test_a_server_continues_where_a_run_ended(command: "Command") -> None:
@@ -44,6 +45,45 @@ def test_two_files_do_not_share_the_positions_of_an_id(command: "Command") -> No
     for same in (f"{command.folder}/orders.py", "./orders.py"):
         assert command("run", same).returncode == 0
     assert command.numbers() == [1, 2, 3, 4, 5] * 3
+
+
+def test_a_pipeline_that_a_reload_adds_is_known_to_come_from_its_file(serving: "Serving") -> None:
+    server = serving.start()
+    serving.add("late", source="Count(to=5)")
+    assert serving("pipelines", "reload").returncode == 0
+    serving.until("late", lambda shown: shown["status"] == "completed")
+    server.terminate()
+    assert server.wait(300) == 0
+    text = (serving.folder / "late.py").read_text()
+    shutil.copy(serving.folder / "ends.py", serving.command.folder)
+    serving.command.write(text, "others.py")
+    refused = serving.command("run", "others.py")
+
+    assert refused.returncode == 3
+    assert "is also that of a pipeline in pipelines/late.py" in refused.stderr
+
+
+def test_a_reload_does_not_add_a_pipeline_whose_state_belongs_to_another_file(serving: "Serving") -> None:
+    serving.add("mine", source="Count(to=5)")
+    text = (serving.folder / "mine.py").read_text()
+    (serving.folder / "mine.py").unlink()
+    shutil.copy(serving.folder / "ends.py", serving.command.folder)
+    serving.command.write(text, "others.py")
+    assert serving.command("run", "others.py").returncode == 0
+    serving.start()
+    (serving.folder / "mine.py").write_text(text)
+    serving("pipelines", "reload")
+
+    def problems() -> list[dict[str, Any]]:
+        shown: list[dict[str, Any]] = serving.json("pipelines", "list")["problems"]
+        return shown
+
+    deadline = time.monotonic() + 300
+    while not problems():
+        assert time.monotonic() < deadline
+    [problem] = problems()
+    assert "is also that of a pipeline in others.py" in problem["message"]
+    assert serving.json("pipelines", "list")["pipelines"] == []
 
 
 def test_a_pipeline_may_move_to_another_file(command: "Command") -> None:

@@ -64,6 +64,28 @@ def test_a_terminal_shows_the_fleet_and_is_given_back(serving: "Serving") -> Non
     assert terminal.seen.index("\x1b[?1049h") < terminal.seen.index("\x1b[?1049l")
 
 
+def test_a_file_that_is_broken_at_the_start_is_shown_above_the_table(serving: "Serving") -> None:
+    serving.add("endless")
+    (serving.folder / "wrong.py").write_text("this is no Python\n")
+    serving.start()
+    terminal = Terminal("top", "--url", serving.url, "--count", "1")
+
+    assert terminal.end() == (0, "")
+    assert "1 problem in the files" in terminal.seen
+    assert terminal.seen.index("wrong.py:1: ") < terminal.seen.index("endless")
+
+
+def test_problems_take_lines_of_the_table_and_steer_no_terminal() -> None:
+    problem = {"file": "a.py", "line": 3, "path": "", "message": "no \x1b[2J end", "suggestion": None}
+    pipelines = [shown(f"p{number}", "running") for number in range(9)]
+    lines = drawn({"at": 1.0, "pipelines": pipelines, "problems": [problem] * 5}, rows=8)
+
+    assert "5 problems in the files" in lines[0]
+    assert lines[1:4] == [r"a.py:3: no \x1b[2J end"] * 3
+    assert len([line for line in lines if line.startswith("p")]) == 5 + 1  # with the headings
+    assert lines[-1] == "4 more pipelines; Ctrl-C leaves"
+
+
 def test_ctrl_c_leaves_in_peace(serving: "Serving") -> None:
     serving.add("endless")
     serving.start()

@@ -63,6 +63,38 @@ async def test_the_log_has_the_role_of_who_asked_and_never_the_token(
     assert not any(token in each["message"] for token in tokens.values() for each in logged)
 
 
+async def test_changes_of_positions_and_letters_and_taps_are_logged_with_the_role_of_who_asked(
+    autojump_clock: MockClock,
+    open_site: "OpenSite",
+    caplog: pytest.LogCaptureFixture,
+    guarded: Policy,
+    tokens: dict[Role, str],
+) -> None:
+    caplog.set_level(logging.INFO, "conduit_py")
+    at, headers = "/api/v1/pipelines/a/positions/source", {"authorization": f"Bearer {tokens[Role.OPERATE]}"}
+    none: dict[str, list[str]] = {"ids": []}
+    async with open_site("a", policy=guarded) as site:
+        answers = [
+            await site.client.put(at, json={"position": "AAAA"}, headers=headers),
+            await site.client.delete(at, headers=headers),
+            await site.client.post(f"{at}/replay", json={"from": "start"}, headers=headers),
+            await site.client.post("/api/v1/dead-letters/replay", json=none, headers=headers),
+            await site.client.post("/api/v1/dead-letters/discard", json=none, headers=headers),
+        ]
+        site.service.closing.set()  # so that the tap ends by itself
+        answers.append(await site.client.get("/api/v1/pipelines/a/nodes/source/tap", headers=headers))
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 202, 200, 200]
+    assert [record.getMessage() for record in caplog.records if record.name == "conduit_py.server"] == [
+        "pipeline a: position of source set (asked by API, role operate)",
+        "pipeline a: position of source reset (asked by API, role operate)",
+        "pipeline a: source is to read again what came since start (asked by API, role operate)",
+        "0 dead letters are sent again (asked by API, role operate)",
+        "0 dead letters were discarded (asked by API, role operate)",
+        "pipeline a: source is tapped (asked by API, role operate)",
+    ]
+
+
 def test_the_json_log_of_a_server_has_every_failure_and_every_end(server: "Server") -> None:
     server.write("again.py", FAILING.format(id="again", error="TransientError"))
     server.write("broken.py", FAILING.format(id="broken", error="FatalError"))

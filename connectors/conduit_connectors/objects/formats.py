@@ -1,4 +1,4 @@
-"""Objects as records: plain lines, JSON, CSV and Parquet."""
+"""Objects as records: plain lines, JSON and CSV."""
 
 import csv
 from collections.abc import Iterator
@@ -86,32 +86,3 @@ def _skip(stream: Any, offset: int) -> None:
         if not block:
             return
         offset -= len(block)
-
-
-BATCH_ROWS = 4096
-
-
-def read_parquet(stream: Any, offset: int) -> Iterator[ObjectRecord]:
-    """Read the rows after the first `offset`, in stored order."""
-    from pyarrow import parquet
-
-    from conduit_py.sdk.arrow import rows_of
-
-    with stream, parquet.ParquetFile(stream) as table:
-        first = _first_group(table, offset)
-        number = sum(table.metadata.row_group(group).num_rows for group in range(first))
-        for batch in table.iter_batches(BATCH_ROWS, row_groups=range(first, table.num_row_groups)):
-            for row in rows_of(batch):
-                number += 1
-                if number > offset:
-                    yield ObjectRecord(Record(payload=Payload(after=row)), number)
-
-
-def _first_group(table: Any, offset: int) -> int:
-    """Return the row group that holds the row after `offset`: those before it are not read."""
-    number = 0
-    for group in range(table.num_row_groups):
-        number += table.metadata.row_group(group).num_rows
-        if number > offset:
-            return group
-    return int(table.num_row_groups)

@@ -8,8 +8,8 @@ from typing import Any, Literal, Self, TypedDict
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from conduit_connectors.objects.formats import read_csv, read_lines, read_parquet
-from conduit_connectors.objects.location import AllowedPrefixes, parse_address
+from conduit_connectors.objects.formats import read_csv, read_lines
+from conduit_connectors.objects.location import Address, AllowedPrefixes, parse_address
 from conduit_py.sdk import FatalError, Options
 from conduit_py.sdk.queue import ObjectRecord, QueueOptions
 
@@ -35,7 +35,12 @@ class ObjectOptions(Options):
     )
 
     format: Format = Field(default=Format.AUTO, description="what an object holds")
-    line_size_max: int = Field(default=16 * 2**20, ge=1, description="the longest line, in bytes; longer is refused")
+    line_size_max: int = Field(
+        default=16 * 2**20, ge=1, description="the longest line or row, in bytes; longer is refused"
+    )
+    parquet_memory_max: int = Field(
+        default=256 * 2**20, ge=2**24, description="the most memory that decoding Parquet may take, in bytes"
+    )
     s3_endpoint: str | None = Field(default=None, description="the address of an S3 service that is not Amazon's")
     s3_region: str | None = None
     s3_access_key: SecretStr | None = None
@@ -74,6 +79,7 @@ class ObjectArguments(TypedDict, total=False):
     allowed_prefixes: list[str]
     format: Literal["auto", "lines", "json", "csv", "parquet"] | Format
     line_size_max: int
+    parquet_memory_max: int
     s3_endpoint: str | None
     s3_region: str | None
     s3_access_key: str | SecretStr | None
@@ -85,7 +91,8 @@ class ObjectReader:
 
     The offset of a record counts the bytes of the decompressed content up to its end, or in Parquet the rows. So
     it does not depend on how the object is read. An object must not change once it is announced. An address is
-    text of a stranger: only regular files and keys below `allowed_prefixes` are opened.
+    text of a stranger: only regular files and keys below `allowed_prefixes` are opened. So is its content: one line
+    or one row is in memory at a time, of at most `line_size_max` bytes, with a block of the next ones.
     """
 
     blocking = True
@@ -93,14 +100,16 @@ class ObjectReader:
     def __init__(self, options: ObjectOptions) -> None:
         self._options = options
         self._allowed = AllowedPrefixes(options.allowed_prefixes)
+        self._parquet: Any = None
 
     def open(self, address: str, offset: int) -> Iterator[ObjectRecord]:
-        stream, path = self._open_stream(address)
+        scheme, path = _parse(address)
         suffixes = PurePosixPath(path).suffixes
         compression = _COMPRESSED.get(suffixes[-1]) if suffixes else None
         format = self._format(suffixes[:-1] if compression else suffixes)
         if format is Format.PARQUET:
-            return read_parquet(stream, offset)
+            return self._read_parquet(scheme, path, offset)
+        stream = self._open_stream(scheme, path)
         if compression is not None:
             stream = _arrow().CompressedInputStream(stream, compression)
         if format is Format.CSV:
@@ -115,18 +124,31 @@ class ObjectReader:
             return Format.JSON
         return {".csv": Format.CSV, ".parquet": Format.PARQUET}.get(last, Format.LINES)
 
-    def _open_stream(self, address: str) -> tuple[Any, str]:
-        """Open the bytes of an object, and return them with its path."""
-        try:
-            scheme, path = parse_address(address)
-        except ValueError as error:
-            raise PermissionError(str(error)) from error
+    def _read_parquet(self, scheme: str, path: str, offset: int) -> Iterator[ObjectRecord]:
+        _arrow()
+        # Imported only here: pyarrow may not be installed.
+        from conduit_connectors.objects.parquet import ParquetLimits, ParquetReader
+        from conduit_connectors.objects.parquet_program import PIECE_BYTES
+
+        if self._parquet is None:
+            # At least 2 MiB: what a row takes in memory is more than what it would be as a line.
+            row_size_max = max(self._options.line_size_max, PIECE_BYTES)
+            limits = ParquetLimits(self._options.parquet_memory_max, row_size_max)
+            self._parquet = ParquetReader(limits)
+        parquet: ParquetReader = self._parquet
         if scheme == "file":
-            return _arrow().PythonFile(self._allowed.open_file(path), mode="r"), path
+            return parquet.read(offset, file=self._allowed.open_file(path))
+        self._allowed.check_key(path)
+        return parquet.read(offset, path=path, s3=self._s3())
+
+    def _open_stream(self, scheme: str, path: str) -> Any:
+        """Open the bytes of an object."""
+        if scheme == "file":
+            return _arrow().PythonFile(self._allowed.open_file(path), mode="r")
         self._allowed.check_key(path)
         from pyarrow import fs
 
-        return fs.S3FileSystem(**self._s3()).open_input_file(path), path
+        return fs.S3FileSystem(**self._s3()).open_input_file(path)
 
     def _s3(self) -> dict[str, Any]:
         options = self._options
@@ -137,6 +159,13 @@ class ObjectReader:
             "secret_key": options.s3_secret_key and options.s3_secret_key.get_secret_value(),
         }
         return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _parse(address: str) -> Address:
+    try:
+        return parse_address(address)
+    except ValueError as error:
+        raise PermissionError(str(error)) from error
 
 
 def _arrow() -> Any:

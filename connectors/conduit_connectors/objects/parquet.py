@@ -1,0 +1,170 @@
+"""ParquetReader: reads the rows of Parquet objects, which are decoded in a process with a limit on its memory.
+
+What an object takes in memory cannot be known from its size, nor from what it claims: 500 bytes may be gigabytes.
+Arrow allocates what an object asks for. So it decodes where that is refused, and where a crash ends nothing else.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, NoReturn
+
+from conduit_connectors.objects import parquet_program as program
+from conduit_py.sdk import Payload, Record
+from conduit_py.sdk.arrow import rows_of
+from conduit_py.sdk.queue import ObjectRecord
+
+BATCH_ROWS = (4096, 256, 16, 1)
+"""How many rows are decoded at once, at first and each time that they did not fit."""
+_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
+"""Other allocators reserve more than they use, which would count."""
+
+
+class ParquetLimits(NamedTuple):
+    """How much memory decoding may take, and how large a row may be, in bytes."""
+
+    memory_max: int
+    row_size_max: int
+
+
+class ParquetReader:
+    """Reads one object after another, in one process while it can be used again."""
+
+    def __init__(self, limits: ParquetLimits) -> None:
+        self._limits = limits
+        self._idle: list[_Process] = []
+
+    def read(self, offset: int, *, file: BinaryIO | None = None, **place: Any) -> Iterator[ObjectRecord]:
+        """Read the rows after the first `offset`, in stored order: of a file, or of `path` in `s3`."""
+        number = offset
+        with file or nullcontext():
+            for rows in BATCH_ROWS:
+                request = self._limits._asdict() | {"offset": number, "rows": rows} | place
+                try:
+                    for part in self._rows_after(number, request, file):
+                        number = part.offset
+                        yield part
+                    return
+                except _DoesNotFit:
+                    continue
+        raise ValueError(
+            f"row {number + 1} takes more than {self._limits.memory_max} bytes to decode: if the object is sound,"
+            " raise parquet_memory_max, or write it with smaller values, pages and row groups"
+        )
+
+    def _rows_after(self, number: int, request: dict[str, Any], file: BinaryIO | None) -> Iterator[ObjectRecord]:
+        """Read rows until the end, or raise _DoesNotFit."""
+        process = self._idle.pop() if self._idle else _Process()
+        reusable = False
+        try:
+            process.send(json.dumps(request).encode(), file)
+            while True:
+                kind, content = process.receive(2 * self._limits.memory_max)
+                if kind == program.ROWS:
+                    for row in _decode(content):
+                        number += 1
+                        yield ObjectRecord(Record(payload=Payload(after=row)), number)
+                elif kind == program.LONG_ROW:
+                    number += 1
+                    yield ObjectRecord(Record(), number, self._too_long(int(content)))
+                else:
+                    break
+            reusable = kind != program.NO_MEMORY
+        finally:
+            # Ended in the middle of an answer, or short of memory: the next object begins with a new one.
+            if reusable:
+                self._idle.append(process)
+            else:
+                process.end()
+        if kind == program.NO_MEMORY:
+            raise _DoesNotFit
+        if kind == program.FAILED:
+            raise _error(content)
+
+    def _too_long(self, size: int) -> str:
+        return f"the row takes about {size} bytes, more than line_size_max ({self._limits.row_size_max})"
+
+
+class _DoesNotFit(Exception):
+    """So many rows at once take more memory than is allowed."""
+
+
+class _Process:
+    """A process that decodes. It ends with this object, and with the process that started it."""
+
+    def __init__(self) -> None:
+        self._link, there = socket.socketpair()
+        with there:
+            self._process = subprocess.Popen(
+                # -P: a file in the working directory must not shadow a module.
+                [sys.executable, "-P", str(Path(program.__file__)), str(there.fileno())],
+                pass_fds=(there.fileno(),),
+                env=os.environ | _ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                # What a crash prints is not text of ours, and may quote the object.
+                stderr=subprocess.DEVNULL,
+                # Ctrl-C is for the other process, which reads what is in flight to its end.
+                start_new_session=True,
+            )
+        self.end = weakref.finalize(self, _end, self._process, self._link, os.getpid())
+
+    def send(self, request: bytes, file: BinaryIO | None) -> None:
+        socket.send_fds(self._link, [program.LENGTH.pack(len(request))], [file.fileno()] if file is not None else [])
+        self._link.sendall(request)
+
+    def receive(self, size_max: int) -> tuple[bytes, bytearray]:
+        """Return an answer. Raises _DoesNotFit if the process was ended for a lack of memory."""
+        kind, size = program.ANSWER.unpack(self._receive(program.ANSWER.size))
+        if size > size_max:
+            raise _DoesNotFit
+        return kind, self._receive(size)
+
+    def _receive(self, size: int) -> bytearray:
+        content = bytearray(size)
+        view, filled = memoryview(content), 0
+        while filled < size:
+            try:
+                count = self._link.recv_into(view[filled:])
+            except ConnectionResetError:
+                count = 0
+            if not count:
+                self._lost()
+            filled += count
+        return content
+
+    def _lost(self) -> NoReturn:
+        code = self._process.wait()
+        # A program in C++ may abort without memory, and one in Python may have none for its error.
+        if code in (-signal.SIGABRT, -signal.SIGKILL, 1):
+            raise _DoesNotFit
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        raise OSError(f"the process that decodes Parquet ended with {how}")
+
+
+def _end(process: "subprocess.Popen[bytes]", link: socket.socket, owner: int) -> None:
+    # A fork of this process has the object too, but not the child.
+    if os.getpid() == owner:
+        link.close()
+        process.kill()
+        process.wait()
+
+
+def _decode(content: bytearray) -> list[dict[str, Any]]:
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(pa.py_buffer(content)) as stream:
+        return rows_of(stream.read_all())
+
+
+def _error(content: bytearray) -> Exception:
+    name, text = json.loads(content)
+    kinds = {"FileNotFoundError": FileNotFoundError, "PermissionError": PermissionError, "OSError": OSError}
+    return kinds.get(name, ValueError)(f"it cannot be read as Parquet: {text}")

@@ -1,0 +1,140 @@
+"""The program that decodes Parquet, in a process with a limit on its memory. It imports nothing of conduit-py.
+
+A request is its length, then JSON, with the descriptor of a file beside the length. An answer is a kind and a length,
+then the content: see ANSWER. It ends when its socket is closed, which the end of the other process does too.
+"""
+
+import json
+import os
+import resource
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs, parquet
+
+LENGTH = struct.Struct(">Q")
+ANSWER = struct.Struct(">cQ")
+ROWS, LONG_ROW, END, FAILED, NO_MEMORY = b"R", b"L", b"E", b"F", b"M"
+"""Rows as an Arrow stream; the size of a row that is too long; no more rows; an error as JSON; out of memory."""
+
+BATCH_BYTES = 8 * 2**20
+PIECE_BYTES = 2 * 2**20
+"""How much the rows of one answer take as Python objects, if they are more than one."""
+VALUE_BYTES = 40
+"""What a value takes as a Python object, with the reference to it and without the bytes of a text."""
+
+
+def serve(link: socket.socket) -> None:
+    """Answer one request after another until the link is closed."""
+    limited = False
+    while True:
+        head, files, _, _ = socket.recv_fds(link, LENGTH.size, 1, socket.MSG_WAITALL)
+        if len(head) < LENGTH.size:
+            return
+        request = json.loads(_receive(link, LENGTH.unpack(head)[0]))
+        with ExitStack() as stack:
+            try:
+                stream = stack.enter_context(_open(request, files))
+                if not limited:
+                    # After the file system is there: its threads and their stacks are not what an object takes.
+                    _limit_memory(request["memory_max"])
+                    limited = True
+                for kind, content in _answers(stream, request):
+                    link.sendall(ANSWER.pack(kind, len(content)))
+                    link.sendall(content)
+                end: tuple[bytes, bytes] = END, b""
+            except MemoryError:
+                end = NO_MEMORY, b""
+            except (BrokenPipeError, ConnectionResetError):
+                return
+            except Exception as error:  # a boundary: whatever Arrow raises is about this object
+                end = FAILED, json.dumps([type(error).__name__, str(error)[:2000]]).encode()
+        link.sendall(ANSWER.pack(end[0], len(end[1])) + end[1])
+
+
+def _receive(link: socket.socket, size: int) -> bytes:
+    content = bytearray()
+    while len(content) < size and (more := link.recv(size - len(content))):
+        content += more
+    return bytes(content)
+
+
+def _open(request: dict[str, Any], files: list[int]) -> Any:
+    if files:
+        return pa.PythonFile(os.fdopen(files[0], "rb"), mode="r")
+    return fs.S3FileSystem(**request["s3"]).open_input_file(request["path"])
+
+
+def _limit_memory(size: int) -> None:
+    if sys.platform == "linux":
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (used + size, used + size))
+
+
+def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, "bytes | memoryview[int]"]]:
+    offset, row_size_max = request["offset"], request["row_size_max"]
+    with parquet.ParquetFile(stream) as table:
+        number = 0
+        for group in range(table.num_row_groups):
+            claimed = table.metadata.row_group(group)
+            if number + claimed.num_rows <= offset:
+                number += claimed.num_rows
+                continue
+            count = min(request["rows"], max(1, BATCH_BYTES * claimed.num_rows // max(1, claimed.total_byte_size)))
+            # Without threads: each would decode a column of its own at the same time.
+            for batch in table.iter_batches(count, row_groups=[group], use_threads=False):
+                skipped = min(max(0, offset - number), batch.num_rows)
+                number += batch.num_rows
+                for piece, size in _pieces(batch.slice(skipped)):
+                    if size > row_size_max and piece.num_rows == 1:
+                        yield LONG_ROW, str(size).encode()
+                    else:
+                        yield ROWS, _encode(piece)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Cut a batch into pieces that are small as Python objects, or one row; each with its size."""
+    if not batch.num_rows:
+        return
+    size = sum(map(_size, batch.columns))
+    if size <= PIECE_BYTES or batch.num_rows == 1:
+        yield batch, size
+        return
+    half = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, half))
+    yield from _pieces(batch.slice(half))
+
+
+def _size(values: pa.Array) -> int:
+    """Return about how many bytes the values take as Python objects. Arrow's may take none: nulls, a dictionary."""
+    kind = values.type
+    if isinstance(values, pa.ExtensionArray):
+        return _size(values.storage)
+    if pa.types.is_dictionary(kind):
+        return _size(values.dictionary_decode())
+    size = len(values) * VALUE_BYTES
+    if pa.types.is_map(kind):
+        first, last = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        return size + sum(_size(each.slice(first, last - first)) for each in (values.keys, values.items))
+    if pa.types.is_nested(kind):
+        children = values.flatten()
+        return size + sum(map(_size, children if isinstance(children, list) else [children]))
+    return size + int(values.nbytes)
+
+
+def _encode(rows: pa.RecordBatch) -> "memoryview[int]":
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    return memoryview(sink.getvalue())
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as its_link:
+        serve(its_link)

@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install java demo demo-page demo-spark page test check format bench bench-fleet bench-spark exactly-once spark-soak test-yarn clean
+.PHONY: help install java demo demo-page demo-spark page test check format bench bench-latency bench-memory bench-growth bench-instructions bench-fleet bench-spark exactly-once spark-soak test-yarn clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
@@ -11,7 +11,9 @@ help:
 	@echo "make demo-spark the same job as make demo on a Spark cluster of this machine: a master and two workers"
 	@echo "make test      set up, then lint, type-check and run every test"
 	@echo "make check     only lint, types and import rules"
-	@echo "make bench     compare with a plain Python loop and with bytewax, as ratios of one run"
+	@echo "make bench     compare with loops by hand, bytewax, DuckDB and polars, as ratios of one run"
+	@echo "make bench-latency, bench-memory, bench-growth  how long, how much, and how it grows"
+	@echo "make bench-instructions  count the instructions of a record with valgrind, whatever the load of the machine"
 	@echo "make exactly-once  attack exactly-once delivery in full, which takes about half an hour"
 	@echo "make page      build the web page from web/ into conduit_py/server/page, which is committed (needs node 20)"
 	@echo "make bench-fleet  200 pipelines in one server for 10 minutes: memory, latency, drain"
@@ -70,6 +72,18 @@ test: check java
 
 bench: install
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-latency: install
+	@$(BIN)/python -m benchmarks.latency $(ARGS)
+
+bench-memory: install
+	@$(BIN)/python -m benchmarks.memory $(ARGS)
+
+bench-growth: install
+	@$(BIN)/python -m benchmarks growth $(ARGS)
+
+bench-instructions: install
+	@$(BIN)/python -m benchmarks.instructions $(ARGS)
 
 bench-fleet: install
 	@$(BIN)/python -m benchmarks.fleet $(ARGS)

@@ -1,12 +1,14 @@
 """The works about journals: sequencing messages, appending them durably, and copying from journal to journal."""
 
 import os
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import trio
 
+from benchmarks.pipelines import Delivery, run_to_end
+from benchmarks.work import CONTROL, LOOP, Count, Work
 from conduit_py import Destination, Pipeline, Record, Source
 from conduit_py.journal.body import encode_body
 from conduit_py.journal.file_log import FileLog
@@ -15,33 +17,32 @@ from conduit_py.journal.journal import Journal
 from conduit_py.journal.message_id import Flag, MessageUuid, ProducerId
 from conduit_py.journal.publisher import Publisher
 from conduit_py.journal.sequencer import Sequencer
-from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.status import Status
-from conduit_py.store.sqlite.store import SqliteStore
 
 BATCH = 1000
 BODY = b"x" * 100
 TRANSACTION = 100
 
 
-def loop_w3(records: int, folder: Path) -> int:
+def loop_j1(records: int, folder: Path) -> Count:
     """What any reader must do: take the id of every message apart."""
     raw = MessageUuid(ProducerId.random(), 160, Flag.CONTINUE).to_bytes()
     count = 0
     for _ in range(records):
         id = MessageUuid.from_bytes(raw)
         count += id.flags == Flag.CONTINUE
-    return count
+    return lambda: count
 
 
-def sequencer_w3(records: int, folder: Path) -> int:
+def sequencer_j1(records: int, folder: Path) -> Count:
     """One message a frame: two producers interleaved, transactions of a hundred messages."""
-    return _sequence(records, 1)
+    count = _sequence(records, 1)
+    return lambda: count
 
 
-def sequencer_batches_w3(records: int, folder: Path) -> int:
+def sequencer_batches_j1(records: int, folder: Path) -> Count:
     """A hundred messages a frame, as a destination writes them."""
-    return _sequence(records, TRANSACTION)
+    count = _sequence(records, TRANSACTION)
+    return lambda: count
 
 
 def _sequence(records: int, per_frame: int) -> int:
@@ -69,27 +70,27 @@ def _interleaved(messages: int, per_frame: int) -> list[Frame]:
     return [Frame("bench", 100 * i, 100 * i + 100, *each) for i, each in enumerate(ids)]
 
 
-def loop_w4(records: int, folder: Path) -> int:
+def loop_j2(records: int, folder: Path) -> Count:
     """A plain file: every thousand lines one write and one fdatasync."""
     descriptor = os.open(folder / "lines", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for start in range(0, records, BATCH):
         os.write(descriptor, b"\n".join([BODY] * min(BATCH, records - start)))
         os.fdatasync(descriptor)
     os.close(descriptor)
-    return records
+    return lambda: records
 
 
-def append_w4(records: int, folder: Path) -> int:
+def append_j2(records: int, folder: Path) -> Count:
     """A thousand messages an append, each durable before the next."""
     publisher = Publisher()
     with FileLog(folder / "journal") as log:
         for start in range(0, records, BATCH):
             size = min(BATCH, records - start)
             log.append([BODY] * size, id=publisher.outside_transaction(size))
-    return records
+    return lambda: records
 
 
-def append_together_w4(records: int, folder: Path) -> int:
+def append_together_j2(records: int, folder: Path) -> Count:
     """Eight tasks append a thousand messages each time, and share writes and fsyncs."""
 
     async def main() -> None:
@@ -105,10 +106,10 @@ def append_together_w4(records: int, folder: Path) -> int:
                 nursery.start_soon(work, journal)
 
     trio.run(main)
-    return records
+    return lambda: records
 
 
-def append_batch_w4(records: int, folder: Path) -> int:
+def append_batch_j2(records: int, folder: Path) -> Count:
     """A thousand messages an append, a barrier after ten appends."""
     publisher = Publisher()
     with FileLog(folder / "journal", sync="batch") as log:
@@ -118,10 +119,10 @@ def append_batch_w4(records: int, folder: Path) -> int:
             if start % (10 * BATCH) == 0:
                 log.barrier()
         log.barrier()
-    return records
+    return lambda: records
 
 
-def _fill(records: int, folder: Path) -> None:
+def fill_journal(records: int, folder: Path) -> None:
     publisher = Publisher()
     with FileLog(folder / "in", sync="never") as log:
         for start in range(0, records, BATCH):
@@ -133,9 +134,8 @@ def _record(number: int) -> Record:
     return Record.of({"n": number, "user": f"user-{number % 1000}", "amount": number % 500 + 0.25, "note": "x" * 40})
 
 
-def loop_w5(records: int, folder: Path) -> int:
+def loop_j3(records: int, folder: Path) -> Count:
     """A hand-written loop: read, decode, encode, write, an fdatasync per thousand records; killed, it repeats some."""
-    _fill(records, folder)
     encode, decode, count = msgspec.msgpack.encode, msgspec.msgpack.decode, 0
     out = os.open(folder / "out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with FileLog(folder / "in") as log:
@@ -144,58 +144,66 @@ def loop_w5(records: int, folder: Path) -> int:
             os.fdatasync(out)
             count += frame.count
     os.close(out)
-    return count
+    return lambda: count
 
 
-def at_least_once_w5(records: int, folder: Path) -> int:
+def at_least_once_j3(records: int, folder: Path) -> Count:
     """Journal to journal, default settings."""
-    return _copy(records, folder, "at_least_once")
+    return _copy(folder, "at_least_once")
 
 
-def exactly_once_w5(records: int, folder: Path) -> int:
+def exactly_once_j3(records: int, folder: Path) -> Count:
     """The same pipeline exactly-once: transactions of a thousand records, each commit fenced and fsynced."""
-    return _copy(records, folder, "exactly_once")
+    return _copy(folder, "exactly_once")
 
 
-def _copy(records: int, folder: Path, delivery: str) -> int:
+def _copy(folder: Path, delivery: Delivery) -> Count:
     from conduit_connectors import journal
 
-    _fill(records, folder)
     pipeline = Pipeline(
         "copy",
         sources=[Source("in", journal.Source(path=folder / "in", until="end"))],
         destinations=[Destination("out", journal.Destination(path=folder / "out"))],
-        delivery=delivery,  # type: ignore[arg-type]
+        delivery=delivery,
     )
 
-    async def main() -> None:
-        async with await SqliteStore.open(folder / "state") as store:
-            state = await Supervisor(pipeline, store).run()
-            assert state.status is Status.COMPLETED, state
+    run_to_end(pipeline, folder)
+    return partial(_count_messages, folder)
 
-    trio.run(main)
+
+def _count_messages(folder: Path) -> int:
     with FileLog(folder / "out") as log:
         return sum(frame.count for frame in log.reader() if frame.id.flags != Flag.ACK)
 
 
-WORKS: dict[str, dict[str, Callable[[int, Path], int]]] = {
-    "W3": {
-        "loop": loop_w3,
-        "loop again": loop_w3,
-        "conduit-py, message by message": sequencer_w3,
-        "conduit-py, frames of 100": sequencer_batches_w3,
-    },
-    "W4": {
-        "loop": loop_w4,
-        "loop again": loop_w4,
-        "conduit-py": append_w4,
-        "conduit-py, 8 tasks": append_together_w4,
-        "conduit-py, a barrier per 10": append_batch_w4,
-    },
-    "W5": {
-        "loop": loop_w5,
-        "loop again": loop_w5,
-        "conduit-py, at least once": at_least_once_w5,
-        "conduit-py, exactly once": exactly_once_w5,
-    },
+WORKS = {
+    "J1": Work(
+        "the sequencer: two producers interleaved, transactions of a hundred messages",
+        {
+            LOOP: loop_j1,
+            CONTROL: loop_j1,
+            "conduit-py, message by message": sequencer_j1,
+            "conduit-py, frames of 100": sequencer_batches_j1,
+        },
+    ),
+    "J2": Work(
+        "durable appends of records of 100 bytes, a thousand at a time",
+        {
+            LOOP: loop_j2,
+            CONTROL: loop_j2,
+            "conduit-py": append_j2,
+            "conduit-py, 8 tasks": append_together_j2,
+            "conduit-py, a barrier per 10": append_batch_j2,
+        },
+    ),
+    "J3": Work(
+        "journal to journal",
+        {
+            LOOP: loop_j3,
+            CONTROL: loop_j3,
+            "conduit-py, at least once": at_least_once_j3,
+            "conduit-py, exactly once": exactly_once_j3,
+        },
+        fill_journal,
+    ),
 }

@@ -1,41 +1,54 @@
 """One contender, once, in this process: prints what it measured as JSON."""
 
-import hashlib
+import gc
 import json
-import resource
 import sys
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.contenders import WORKS
+from benchmarks.works import WORKS
+
+WARM_UP_RECORDS = 2000
 
 
-def main(work: str, name: str, records: str, folder: str) -> None:
-    contender = WORKS[work][name]
-    count = int(records)
+@dataclass(frozen=True)
+class Measurement:
+    """One contender in one round."""
+
+    records: int
+    seconds: float
+    cpu_seconds: float
+    """Of all threads."""
+    memory_mb: float
+    """The peak of resident memory."""
+    memory_before_mb: float
+    """Resident memory before the contender began, with everything imported."""
+    at_sink: int
+    output_digest: str
+
+
+def measure_here(work: str, name: str, records: int, folder: Path) -> Measurement:
+    """`folder` holds the input twice: that of the run in `run`, and a little in `warm-up`."""
+    contender = WORKS[work].contenders[name]
+    before = memory_mb("VmRSS")
+    # Imports, caches and first calls are no part of what a record costs.
+    contender(WARM_UP_RECORDS, folder / "warm-up")
+    gc.collect()
     started, cpu = time.perf_counter(), time.process_time()
-    at_sink = contender(count, Path(folder))
+    count = contender(records, folder / "run")
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
-    print(
-        json.dumps(
-            {
-                "records_per_second": count / seconds,
-                "cpu_seconds": cpu_seconds,
-                "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-                "at_sink": at_sink,
-                "output_digest": digest(Path(folder) / "out.jsonl"),
-            }
-        )
-    )
+    peak = memory_mb("VmHWM")
+    # Counting and comparing the output is no contender's work: it comes after the clock, for all of them.
+    return Measurement(records, seconds, cpu_seconds, peak, before, count(), WORKS[work].digest(folder / "run"))
 
 
-def digest(path: Path) -> str:
-    """Of the bytes that reached the sink; counting sinks have none."""
-    if not path.exists():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def memory_mb(field: str) -> float:
+    """Resident memory of this process: `VmRSS` now, `VmHWM` at its peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    work, name, records, folder = sys.argv[1:]
+    print(json.dumps(asdict(measure_here(work, name, int(records), Path(folder)))))

@@ -3,15 +3,36 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 _TEMPLATE = (
     b'{"id":%d,"ts":"2026-11-16T05:11:39.%06dZ","user":"user-%d","amount":%d.25,'
     b'"tags":["alpha","beta","gamma"],"note":"' + b"x" * 64 + b'"}'
 )
 
 
+class Order(msgspec.Struct, kw_only=True, gc=False):
+    """A record of the works, typed. Records of other sizes have an id, an amount and sometimes a note."""
+
+    id: int
+    ts: str = ""
+    user: str = ""
+    amount: float
+    tags: list[str] = []
+    note: str = ""
+    cents: int = 0
+
+
 def raw(number: int) -> bytes:
     """Record `number` as JSON, about 200 bytes."""
     return _TEMPLATE % (number, number % 1_000_000, number % 1000, number % 500)
+
+
+def sized(number: int, size: int) -> bytes:
+    """Record `number` as JSON of about `size` bytes, 25 at least."""
+    text = b'{"id":%d,"amount":%d.25' % (number, number % 500)
+    padding = size - len(text) - len(b',"note":""}')
+    return text + (b',"note":"' + b"x" * padding + b'"}' if padding > 0 else b"}")
 
 
 def cents(order: dict[str, Any]) -> int:

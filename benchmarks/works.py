@@ -1,0 +1,140 @@
+"""All works by name, and the groups that `make bench` takes."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from benchmarks import journal, loops, peers
+from benchmarks.columns import W5
+from benchmarks.conduit_yaml import G
+from benchmarks.pipelines import (
+    Style,
+    all_in_one,
+    arrow_w1,
+    by_style,
+    file_to_file,
+    generated_into_counters,
+    many_pipelines,
+)
+from benchmarks.work import CONTROL, LOOP, Contender, Work, where_installed
+from benchmarks.workload import sized, write_input
+
+GROWTH_RECORDS = 100_000
+
+
+def write_lines(records: int, folder: Path) -> None:
+    write_input(folder / "in.jsonl", records)
+
+
+def beside(loop: Contender, *others: dict[str, Contender]) -> dict[str, Contender]:
+    """The loop, the same again as control, and the others."""
+    return {LOOP: loop, CONTROL: loop} | {name: each for some in others for name, each in some.items()}
+
+
+_WORKS = {
+    "W1": Work(
+        "generated JSON of 200 bytes, parse, set a field, drop one in ten, count",
+        beside(
+            loops.plain_loop(),
+            {"typed loop": loops.typed_loop_w1},
+            by_style(lambda style: generated_into_counters(style.from_text)),
+            {"conduit-py, batch function": generated_into_counters([all_in_one]), "conduit-py, Arrow table": arrow_w1},
+            where_installed(bytewax=("bytewax", peers.bytewax_w1)),
+        ),
+    ),
+    "W1x2": Work(
+        "W1 into two destinations",
+        beside(
+            loops.plain_loop(),
+            {"typed loop": loops.typed_loop_w1},
+            by_style(lambda style: generated_into_counters(style.from_text, destinations=2)),
+            where_installed(bytewax=("bytewax", peers.bytewax_w1x2)),
+        ),
+    ),
+    "W2": Work(
+        "a JSON-lines file, parse, set a field, drop one in ten, a JSON-lines file",
+        beside(
+            loops.plain_loop_w2,
+            {"typed loop": loops.typed_loop_w2, "loop by blocks": loops.block_loop_w2},
+            by_style(lambda style: file_to_file(style.from_fields)),
+            {"conduit-py, batch function": file_to_file([all_in_one])},
+            where_installed(bytewax=("bytewax", peers.bytewax_w2), DuckDB=("duckdb", peers.duckdb_w2)),
+            where_installed(polars=("polars", peers.polars_w2)),
+        ),
+        write_lines,
+    ),
+    "W3": Work(
+        "W2, output synced and position durable at least every second",
+        beside(
+            loops.plain_loop_w2,
+            {"durable loop": loops.durable_loop},
+            by_style(lambda style: file_to_file(style.from_fields)),
+            where_installed(**{"bytewax, recovery": ("bytewax", peers.bytewax_w3)}),
+        ),
+        write_lines,
+    ),
+    "W4": Work(
+        "W2 exactly once",
+        beside(
+            loops.plain_loop_w2,
+            {"durable loop": loops.durable_loop},
+            by_style(lambda style: file_to_file(style.from_fields), " (W2)"),
+            by_style(lambda style: file_to_file(style.from_fields, "exactly_once"), ", exactly once"),
+        ),
+        write_lines,
+    ),
+    "W5": W5,
+}
+
+
+def _growth(title: str, loop: Contender, contender: Callable[[Style], Contender]) -> Work:
+    return Work(title, beside(loop, by_style(contender)), records=GROWTH_RECORDS)
+
+
+def _of_size(size: int) -> Work:
+    make = partial(sized, size=size)
+    return _growth(
+        f"W1 with records of {size} bytes",
+        loops.plain_loop(make),
+        lambda style: generated_into_counters(style.from_text, make=make),
+    )
+
+
+def _through_processors(count: int) -> Work:
+    return _growth(
+        f"W1 through {count} processors: one parses, the others set a field",
+        loops.chained_loop(count),
+        lambda style: generated_into_counters([style.parse, *[style.set_cents] * count][:count]),
+    )
+
+
+def _into_destinations(count: int) -> Work:
+    return _growth(
+        f"W1 into {count} destinations",
+        loops.plain_loop(),
+        lambda style: generated_into_counters(style.from_text, destinations=count),
+    )
+
+
+def _in_pipelines(count: int) -> Work:
+    return _growth(
+        f"the records of W1 shared between {count} pipelines",
+        loops.plain_loop(),
+        lambda style: many_pipelines(style.from_text, count),
+    )
+
+
+_GROWTH = {
+    **{f"size {size}": _of_size(size) for size in (25, 100, 200, 1000, 10_000)},
+    **{f"processors {count}": _through_processors(count) for count in (0, 1, 2, 5, 10, 20)},
+    **{f"destinations {count}": _into_destinations(count) for count in (1, 2, 4, 8)},
+    **{f"pipelines {count}": _in_pipelines(count) for count in (1, 10, 50, 200)},
+}
+
+WORKS: dict[str, Work] = _WORKS | {"G": G} | journal.WORKS | _GROWTH
+GROUPS: dict[str, list[str]] = {
+    "works": [*_WORKS, "G"],
+    "journal": [*journal.WORKS],
+    "growth": [*_GROWTH],
+    "all": [*WORKS],
+}

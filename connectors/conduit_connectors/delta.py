@@ -22,6 +22,12 @@ from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
 from conduit_py.sdk.arrow import fit_to_schema
 
+_DENIED = re.compile(
+    "<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied)</Code>"
+    "|lacked the necessary privileges|lacked valid authentication credentials"
+)
+"""What object stores answer to wrong keys, and what deltalake makes of it. No name of a partition can have a `<`."""
+
 
 class DestinationOptions(sdk.Options):
     """Options of the Delta destination."""
@@ -227,6 +233,9 @@ def _errors(path: str) -> Iterator[None]:
     try:
         yield
     except (CommitFailedError, OSError) as error:
+        if _DENIED.search(str(error)):
+            advice = "check the keys in `storage`, and what they allow"
+            raise FatalError(f"the store of the Delta table {path} refuses us: {error}", suggestion=advice) from error
         advice = "check the store, and who may write there"
         raise TransientError(f"the Delta table {path}: {error}", suggestion=advice) from error
     except (DeltaError, pa.ArrowException) as error:

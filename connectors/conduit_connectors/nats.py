@@ -79,6 +79,7 @@ class NatsQueue(LeasedQueue):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Any = None
         self._pull: Any = None
+        self._refusal: Exception | None = None
 
     def open(self) -> None:
         _nats()
@@ -110,7 +111,7 @@ class NatsQueue(LeasedQueue):
         servers = [server.strip() for server in options.url.get_secret_value().split(",")]
         self._client = await nats.connect(
             servers, user_credentials=options.credentials, allow_reconnect=True, max_reconnect_attempts=3,
-            reconnect_time_wait=1, connect_timeout=5, name="conduit-py", error_cb=_ignore,
+            reconnect_time_wait=1, connect_timeout=5, name="conduit-py", error_cb=self._note_error,
         )  # fmt: skip
         jetstream = self._client.jetstream(timeout=_ANSWER_SECONDS)
         config = nats.js.api.ConsumerConfig(
@@ -122,6 +123,11 @@ class NatsQueue(LeasedQueue):
         )
         await jetstream.add_consumer(options.stream, config)
         self._pull = await jetstream.pull_subscribe_bind(self._consumer, options.stream)
+
+    async def _note_error(self, error: Exception) -> None:
+        """Keep why the server refuses the user: the next call raises only that there is no server."""
+        if "authorization" in str(error).lower():
+            self._refusal = error
 
     async def _leave(self) -> None:
         if self._client is not None:
@@ -180,9 +186,15 @@ class NatsQueue(LeasedQueue):
 
     def _failed(self, error: Exception) -> Exception:
         options = self._options
-        where = ", ".join(server.rpartition("@")[2] for server in options.url.get_secret_value().split(","))
+        servers = [server.strip().rpartition("@")[2] for server in options.url.get_secret_value().split(",")]
+        where = ", ".join(server.removeprefix("nats://") for server in servers)
         what = f"{type(error).__name__}: {error}".removesuffix(": ")
         name = type(error).__name__
+        if name == "NoServersError" and self._refusal is not None:
+            return FatalError(
+                f"NATS at {where} refuses the user: {self._refusal}",
+                suggestion="check the user and the password in `url`, or `credentials`",
+            )
         if name == "NotFoundError":
             return FatalError(
                 f"NATS at {where} has no stream {options.stream!r}", suggestion="create it, or check stream and account"
@@ -196,10 +208,6 @@ class NatsQueue(LeasedQueue):
             f"NATS at {where} cannot be reached or does not answer: {what}",
             suggestion="check the url, and that the server runs with JetStream",
         )
-
-
-async def _ignore(error: Exception) -> None:
-    """Ignore errors of the background connection: the next call raises them."""
 
 
 def _nats() -> Any:

@@ -55,6 +55,14 @@ class PostgresServer:
             connection.execute(f"CREATE DATABASE {name}")
         return self.dsn(name)
 
+    def create_user(self, name: str, password: str) -> None:
+        """Create a user who has to give a password: all others of this server are trusted."""
+        rules = self._folder / "data" / "pg_hba.conf"
+        rules.write_text(f"host all {name} all scram-sha-256\n{rules.read_text()}")
+        with psycopg.connect(self.dsn(), autocommit=True) as connection:
+            connection.execute(f"CREATE USER {name} PASSWORD '{password}'")
+            connection.execute("SELECT pg_reload_conf()")
+
     def drop_database(self, dsn: str) -> None:
         """Remove it, whoever is still connected."""
         with psycopg.connect(self.dsn(), autocommit=True) as connection:

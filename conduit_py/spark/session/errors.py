@@ -53,6 +53,10 @@ def spark_errors(what: str) -> Iterator[None]:
             raise FatalError(f"{what} failed: Java is out of memory: {error_text(error)}", suggestion=advice) from error
         if code is not None:
             raise TransientError(f"{what} failed: Java has ended, with the code {code}") from error
+        if any(state.startswith("28") for _, state in _causes(error)):
+            # Class 28: invalid authorization. Fatal: tried again for ever, a wrong password can lock the account.
+            advice = "check the user and the password in the options of the connector"
+            raise FatalError(f"{what} failed: {error_text(error)}", suggestion=advice) from error
         if _blames_data(error):
             raise BadRows(error_text(error)) from error
         if is_definition_error(error):

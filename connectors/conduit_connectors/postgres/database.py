@@ -1,5 +1,6 @@
 """PostgresDatabase: a connection to PostgreSQL for the SQL destinations, with COPY."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -7,6 +8,12 @@ import psycopg
 
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_py.sdk import FatalError, TransientError
+
+_REFUSED_USER = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry"
+    r"|role \S+ (does not exist|is not permitted to log in)"
+)
+"""By their text: an error of a connection that was not made has no SQLSTATE."""
 
 
 class PostgresDatabase(SqlDatabase):
@@ -30,6 +37,10 @@ class PostgresDatabase(SqlDatabase):
         try:
             self._connection = psycopg.connect(url, autocommit=True, application_name="conduit-py")
         except psycopg.OperationalError as error:
+            if _REFUSED_USER.search(str(error)):
+                # Fatal: tried again for ever, a wrong password can lock the account.
+                advice = "check the user and the password in `url`, and who may connect from this machine"
+                raise FatalError(f"PostgreSQL refuses the user: {_line(error)}", suggestion=advice) from error
             raise TransientError(
                 f"cannot connect to PostgreSQL: {_line(error)}", suggestion="check the url and that the server runs"
             ) from error

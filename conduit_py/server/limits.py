@@ -1,7 +1,10 @@
 """Limits on clients: how many connections, how long a client may read nothing, how long a request body may be."""
 
+import errno
 import logging
 import math
+import resource
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -22,6 +25,7 @@ ADMIT = "conduit.admit"
 """The extension of ASGI by which the access check says that it let a request in."""
 REPORT_SECONDS = 60.0
 """How often a connection that failed is worth a traceback in the log."""
+NO_DESCRIPTOR_SECONDS = 0.1
 
 
 class LimitedConnection(trio.abc.HalfCloseableStream):
@@ -79,13 +83,26 @@ class LimitedConnection(trio.abc.HalfCloseableStream):
 
 
 class LimitedListener(trio.abc.Listener[LimitedConnection]):
-    """Accepts connections with limits."""
+    """Accepts connections with limits. Without a descriptor for one it waits until there is one."""
 
     def __init__(self, listener: trio.SocketListener) -> None:
         self._listener = listener
+        self._reported_at = -math.inf
 
     async def accept(self) -> LimitedConnection:
-        return LimitedConnection(await self._listener.accept())
+        while True:
+            try:
+                return LimitedConnection(await self._listener.accept())
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                self._report(error)
+                await trio.sleep(NO_DESCRIPTOR_SECONDS)
+
+    def _report(self, error: OSError) -> None:
+        if trio.current_time() - self._reported_at >= REPORT_SECONDS:
+            log.warning("new connections wait for a file descriptor: %s (allow more: ulimit -n)", error.strerror)
+            self._reported_at = trio.current_time()
 
     async def aclose(self) -> None:
         await self._listener.aclose()
@@ -97,6 +114,7 @@ Stream: TypeAlias = LimitedConnection | trio.SSLStream[LimitedConnection]
 class ConnectionLimit:
     """Passes connections to a handler, at most `connections_max` at a time. One that fails affects no other.
 
+    They take at most half of the descriptors that the process may open: pipelines need the others.
     At the limit, a new connection replaces the one that has waited longest without an admitted request. So clients
     without a token cannot keep others out, no matter how many connections they hold.
     """
@@ -131,7 +149,7 @@ class ConnectionLimit:
             connection.end()
 
     def _make_room(self) -> bool:
-        if len(self._open) < self._connections_max:
+        if len(self._open) < min(self._connections_max, _descriptors_max() // 2):
             return True
         waiting = [connection for connection in self._open if not connection.admitted]
         if not waiting:
@@ -147,6 +165,12 @@ class ConnectionLimit:
         if trio.current_time() - self._reported_at >= REPORT_SECONDS:
             log.error("a connection ended by an error of the server itself (%d so far)", self._failures, exc_info=error)
             self._reported_at = trio.current_time()
+
+
+def _descriptors_max() -> int:
+    # Asked each time: the limit of a running process may be changed.
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
 BYTES_MAX = 128 * 1024

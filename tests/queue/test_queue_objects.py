@@ -1,12 +1,15 @@
 """Objects that messages announce, read for real: files, and objects of an S3 service (QW-C3, QW-C4)."""
 
 import gzip
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import boto3
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import trio
 from conduit_connectors import memory, sqlite_queue
@@ -112,6 +115,18 @@ def test_an_object_of_s3_is_read_from_any_point_on(bucket: Bucket, name: str) ->
     for index in (0, 1499, 2998, 2999):
         rest = list(reader.open(address, parts[index].offset))
         assert [part.record.payload["n"] for part in rest] == list(range(index + 1, 3000))
+
+
+def test_parquet_of_s3_is_read_from_any_point_on(bucket: Bucket) -> None:
+    whole = io.BytesIO()
+    pq.write_table(pa.table({"n": range(3000)}), whole, row_group_size=1000)
+    address = bucket.put("a folder/rows.parquet", whole.getvalue())
+    reader = ObjectReader(ObjectOptions(**bucket.options))
+
+    assert [part.record.payload["n"] for part in reader.open(address, 0)] == list(range(3000))
+    assert [part.record.payload["n"] for part in reader.open(address, 2500)] == list(range(2500, 3000))
+    with pytest.raises(FileNotFoundError):
+        next(reader.open(f"s3://{bucket.name}/missing.parquet", 0))
 
 
 def test_an_object_that_is_not_in_s3_is_said_to_be_missing(bucket: Bucket) -> None:

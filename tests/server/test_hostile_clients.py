@@ -1,5 +1,7 @@
 """Clients without a token, as bytes on a socket: none of them takes the API away from the others."""
 
+import os
+import resource
 import socket
 import ssl
 import subprocess
@@ -7,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+import trio
+from waiting import until
 
 from conduit_py.server.limits import CONNECTIONS_MAX
 
@@ -142,3 +146,30 @@ def test_strange_requests_write_nothing_to_the_log(server: "Server") -> None:
 
     assert server.log()[before:] == ""
     assert httpx.get(f"{running.url}/healthz", timeout=300).status_code == 200
+
+
+def test_clients_cannot_take_all_descriptors(server: "Server") -> None:
+    """Held connections are replaced before the process is out of descriptors, which its pipelines need."""
+    running = server.start(CONDUIT_API_TOKEN=TOKEN)
+    used = len(os.listdir(f"/proc/{running.process.pid}/fd"))
+    resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (2 * used + 60, 2 * used + 60))
+    held = [connect(running) for _ in range(2 * used + 80)]
+
+    assert ask(running, b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    for connection in held:
+        connection.close()
+    assert "Too many open files" not in server.log()
+
+
+def test_a_server_out_of_descriptors_accepts_again_when_there_are_some(server: "Server") -> None:
+    running = server.start(CONDUIT_API_TOKEN=TOKEN)
+    limits = resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE)
+    # As if pipelines had taken all the others.
+    resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    with connect(running) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
+        trio.run(until, lambda: "new connections wait for a file descriptor" in server.log())
+        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, limits)
+
+        assert answer(connection).startswith(b"HTTP/1.1 200 ")
+    assert "Traceback" not in server.log()

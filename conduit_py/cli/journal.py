@@ -42,17 +42,26 @@ def show_segments(directory: Path, *, as_json: bool) -> ExitCode:
 
 
 def verify_journal(directory: Path, *, as_json: bool) -> ExitCode:
-    """Print every finding, and whether the journal is sound."""
+    """Print every finding with what is lost there, and whether the journal is sound."""
     found = audit(directory)
     if as_json:
-        put_json({**_fields(found), "sound": found.sound})
+        put_json({**_fields(found), "sound": found.sound, "lost": [each._asdict() for each in found.lost]})
     else:
         for finding in found.findings:
             put(_finding_text(finding))
         messages = sum(each.messages for each in found.segments)
-        verdict = "sound" if found.sound else f"not sound: repair it with `conduit-py journal repair {directory}`"
-        put(f"{len(found.segments)} segments, {messages} messages: {verdict}")
-    return ExitCode.OK if found.sound else ExitCode.FAILED
+        put(f"{len(found.segments)} segments, {messages} messages: {_verdict(directory, found)}")
+    if not found.sound:
+        return ExitCode.FAILED
+    return ExitCode.LOST if found.lost else ExitCode.OK
+
+
+def _verdict(directory: Path, found: Audit) -> str:
+    places = "one place" if len(found.lost) == 1 else f"{len(found.lost)} places"
+    lost = f"messages are lost at {places}" if found.lost else "no message is lost"
+    if not found.sound:
+        return f"not sound: repair it with `conduit-py journal repair {directory}`; {lost}"
+    return f"can be used, but {lost}" if found.lost else "sound"
 
 
 def repair_journal(directory: Path, *, release: str | None, as_json: bool) -> ExitCode:
@@ -85,8 +94,20 @@ def _fields(found: Audit) -> dict[str, object]:
 
 def _finding_text(finding: AuditFinding) -> str:
     place = f"offsets {finding.begin} to {finding.end}" if finding.end > finding.begin else f"offset {finding.begin}"
-    harmless = " (harmless)" if finding.kind in HARMLESS else ""
-    return f"{finding.kind}: {place}: {finding.what}{harmless}"
+    return f"{finding.kind}: {place}: {finding.what} ({_loss_text(finding)})"
+
+
+def _loss_text(finding: AuditFinding) -> str:
+    if finding.kind == "unfinished" and finding.messages is None:
+        return "harmless if a writer died here; nothing tells whether the file was cut short instead"
+    if finding.kind in HARMLESS:
+        return "harmless: nothing that was confirmed is lost"
+    if finding.messages is None:
+        size = finding.end - finding.begin
+        return f"every message in these {size} bytes is lost" if size else "every message in it is lost"
+    if finding.messages == 0:
+        return "no message is lost"
+    return "1 message is lost" if finding.messages == 1 else f"{finding.messages} messages are lost"
 
 
 _PAUSE_SECONDS = 0.1
@@ -109,6 +130,12 @@ def print_messages(directory: Path, wanted: CatOptions) -> ExitCode:
     if files.id is None and not wanted.follow:
         raise JournalUnfit(f"there is no journal in {directory}", suggestion="name the directory of a journal")
     slices = _MessageSlices(files, wanted)
+    try:
+        files.check_end()
+    # What is there is printed nevertheless.
+    except JournalUnfit as fault:
+        print_error(fault)
+        slices.exit_code = ExitCode.FAILED
     left = wanted.count
     for found in slices:
         for index in range(found.first, found.stop):

@@ -48,9 +48,10 @@ def cat(
 
 @journal.command(sort_key=3)
 def verify(directory: Directory, /, *, json: Json = False, debug: Debug = False) -> int:
-    """Read a journal from end to end and report everything that is damaged or missing.
+    """Read a journal from end to end and report everything that is damaged or missing, and what is lost by it.
 
-    Changes nothing. The exit code is 1 if something is damaged or missing.
+    Changes nothing. The exit code is 1 if something is damaged or missing, and 5 if only an earlier repair gave
+    messages up.
     """
     from conduit_py.cli.journal import verify_journal
 

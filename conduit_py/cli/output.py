@@ -21,7 +21,7 @@ from conduit_py.redaction import redact
 
 
 class ExitCode(IntEnum):
-    """0 ok · 1 failed · 2 invalid · 3 environment · 4 dead letters."""
+    """0 ok · 1 failed · 2 invalid · 3 environment · 4 dead letters · 5 messages lost."""
 
     OK = 0
     """Completed, or stopped gracefully by the user."""
@@ -33,6 +33,8 @@ class ExitCode(IntEnum):
     """This machine lacks something: state in use or not writable, a package missing."""
     DEAD_LETTERS = 4
     """Completed, but records were refused, and `--fail-on-dead-letters` was given."""
+    LOST = 5
+    """`journal verify`: the journal can be used, but an earlier repair gave messages up."""
 
 
 def put(line: str, file: IO[str] | None = None) -> None:

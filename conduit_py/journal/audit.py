@@ -18,20 +18,23 @@ from conduit_py.journal.frame import (
     NotASegment,
     OtherVersion,
     SegmentInfo,
+    decode_header,
     encode_segment,
     mark,
     segment_name,
 )
-from conduit_py.journal.recovery import UNFINISHED, create_segment, cut_tail, set_aside
+from conduit_py.journal.recovery import UNFINISHED, create_segment, cut_tail, quarantine_path, set_aside
 from conduit_py.journal.registers import Registers
 from conduit_py.journal.segment import Damage, Segment, SegmentSummary, bases, next_frame, summarise
+from conduit_py.journal.sync_mark import synced_end
 
-Kind: TypeAlias = Literal["unfinished", "damaged", "unreadable", "missing", "unsealed", "gap"]
+Kind: TypeAlias = Literal["unfinished", "damaged", "unreadable", "missing", "lost", "unsealed", "gap"]
 """`unfinished`: an append that never ended, at the end of the journal: the next writer cuts it off. `unsealed`: a
-process died as it began a new segment: the next writer seals the old one. `gap`: set aside by an earlier repair."""
+process died as it began a new segment: the next writer seals the old one. `lost`: something at the end is gone that an
+append had confirmed. `gap`: given up in an earlier repair."""
 
-HARMLESS: frozenset[Kind] = frozenset({"unfinished", "unsealed", "gap"})
-"""Findings that stop no reader or writer, and that lose nothing that was not reported before."""
+HARMLESS: frozenset[Kind] = frozenset({"unfinished", "unsealed"})
+"""Findings that stop no reader or writer, and lose nothing that was confirmed."""
 
 
 class AuditFinding(NamedTuple):
@@ -43,6 +46,8 @@ class AuditFinding(NamedTuple):
     what: str
     segment: int
     """Where the segment begins that it is found in."""
+    messages: int | None = None
+    """How many messages are lost there; None if that cannot be told."""
 
 
 class SegmentReport(NamedTuple):
@@ -67,7 +72,13 @@ class Audit(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        return all(each.kind in HARMLESS for each in self.findings)
+        """True if readers and writers can go on. Messages may be lost even so: see `lost`."""
+        return all(each.kind in HARMLESS or each.kind == "gap" for each in self.findings)
+
+    @property
+    def lost(self) -> list[AuditFinding]:
+        """Where messages are lost, also those that an earlier repair gave up."""
+        return [each for each in self.findings if each.kind not in HARMLESS and each.messages != 0]
 
 
 def audit(directory: Path) -> Audit:
@@ -91,18 +102,21 @@ def audit(directory: Path) -> Audit:
             raise JournalUnfit(f"segment {segment_name(base)} of journal {directory}: {error}") from error
         except NotASegment as error:
             expected = following or base + size
-            findings.append(AuditFinding("unreadable", base, expected, str(error), base))
+            # With frames in it, a repair only writes its header again.
+            messages = None if next_frame((directory / segment_name(base)).read_bytes(), 0, base) is None else 0
+            findings.append(AuditFinding("unreadable", base, expected, str(error), base, messages))
             reports.append(SegmentReport(segment_name(base), base, base + size, 0, 0, False, ""))
             continue
         summary = summarise(segment)
-        segment.close()
         id, registers, info = segment.info.journal, summary.registers, segment.info
         end = info.missing_until or base + size
         reports.append(_report(base, end, summary, info.created))
-        findings += _findings(base, summary, info.missing_until, following)
+        confirmed = synced_end(directory, id) if following is None else 0
+        findings += _findings(segment, summary, following, confirmed)
+        segment.close()
         expected = following if following is not None and not summary.sealed else end
         if (summary.sealed or info.missing_until) and following is None:
-            findings.append(AuditFinding("missing", end, end, "the last segment is missing", end))
+            findings.append(AuditFinding("missing", end, max(end, confirmed), "the last segment is missing", end))
     return Audit(id, reports, registers, findings)
 
 
@@ -111,23 +125,49 @@ def _report(base: int, end: int, summary: SegmentSummary, created: str) -> Segme
 
 
 def _findings(
-    base: int, summary: SegmentSummary, missing_until: int | None, following: int | None
+    segment: Segment, summary: SegmentSummary, following: int | None, confirmed: int
 ) -> Iterator[AuditFinding]:
+    base, missing_until = segment.base, segment.info.missing_until
     if missing_until is not None:
         yield AuditFinding("gap", base, missing_until, "given up in an earlier repair", base)
         return
     for begin, end in summary.gaps:
-        yield AuditFinding("gap", begin, end, "set aside in an earlier repair", base)
+        kept = quarantine_path(segment, begin, end)
+        messages = _count_messages(kept.read_bytes(), begin, end) if kept.exists() else None
+        yield AuditFinding("gap", begin, end, "set aside in an earlier repair", base, messages)
+    cut_short = summary.end < confirmed and not summary.sealed
     for damage in summary.damages:
         last = damage.tail and following is None
-        kind: Kind = "unfinished" if last and damage.what == UNFINISHED else "damaged"
+        if last and cut_short:
+            continue  # It is part of what is lost at the end.
         end = following if damage.tail and following is not None else damage.end
-        yield AuditFinding(kind, damage.begin, end, damage.what, base)
+        if last and damage.what == UNFINISHED:
+            yield AuditFinding("unfinished", damage.begin, end, damage.what, base, 0 if confirmed else None)
+        else:
+            messages = _count_messages(segment.read(damage.begin, end - damage.begin), damage.begin, end)
+            yield AuditFinding("damaged", damage.begin, end, damage.what, base, messages)
+    if cut_short:
+        end = max(confirmed, segment.end)
+        messages = _count_messages(segment.read(summary.end, end - summary.end), summary.end, confirmed)
+        what = "the segment was cut short, or is damaged at its end"
+        yield AuditFinding("lost", summary.end, end, what, base, messages)
     if following is not None and not summary.sealed and not any(damage.tail for damage in summary.damages):
         if summary.end == following - HEADER_SIZE:
             yield AuditFinding("unsealed", summary.end, following, "the end of the segment is not marked", base)
         elif summary.end != following:
             yield AuditFinding("damaged", summary.end, following, "the segment ends too early", base)
+
+
+def _count_messages(data: bytes, begin: int, end: int) -> int | None:
+    """How many messages bytes up to `end` had, by the headers in them; None if one of these cannot be read."""
+    at = messages = 0
+    # What is no longer than a header, such as a seal, has no message.
+    while begin + at + HEADER_SIZE < end:
+        header = decode_header(data, at, begin + at)
+        if header is None:
+            return None
+        at, messages = at + header.size, messages + header.messages
+    return messages
 
 
 def repair(directory: Path, disk: Disk | None = None) -> list[AuditFinding]:
@@ -152,7 +192,11 @@ def _repair(directory: Path, found: Audit, finding: AuditFinding, disk: Disk) ->
     if finding.kind == "missing":
         until = finding.end if finding.end > finding.begin else None
         registers = _registers_before(directory, finding.begin)
-        create_segment(directory, finding.begin, found.id or secrets.token_hex(8), registers, disk, until)
+        id = found.id or secrets.token_hex(8)
+        create_segment(directory, finding.begin, id, registers, disk, until)
+        if until is not None and finding.begin == bases(directory)[-1]:
+            # Behind what was confirmed: an offset that readers have passed must not get another message.
+            create_segment(directory, until, id, registers, disk)
     elif finding.kind == "unreadable":
         _repair_unreadable(directory, found, finding, disk)
     else:
@@ -168,7 +212,7 @@ def _repair_within(segment: Segment, finding: AuditFinding, disk: Disk, *, last:
     if finding.kind == "unsealed":
         disk.write(segment.descriptor, mark(SEAL, finding.begin), finding.begin - segment.base)
         disk.sync(segment.descriptor)
-    elif damage.tail and last:
+    elif damage.tail and last and finding.kind != "lost":
         cut_tail(segment, damage, disk)
     else:
         # A segment that ends too early is made as long as it was, for the gap to have its place.
@@ -193,9 +237,11 @@ def _repair_unreadable(directory: Path, found: Audit, finding: AuditFinding, dis
     if first is not None and len(encode_segment(info)) <= first:
         _overwrite(path, encode_segment(info, first), disk)
         return
-    create_segment(directory, base, id, registers, disk, missing_until=finding.end)
-    if base == bases(directory)[-1]:
-        create_segment(directory, finding.end, id, registers, disk)
+    last = base == bases(directory)[-1]
+    end = max(finding.end, synced_end(directory, id)) if last else finding.end
+    create_segment(directory, base, id, registers, disk, missing_until=end)
+    if last:
+        create_segment(directory, end, id, registers, disk)
 
 
 def _overwrite(path: Path, header: bytes, disk: Disk) -> None:

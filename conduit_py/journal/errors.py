@@ -10,6 +10,16 @@ class JournalUnfit(EnvironmentUnfit):
     code = "journal.unfit"
 
 
+def cut_short(journal: str, segment: str, end: int, confirmed: int) -> JournalUnfit:
+    """The error for a journal whose last segment ends before what its appends had confirmed."""
+    return JournalUnfit(
+        f"journal {journal} ends at offset {end}, but appends were confirmed up to offset {confirmed}: "
+        f"{segment} was cut short or damaged at its end, and its last messages are lost",
+        suggestion=f"put {segment} back from a copy; or accept the loss with `conduit-py journal repair {journal}`, "
+        "and readers pass over these offsets with a warning",
+    )
+
+
 class JournalFailed(TransientError):
     """A write or fsync failed. Nothing more can be appended until the journal is opened, and so verified, again."""
 

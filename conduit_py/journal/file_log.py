@@ -27,9 +27,10 @@ from conduit_py.journal.frame import (
     segment_name,
 )
 from conduit_py.journal.log import Append, Commit, Log, SyncPolicy, registers_for
-from conduit_py.journal.recovery import create_segment, cut_tail, open_last, open_segment, set_aside
+from conduit_py.journal.recovery import check_tail, create_segment, cut_tail, open_last, open_segment, set_aside
 from conduit_py.journal.registers import Registers, encode_registers
 from conduit_py.journal.segment import Damage, bases, registers_after
+from conduit_py.journal.sync_mark import SyncMark
 
 SEGMENT_SIZE = 64 * 2**20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -39,7 +40,8 @@ class FileLog(Log):
     """The journal in `directory`, which is created if it is missing.
 
     Opening verifies the last segment as it is on the disk: an append that never ended is cut off, damage
-    between frames is set aside; both are logged, with their offsets, and kept in `quarantine/`. After a failed fsync
+    between frames is set aside; both are logged, with their offsets, and kept in `quarantine/`. If something is missing
+    at the end that an append had confirmed, opening raises JournalUnfit and changes nothing. After a failed fsync
     nothing more is appended until the journal is opened again: the system may have dropped the unwritten
     pages, so that the next fsync succeeds and proves nothing.
     """
@@ -60,6 +62,7 @@ class FileLog(Log):
         self._sync_policy = sync
         self._segment_size = segment_size
         self._disk = disk or Disk()
+        self._mark = SyncMark(self.directory)
         self._broken: BaseException | None = None
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -83,6 +86,9 @@ class FileLog(Log):
         self._segment, found = open_last(self.directory, self._disk)
         self._end = self._synced = found.end
         self._registers = found.registers
+        if self._sync_policy != "never":
+            # Opening synced the segment, whatever was appended to it before.
+            self._mark.write(self.id, self._end)
 
     @property
     def id(self) -> str:
@@ -127,6 +133,7 @@ class FileLog(Log):
 
     def close(self) -> None:
         self._segment.close()
+        self._mark.close()
         self._lock.close()
 
     # Everything below is called with the lock held.
@@ -153,6 +160,7 @@ class FileLog(Log):
         for found in self._segment.walk(self._end):
             if isinstance(found, Damage):
                 if found.tail:
+                    check_tail(self._segment, found.begin)
                     # The lock is ours, so the process that was writing this has died.
                     cut_tail(self._segment, found, self._disk)
                     return False
@@ -238,6 +246,7 @@ class FileLog(Log):
             self._disk.truncate(self._segment.descriptor, self._end - self._segment.base)
             raise
         self._synced = head
+        self._mark.write(self.id, head)
 
     def _roll(self) -> None:
         """Continue in a new segment, created before the old one is sealed: a seal without it means that it is lost."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from conduit_py.journal.errors import JournalDamaged, JournalFailed, JournalGap, JournalUnfit
+from conduit_py.journal.errors import JournalDamaged, JournalFailed, JournalGap, JournalUnfit, cut_short
 from conduit_py.journal.frame import (
     GAP,
     HEADER_SIZE,
@@ -21,6 +21,7 @@ from conduit_py.journal.frame import (
 from conduit_py.journal.log import HEAD, LogReader
 from conduit_py.journal.message_id import MessageUuid
 from conduit_py.journal.segment import Damage, Segment, bases, frame_at, walk
+from conduit_py.journal.sync_mark import synced_end
 
 _logger = logging.getLogger(__name__)
 
@@ -269,6 +270,14 @@ class JournalFiles:
         reader = self.reader(HEAD)
         reader.close()
         return reader.offset
+
+    def check_end(self) -> None:
+        """Raise JournalUnfit if something is missing at the end that an append had confirmed."""
+        id = self.id
+        confirmed = 0 if id is None else synced_end(self.directory, id)
+        # The mark first: a writer may append in between, and the files then end behind it.
+        if self.end < confirmed:
+            raise cut_short(self.name, segment_name(bases(self.directory)[-1]), self.end, confirmed)
 
     @property
     def end(self) -> int:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conduit_py.journal.disk import Disk
-from conduit_py.journal.errors import JournalUnfit
+from conduit_py.journal.errors import JournalUnfit, cut_short
 from conduit_py.journal.frame import (
     GAP,
     HEADER_SIZE,
@@ -24,6 +24,7 @@ from conduit_py.journal.frame import (
 )
 from conduit_py.journal.registers import Registers
 from conduit_py.journal.segment import Damage, Segment, SegmentSummary, bases, summarise
+from conduit_py.journal.sync_mark import synced_end
 
 _logger = logging.getLogger(__name__)
 
@@ -74,6 +75,14 @@ def create_segment(
     disk.create(directory / segment_name(base), encode_segment(info))
 
 
+def check_tail(segment: Segment, end: int) -> None:
+    """Raise JournalUnfit if something is missing behind the last good frame that an append had confirmed."""
+    confirmed = synced_end(segment.path.parent, segment.info.journal)
+    # Call this before anything is cut off. An append that never ended lies behind what was confirmed.
+    if end < confirmed:
+        raise cut_short(str(segment.path.parent), segment.path.name, end, confirmed)
+
+
 def cut_tail(segment: Segment, damage: Damage, disk: Disk) -> None:
     """Cut off what follows the last good frame. Unless it is just an append that never ended, it is kept aside."""
     # An append that never ended was confirmed to nobody. Anything else is copied before it is cut off.
@@ -113,9 +122,11 @@ def _verify(segment: Segment, disk: Disk) -> SegmentSummary:
     disk.sync(segment.descriptor)
     os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     summary = summarise(segment)
+    following = segment.info.missing_until or (summary.end if summary.sealed else None)
+    if following is None:
+        check_tail(segment, summary.end)
     for damage in summary.damages:
         (cut_tail if damage.tail else set_aside)(segment, damage, disk)
-    following = segment.info.missing_until or (summary.end if summary.sealed else None)
     if following is not None:
         # To append here would hide that messages are lost. An operator decides whether to accept that.
         raise JournalUnfit(
@@ -140,9 +151,13 @@ def _seal_before(directory: Path, base: int, following: int, disk: Disk) -> None
         os.close(descriptor)
 
 
+def quarantine_path(segment: Segment, begin: int, end: int) -> Path:
+    """Where the bytes at these offsets are kept when they are set aside."""
+    return segment.path.parent / "quarantine" / f"{begin:020d}-{end:020d}.bin"
+
+
 def _keep(segment: Segment, damage: Damage, disk: Disk) -> Path:
-    folder = segment.path.parent / "quarantine"
-    folder.mkdir(exist_ok=True)
-    kept = folder / f"{damage.begin:020d}-{damage.end:020d}.bin"
+    kept = quarantine_path(segment, damage.begin, damage.end)
+    kept.parent.mkdir(exist_ok=True)
     disk.create(kept, segment.read(damage.begin, damage.end - damage.begin))
     return kept

@@ -92,9 +92,10 @@ def test_verify_reports_damage_by_offset_and_repair_sets_it_aside(inside: "Comma
     done = inside("journal", "verify", str(directory))
     assert done.returncode == 1
     assert done.stdout.startswith("damaged: offsets ")
+    assert "a frame whose checksum does not fit (3 messages are lost)\n" in done.stdout
     assert "not sound: repair it with `conduit-py journal repair" in done.stdout
     code, (answer,) = inside.json("journal", "verify", str(directory))
-    assert (code, answer["sound"]) == (1, False)
+    assert (code, answer["sound"], [each["messages"] for each in answer["lost"]]) == (1, False, [3])
 
     told = inside("journal", "cat", str(directory))
     assert told.returncode == 1
@@ -104,9 +105,35 @@ def test_verify_reports_damage_by_offset_and_repair_sets_it_aside(inside: "Comma
     repaired = inside("journal", "repair", str(directory))
     assert repaired.returncode == 0
     assert repaired.stdout.startswith("repaired: damaged: offsets ")
-    assert inside("journal", "verify", str(directory)).returncode == 0
+    given_up = inside("journal", "verify", str(directory))
+    assert given_up.returncode == 5
+    assert "set aside in an earlier repair (3 messages are lost)\n" in given_up.stdout
+    assert given_up.stdout.endswith(" messages: can be used, but messages are lost at one place\n")
     assert inside("journal", "repair", str(directory)).stdout == "there was nothing to repair\n"
     assert os.listdir(directory / "quarantine") != []
+
+
+def test_verify_tells_a_journal_that_was_cut_short_from_an_append_that_never_ended(
+    inside: "CommandInside", directory: Path
+) -> None:
+    path = sorted(directory.glob("*.journal"))[-1]
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"cjfr")
+    torn = inside("journal", "verify", str(directory))
+    path.write_bytes(whole[:-1])
+    cut = inside("journal", "verify", str(directory))
+    shown = inside("journal", "cat", str(directory))
+
+    assert torn.returncode == 0
+    assert "an unfinished frame (harmless: nothing that was confirmed is lost)\n" in torn.stdout
+    assert torn.stdout.endswith(": sound\n")
+    assert cut.returncode == 1
+    assert cut.stdout.startswith("lost: offsets ")
+    assert "the segment was cut short, or is damaged at its end (2 messages are lost)\n" in cut.stdout
+    assert cut.stdout.endswith("; messages are lost at one place\n")
+    assert shown.returncode == 1
+    assert "was cut short or damaged at its end" in shown.stderr
+    assert '"n":2' in shown.stdout
 
 
 def test_repair_can_let_a_writer_go(inside: "CommandInside", directory: Path) -> None:

@@ -156,7 +156,8 @@ def test_a_damaged_seal_costs_nothing(directory: Path) -> None:
     flip(path, path.stat().st_size - 10)
 
     (finding,) = repair(directory)
-    assert finding.kind == "damaged"
+    assert (finding.kind, finding.messages) == ("damaged", 0)
+    assert audit(directory).lost == []
     check_usable(directory, set(), 1)
 
 

@@ -206,7 +206,7 @@ def failure_lines(result: RunResult) -> list[Text]:
     place = f" in {error.node}" if error.node and not error.message.startswith(f"{error.node}:") else ""
     lines = [
         Text.assemble(
-            (f"{result.progress.pipeline}: failed{place}: ", "bold red"),
+            (f"{result.progress.pipeline}: error{place}: ", "bold red"),
             shown(error.message),
             (f" [{error.code}]", "dim"),
         )

@@ -75,7 +75,7 @@ class Fleet:
     """Starts, stops and replaces pipelines, which share a store and nothing else.
 
     A pipeline that fails, blocks or ignores a stop affects no other. `boot` starts what the system stopped (by a
-    shutdown or a crash) again, but not what the user stopped, what is completed or what failed for good. Nothing is
+    shutdown or a crash) again, but not what the user stopped, what is completed or degraded. Nothing is
     started during a shutdown.
 
     `on_spark` is the supervisor of pipelines with that engine; a fleet without it accepts none.
@@ -137,7 +137,7 @@ class Fleet:
             await self.resume(member.pipeline.id, asked_by=asked_by)
 
     async def resume(self, id: str, *, asked_by: str = PROGRAM) -> None:
-        """Start a pipeline, unless the user stopped it, or it is completed or failed for good."""
+        """Start a pipeline, unless the user stopped it, or it is completed or degraded."""
         state = await self._store.state(id)
         by_user = state.status is Status.STOPPED and state.stopped_by is Stopper.USER
         if by_user or state.status in NOT_RESUMED:

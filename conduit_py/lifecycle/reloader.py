@@ -49,7 +49,7 @@ class Reloader:
     """Compares the definitions in the files with those that run, and updates each pipeline in a task of its own.
 
     A pipeline whose new definition has problems keeps the one it has; its member has the problem. What the user stopped
-    stays stopped; what failed for good is started again when its definition changes.
+    stays stopped; what is degraded is started again when its definition changes.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ NO_RECOVERY = Recovery(retries=0)
 
 
 class Supervisor:
-    """Runs a pipeline until it is completed, stopped, or failed for good.
+    """Runs a pipeline until it is completed, stopped or degraded.
 
     An error that is not fatal starts the pipeline again after a back-off, as often as `recovery`
     allows. Invariant 10: once asked to stop, it never starts again by itself. The status and the first

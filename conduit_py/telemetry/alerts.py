@@ -45,7 +45,7 @@ ALERTS = (
         "== 1",
         "1m",
         "critical",
-        "Pipeline {{ $labels.pipeline_name }} has failed for good",
+        "Pipeline {{ $labels.pipeline_name }} is degraded: it does not start again by itself",
         "It will not start again by itself. Its error says why; once that is mended, start it.",
     ),
     Alert(

@@ -12,7 +12,7 @@ def test_a_missing_file_is_named_and_read_once_it_is_there(folder: Folder) -> No
     missing = folder.run()
     folder.numbers(1, 2, 3)
 
-    assert missing.has(1, "p: failed in in: there is no file in.jsonl", "create it, correct the path")
+    assert missing.has(1, "p: error in in: there is no file in.jsonl", "create it, correct the path")
     assert folder.run().has(0)
     assert folder.arrived() == [1, 2, 3]
 
@@ -27,7 +27,7 @@ def test_a_file_that_went_missing_is_read_on_once_it_is_back(folder: Folder) -> 
         file.write('{"n":4}\n')
 
     assert first.has(0)
-    assert missing.has(1, "p: failed in in: there is no file in.jsonl")
+    assert missing.has(1, "p: error in in: there is no file in.jsonl")
     assert folder.run().has(0)
     assert folder.arrived() == [1, 2, 3, 4]
 
@@ -36,7 +36,7 @@ def test_a_file_that_is_a_directory_is_refused(folder: Folder) -> None:
     (folder.path / "in.jsonl").mkdir()
     folder.pipeline()
 
-    assert folder.run().has(1, "p: failed in in: cannot read in.jsonl: it is a directory", "one regular file")
+    assert folder.run().has(1, "p: error in in: cannot read in.jsonl: it is a directory", "one regular file")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_destination_that_cannot_be_written_is_named_and_gets_everything_later
     failed = folder.run()
     folder.pipeline()
 
-    assert failed.has(1, "p: failed in out: cannot ", path, why, "check the path" if "dev" not in path else "")
+    assert failed.has(1, "p: error in out: cannot ", path, why, "check the path" if "dev" not in path else "")
     assert folder.run().has(0)
     assert folder.arrived() == [1, 2, 3]
 
@@ -70,7 +70,7 @@ def test_dead_letters_that_cannot_be_kept_stop_the_pipeline_before_it_starts(fol
     failed = folder.run()
     folder.pipeline(dead_letters=KEEP)
 
-    assert failed.has(1, "p: failed in dead-letters: cannot open blocked/dead.jsonl")
+    assert failed.has(1, "p: error in dead-letters: cannot open blocked/dead.jsonl")
     assert folder.arrived() == []
     assert folder.run().has(0)
     assert (folder.arrived(), folder.letters()) == ([1], [("in", b"bad")])
@@ -80,7 +80,7 @@ def test_two_destinations_on_one_file_are_refused(folder: Folder) -> None:
     folder.write("in.jsonl", b'{"n":1}\nbad\n')
     folder.pipeline(dead_letters=KEEP.replace("dead.jsonl", "out.jsonl"))
 
-    assert folder.run().has(1, "p: failed in dead-letters: out.jsonl is being written by", "a path of its own")
+    assert folder.run().has(1, "p: error in dead-letters: out.jsonl is being written by", "a path of its own")
 
 
 def test_standard_streams_that_are_closed_are_not_taken_for_other_files(folder: Folder) -> None:
@@ -91,8 +91,8 @@ def test_standard_streams_that_are_closed_are_not_taken_for_other_files(folder: 
     no_output = folder.run(under="exec >&-")
     folder.pipeline()
 
-    assert no_input.has(1, "p: failed in in: cannot read standard input: Bad file descriptor", "is it closed?")
-    assert no_output.has(1, "p: failed in out: cannot write to standard output: Bad file descriptor")
+    assert no_input.has(1, "p: error in in: cannot read standard input: Bad file descriptor", "is it closed?")
+    assert no_output.has(1, "p: error in out: cannot write to standard output: Bad file descriptor")
     assert folder.run("--fresh", under="exec <&- >&- 2>&-").has(0)
     assert folder.arrived() == [1, 2, 3]
 
@@ -115,7 +115,7 @@ def test_a_file_that_can_grow_no_more_stops_the_pipeline_which_goes_on_when_it_c
     full = folder.run(under=FILES_OF_A_MEGABYTE)
     kept = folder.arrived()
 
-    assert full.has(1, "p: failed in out: cannot append", "to out.jsonl: File too large", "file size limit")
+    assert full.has(1, "p: error in out: cannot append", "to out.jsonl: File too large", "file size limit")
     assert kept == list(range(len(kept)))
     assert 0 < len(kept) < 2000
     assert folder.run().has(0)
@@ -130,7 +130,7 @@ def test_dead_letters_that_fill_the_disk_stop_the_pipeline_and_are_all_kept_late
     resumed = folder.run()
     numbers = [int(payload.split()[1]) for _, payload in folder.letters()]
 
-    assert full.has(1, "p: failed in in: a dead letter could not be stored", "dead.jsonl", "File too large")
+    assert full.has(1, "p: error in in: a dead letter could not be stored", "dead.jsonl", "File too large")
     assert resumed.has(0)
     assert in_order(numbers, repeats_max=1000) == list(range(1000))
 
@@ -175,7 +175,7 @@ def test_a_full_disk_stops_the_pipeline_which_goes_on_when_there_is_room(folder:
     folder.pipeline(destination='file.Destination(path="disk/out.jsonl", format="json")')
     answer = run_on_tiny_disk(folder, "1m")
 
-    assert answer.has(10, "p: failed in out: cannot append", "No space left on device", "disk/out.jsonl")
+    assert answer.has(10, "p: error in out: cannot append", "No space left on device", "disk/out.jsonl")
     assert in_order(folder.arrived(), repeats_max=2000) == list(range(2000))
 
 
@@ -184,7 +184,7 @@ def test_a_full_disk_for_the_state_acks_nothing_that_is_not_remembered(folder: F
     folder.pipeline(source=SOURCE + ", batch_size=8, window=8")
     answer = run_on_tiny_disk(folder, "64k", "--state", "disk/state")
 
-    assert answer.has(10, "p: failed in in: disk/state/state.db could not be written", "disk is full", "free space")
+    assert answer.has(10, "p: error in in: disk/state/state.db could not be written", "disk is full", "free space")
     assert in_order(folder.arrived(), repeats_max=8) == list(range(400))
 
 

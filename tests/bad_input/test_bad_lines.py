@@ -31,7 +31,7 @@ def test_the_first_unparsable_line_stops_a_pipeline_that_keeps_no_dead_letters(f
     resumed = folder.run()
 
     for answer in (stopped, again):
-        assert answer.has(1, "p: failed in in: in refused a record: not valid JSON", "[dead_letter.not_allowed]")
+        assert answer.has(1, "p: error in in: in refused a record: not valid JSON", "[dead_letter.not_allowed]")
         assert answer.has(1, "correct in.jsonl line 2, or set dead_letters=DeadLetters(…)")
     assert resumed.has(0)
     assert in_order(folder.arrived(), repeats_max=2) == [1, 2]
@@ -45,7 +45,7 @@ def test_more_bad_lines_than_the_window_allows_stop_the_pipeline(folder: Folder)
     folder.pipeline(dead_letters=KEEP)
     resumed = folder.run()
 
-    assert stopped.has(1, "p: failed in in: too many records were refused", "not valid JSON", "window_nack_threshold")
+    assert stopped.has(1, "p: error in in: too many records were refused", "not valid JSON", "window_nack_threshold")
     assert resumed.has(0)
     assert in_order(folder.arrived(), repeats_max=1) == [1, 2]
     assert folder.letters() == [("in", b"bad"), ("in", b"worse"), ("in", b"worst")]

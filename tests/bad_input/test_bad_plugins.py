@@ -90,7 +90,7 @@ def test_a_refused_record_that_nobody_takes_stops_the_pipeline_and_is_there_next
     folder.pipeline()
     resumed = folder.run()
 
-    assert stopped.has(1, "p: failed in crowd: ", *words)
+    assert stopped.has(1, "p: error in crowd: ", *words)
     assert resumed.has(0)
     # What came after the first refused record may have arrived before it was known that nobody takes it.
     assert sorted(in_order(folder.arrived(), repeats_max=5)) == NUMBERS
@@ -111,7 +111,7 @@ def test_a_processor_that_returns_something_else_is_stopped_and_named(folder: Fo
     stopped = folder.run()
     folder.pipeline()
 
-    assert stopped.has(1, f"p: failed: step: {words}", "[contract.broken]")
+    assert stopped.has(1, f"p: error: step: {words}", "[contract.broken]")
     assert (folder.arrived(), folder.letters()) == ([], [])
     assert folder.run().has(0)
     assert folder.arrived() == NUMBERS
@@ -131,7 +131,7 @@ def test_a_batch_processor_that_forgets_records_is_stopped_and_named(folder: Fol
     stopped = folder.run()
     folder.pipeline()
 
-    assert stopped.has(1, f"p: failed: step: {words}")
+    assert stopped.has(1, f"p: error: step: {words}")
     assert folder.run().has(0)
     assert folder.arrived() == NUMBERS
 
@@ -195,4 +195,4 @@ def test_a_destination_that_fails_stops_the_pipeline_and_another_gets_everything
 def test_a_source_that_breaks_its_contract_is_named(folder: Folder) -> None:
     folder.pipeline(source="Silent()", head=PICKY)
 
-    assert folder.run().has(1, "p: failed: in: read() returned nothing: wait for a record", "[contract.broken]")
+    assert folder.run().has(1, "p: error: in: read() returned nothing: wait for a record", "[contract.broken]")

@@ -93,7 +93,7 @@ def test_a_failure_names_the_error_the_node_and_what_to_do(command: "Command") -
     assert done.returncode == 1
     assert done.stdout.startswith("numbers: degraded: ")
     assert done.stderr.splitlines() == [
-        "numbers: failed in lines: the disk is on fire [run.fatal]",
+        "numbers: error in lines: the disk is on fire [run.fatal]",
         "  call the fire brigade",
     ]
 
@@ -380,7 +380,7 @@ def test_a_run_that_refuses_nearly_everything_fails(command: "Command") -> None:
         "numbers: warning: 95 dead letters of N records read: pick: number # is odd, see orders.py:8 in pick; "
         "they are kept in the state; "
         "`conduit-py dlq list --state .conduit/state` shows them",
-        "numbers: failed in pick: nearly all of the first records were refused: 96 of 96; pick refused the last one: "
+        "numbers: error in pick: nearly all of the first records were refused: 96 of 96; pick refused the last one: "
         "number 96 is odd [dead_letter.not_allowed]",
         "  see orders.py:8 in pick; look at the record of count at '96'; fix the cause and run again, "
         "or accept any number with window_size=0",

@@ -127,7 +127,7 @@ async def test_a_driver_out_of_memory_says_what_to_raise_and_the_next_run_comple
     ended = await run_here(program, spark_options)
 
     assert code == 1
-    assert "numbers: failed in in: a job of Spark failed: " in said
+    assert "numbers: error in in: a job of Spark failed: " in said
     assert re.search(r"(raise|more memory with) spark\.driver\.memory", said)
     assert left == 0
     assert ended.status is Status.COMPLETED, ended.error

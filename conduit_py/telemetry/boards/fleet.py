@@ -30,7 +30,7 @@ FLEET = Board(
                 "Degraded",
                 f'sum({metrics.PIPELINES.name}{{status="degraded"}})',
                 "none",
-                "Pipelines that failed for good and wait for somebody.",
+                "Degraded pipelines: they failed, do not start again by themselves, and wait for somebody.",
                 bad=1,
             ),
             number(

@@ -40,6 +40,8 @@ class RunCounts(msgspec.Struct, frozen=True):
     """How often the pipeline was started again after an error."""
     elapsed_seconds: float
     nodes: Mapping[str, NodeCounts]
+    unwanted: int = 0
+    """Records that the conditions of all destinations refused. They are acked, and nobody has them."""
 
 
 class KeptDeadLetter(msgspec.Struct, frozen=True):
@@ -96,6 +98,7 @@ def count_progress(progress: Progress) -> RunCounts:
         recoveries=progress.recoveries,
         elapsed_seconds=progress.elapsed_seconds,
         nodes=nodes,
+        unwanted=progress.unwanted,
     )
 
 

@@ -81,11 +81,11 @@ class RunResult:
 
     def sentence(self) -> str:
         """The summary line that ends every run."""
-        progress = self.progress
+        progress, letters = self.progress, _count_text(self.progress.dead_letters, "dead letter")
         status = "stopped by force" if self.forced and self.state.status is Status.STOPPED else self.state.status.value
         return (
             f"{progress.pipeline}: {status}: {progress.read:,} read, {progress.acked:,} acked, "
-            f"{progress.filtered:,} filtered, {_count_text(progress.dead_letters, 'dead letter')} "
+            f"{progress.filtered:,} filtered, {_unwanted_text(progress.unwanted)}{letters} "
             f"in {progress.elapsed_seconds:,.1f} s ({self._rate:,.0f}/s)"
         )
 
@@ -135,12 +135,18 @@ def _numbers(progress: Progress) -> dict[str, Any]:
         "read": progress.read,
         "acked": progress.acked,
         "filtered": progress.filtered,
+        "unwanted": progress.unwanted,
         "dead_letters": progress.dead_letters,
     }
 
 
 def _count_text(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _unwanted_text(number: int) -> str:
+    # Only where there are any: most pipelines have no conditions.
+    return f"{number:,} wanted by no destination, " if number else ""
 
 
 class RecordRate:

@@ -172,9 +172,13 @@ def _condition_first(destination: Destination) -> tuple[Destination, list[Proces
     """
     if destination.when is None or not destination.processors:
         return destination, destination.processors
-    condition = Processor("when", FunctionProcessor(partial(_keep_if, destination.when), name="when"), named=False)
+    condition = Processor("when", DestinationCondition(partial(_keep_if, destination.when), name="when"), named=False)
     condition.place = destination.place
     return derive(destination, when=None), [condition, *destination.processors]
+
+
+class DestinationCondition(FunctionProcessor[[Record], Record | None]):
+    """The condition of a destination as a processor: what it filters, the destination does not want."""
 
 
 def _keep_if(when: Condition, record: Record) -> Record | None:

@@ -1,6 +1,6 @@
 """Ledger: the votes outstanding on every message of a source that is read and not yet settled."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -78,6 +78,8 @@ class Ledger:
         self._next_sequence = 0
         self._unsettled = 0
         self.in_flight = 0
+        self.unwanted = 0
+        """How many released messages no destination wanted: the conditions of all of them refused every piece."""
 
     @property
     def credit(self) -> int:
@@ -123,14 +125,19 @@ class Ledger:
         self._unsettled += 1
         return span
 
-    def ack(self, span: Span, sequences: Sequence[int], voters: int) -> None:
-        """Cast an ack of each of `voters` for the messages (or pieces: a sequence may repeat). Filtered is acked."""
+    def ack(self, span: Span, sequences: Sequence[int], voters: int, *, unwanted: bool = False) -> None:
+        """Cast an ack of each of `voters` for the messages (or pieces: a sequence may repeat). Filtered is acked.
+
+        With `unwanted` the voters are destinations whose conditions refuse the messages.
+        """
         # Nothing to vote on, for example if a whole batch was refused: the span must not end a second time.
         if not sequences:
             return
         entry = self._entry(span)
         entry.expect(sequences, voters.bit_count())
         entry.voted |= voters
+        if unwanted:
+            entry.unwanted.append((sequences, voters.bit_count()))
         if span.fate_handlers:
             self._call_fate_handlers(entry, sequences)
         if entry.outstanding == 0:
@@ -159,7 +166,9 @@ class Ledger:
     def split(self, span: Span, sequence: int, extra: int, voters: int) -> None:
         """Expect `voters` to vote on `extra` more pieces of a message. Call this before those votes."""
         assert extra > 0
-        self._entry(span).expect((sequence,), -extra * voters.bit_count())
+        entry, votes = self._entry(span), extra * voters.bit_count()
+        entry.expect((sequence,), -votes)
+        entry.extra[sequence] = entry.extra.get(sequence, 0) + votes
 
     def settled_ranges(self) -> list[SettledRange]:
         """Return the longest run of settled messages that begins at the oldest unreleased one."""
@@ -185,6 +194,8 @@ class Ledger:
             entry.released += taken
             count -= taken
             if entry.released == len(entry.span.positions):
+                if entry.unwanted:
+                    self.unwanted += entry.count_unwanted(self._voters.bit_count())
                 del self._entries[entry.span.first]
         self._on_released()
         # This entry may have been settled while an older one was open. No call was made then, so make it now.
@@ -230,6 +241,10 @@ class _Entry(msgspec.Struct, eq=False):
     nacks: dict[int, dict[tuple[int, Piece], DeadLetter]] = {}
     """By sequence, then by record index and piece, the letters of nacked messages."""
     log: list[tuple[Sequence[int], int]] = []
+    unwanted: list[tuple[Sequence[int], int]] = []
+    """The votes of destinations whose conditions refused messages."""
+    extra: dict[int, int] = {}
+    """By sequence, the votes on the further pieces of a split message."""
     counts: list[int] | None = None
     settled: int = 0
 
@@ -263,6 +278,14 @@ class _Entry(msgspec.Struct, eq=False):
                 counts[sequence - first] -= fewer
         self.log.clear()
         return counts
+
+    def count_unwanted(self, voters: int) -> int:
+        """Return the number of messages for which every vote was that of a condition."""
+        votes: Counter[int] = Counter()
+        for sequences, each in self.unwanted:
+            for sequence in sequences:
+                votes[sequence] += each
+        return sum(count == voters + self.extra.get(sequence, 0) for sequence, count in votes.items())
 
     def letters_until(self, stop: int) -> list[DeadLetter]:
         """Return the letters of the unreleased messages before this index, in order."""

@@ -115,6 +115,8 @@ class Meter(msgspec.Struct):
     acked: int = 0
     """Positions acked to the source, dead letters included."""
     retries: int = 0
+    unwanted: int = 0
+    """Records of a source that the conditions of all destinations refused. Not counted on Spark."""
     in_flight: int = 0
     window: int = 0
     queued: int = 0
@@ -150,6 +152,8 @@ class Meter(msgspec.Struct):
         total.waits = list(self.waits)
         total.queue_counts = self.queue_counts and self.queue_counts.plus(earlier.queue_counts if earlier else None)
         total.causes = dict(Counter(self.causes) + Counter(earlier.causes if earlier else {}))
+        # Not one of COUNTERS, which executors of Spark send: there a condition is asked where not all others are.
+        total.unwanted = self.unwanted + (earlier.unwanted if earlier else 0)
         total.cause_locations = (earlier.cause_locations if earlier else {}) | self.cause_locations
         for name in COUNTERS:
             setattr(total, name, getattr(self, name) + (getattr(earlier, name) if earlier else 0))
@@ -220,6 +224,11 @@ class Progress(msgspec.Struct, frozen=True):
     nodes: list[Meter]
     recoveries: int = 0
     """How many times it was restarted after an error."""
+
+    @property
+    def unwanted(self) -> int:
+        """Records that no destination wanted."""
+        return sum(meter.unwanted for meter in self.nodes)
 
     @property
     def stalled_seconds(self) -> float:

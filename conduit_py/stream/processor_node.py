@@ -12,6 +12,7 @@ import trio
 from conduit_py.batch import Batch, NamedPieces, Piece
 from conduit_py.dead_letter import Failure, RefusedWithLetter
 from conduit_py.errors import CannotDefer, ContractBroken, RunError
+from conduit_py.graph.compile import DestinationCondition
 from conduit_py.inspect.tap import TapPoint
 from conduit_py.pipeline import Processor
 from conduit_py.record import RECORD_TYPES, Record
@@ -76,6 +77,7 @@ class ProcessorNode:
     def new_pool(self, declared: Processor) -> WorkerPool:
         """Make workers for this node, not yet opened."""
         self._declared = declared
+        self._is_condition = isinstance(declared.processor, DestinationCondition)
         return WorkerPool(self._context.node, declared, self._context.meter, self._context.rng, self._state)
 
     async def open(self) -> None:
@@ -170,7 +172,8 @@ class ProcessorNode:
     def filter(self, batch: Batch, sequences: list[int]) -> None:
         self._context.meter.filtered += len(sequences)
         # Invariant 4: filtered is acked. Invariant 5: for every destination behind this node.
-        self._context.ledgers[batch.span.source].ack(batch.span, sequences, self._context.voters)
+        ledger, unwanted = self._context.ledgers[batch.span.source], self._is_condition
+        ledger.ack(batch.span, sequences, self._context.voters, unwanted=unwanted)
 
     def split(self, batch: Batch, sequence: int, extra: int) -> None:
         # Invariant 5: before any piece is sent. Else the first votes could settle the record without the others.

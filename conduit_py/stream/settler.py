@@ -111,6 +111,7 @@ class Settler:
             self._meter.acked += records
             self._meter.settling.observe(now - each.span.read_at, records)
         self._ledger.release(sum(each.stop - each.start for each in ranges))
+        self._meter.unwanted = self._ledger.unwanted
 
     async def commit(self, positions: Sequence[Sequence[bytes]]) -> None:
         """Make the last of these positions durable, then ack all of them to the source."""

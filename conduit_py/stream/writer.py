@@ -169,7 +169,8 @@ class Writer:
             self._meter.filtered += len(elsewhere)
             if self._look is not None:
                 self._look.on_filter(batch, elsewhere)
-            ledger.ack(batch.span, [batch.sequences[index] for index in elsewhere], self._context.voters)
+            sequences = [batch.sequences[index] for index in elsewhere]
+            ledger.ack(batch.span, sequences, self._context.voters, unwanted=True)
         return batch.select(here)
 
     def _without(self, batch: Batch, refused: Mapping[int, Failure]) -> Batch:

@@ -289,6 +289,12 @@ FILTERED = ANY_NODE.counter(
     lambda meter: meter.filtered,
     nodes=("processor", "destination"),
 )
+UNWANTED = ANY_NODE.counter(
+    "conduit_records_unwanted_total",
+    "Records of the source that the conditions of all destinations refused. Not counted on Spark.",
+    lambda meter: meter.unwanted,
+    nodes=("source",),
+)
 NACKED = ANY_NODE.counter("conduit_records_nacked_total", "Records that the node refused.", lambda meter: meter.refused)
 RETRIES = ANY_NODE.counter(
     "conduit_retries_total",

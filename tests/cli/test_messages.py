@@ -169,3 +169,14 @@ def test_a_misspelt_keyword_of_a_value_gets_a_suggestion(inside: "CommandInside"
         "orders.py:4: Recovery.delay_seconds: Input should be greater than 0, not -1",
         "orders.py:4: Recovery.retry: there is no such option (did you mean 'retries'?)",
     ]
+
+
+def test_records_that_no_destination_wants_are_in_the_summary(inside: "CommandInside") -> None:
+    prices(inside, processor="", functions="", destination=f"{WRITE_OUT}, when=lambda record: record.payload['price']")
+    done = inside("run", "orders.py")
+    as_json = json.loads(inside("run", "orders.py", "--fresh", "--json").stdout.splitlines()[-1])
+
+    assert (
+        "prices: completed: 5 read, 5 acked, 0 filtered, 1 wanted by no destination, 0 dead letters in" in done.stdout
+    )
+    assert as_json["unwanted"] == 1

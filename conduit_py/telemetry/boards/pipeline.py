@@ -55,9 +55,10 @@ PIPELINE = Board(
             lines(
                 "What became of them",
                 "cps",
-                "Per second: acked to the source, filtered, refused, dead-lettered.",
+                "Per second: acked to the source, filtered, wanted by no destination, refused, dead-lettered.",
                 (rate(metrics.ACKED, OF_PIPELINE, by="pipeline_name, node"), "{{node}} acked"),
                 (rate(metrics.FILTERED, OF_PIPELINE, by="pipeline_name, node"), "{{node}} filtered"),
+                (rate(metrics.UNWANTED, OF_PIPELINE, by="pipeline_name, node"), "{{node}} wanted by no destination"),
                 (rate(metrics.NACKED, OF_PIPELINE, by="pipeline_name, node"), "{{node}} refused"),
                 (rate(metrics.DEAD_LETTERED, OF_PIPELINE, by="pipeline_name"), "dead-lettered"),
             ),

@@ -233,7 +233,8 @@ def print_figures(figures: Figures) -> None:
     by_minute = {int(at // 60): mb for at, mb in figures.memory_mb}
     print("memory by minute  " + " ".join(f"{mb:.0f}" for mb in by_minute.values()) + " MB")
     print(f"growth            {figures.growth_mb_per_minute():+.2f} MB a minute over the second half")
-    print(f"processor         {figures.cpu_share:.0%} of a core")
+    share = 1000 * figures.cpu_share / figures.pipelines
+    print(f"processor         {figures.cpu_share:.0%} of a core, {share:.2f} ms a second for each pipeline")
     for path in TIMED:
         p50, p99 = figures.percentile(path, 50), figures.percentile(path, 99)
         print(f"{path:17} p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms, {len(figures.latencies[path])} requests")

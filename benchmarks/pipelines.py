@@ -24,6 +24,8 @@ class GeneratedOptions(sdk.Options):
 
     records: int
     make: Any = raw
+    at_once: int | None = None
+    """How many a read returns at most; None: as many as are asked for."""
 
 
 class Generated(sdk.SourceConnector[GeneratedOptions]):
@@ -33,12 +35,16 @@ class Generated(sdk.SourceConnector[GeneratedOptions]):
         self._next = 0 if position is None else int(position) + 1
 
     async def read(self, n: int) -> list[Record]:
-        start, stop = self._next, min(self._next + n, self.options.records)
-        if start == stop:
+        numbers, make = self._take(n), self.options.make
+        return [Record(position=b"%d" % number, payload=Payload(after=make(number))) for number in numbers]
+
+    def _take(self, n: int) -> range:
+        """The numbers of the next records."""
+        first = self._next
+        self._next = min(first + min(n, self.options.at_once or n), self.options.records)
+        if first == self._next:
             raise sdk.EndOfSource
-        self._next = stop
-        make = self.options.make
-        return [Record(position=b"%d" % number, payload=Payload(after=make(number))) for number in range(start, stop)]
+        return range(first, self._next)
 
 
 class CountOptions(sdk.Options):
@@ -114,14 +120,12 @@ def by_style(contender: Callable[[Style], Contender], suffix: str = "") -> dict[
     return {f"conduit-py, {name}{suffix}": contender(style) for name, style in STYLES.items()}
 
 
-def generated_into_counters(
-    processors: Sequence[Any], destinations: int = 1, make: Callable[[int], bytes] = raw
-) -> Contender:
-    """W1 and its relatives, with positions durable in SQLite."""
+def generated_into_counters(processors: Sequence[Any], destinations: int = 1, **source: Any) -> Contender:
+    """W1 and its relatives, with positions durable in SQLite. `source` are further options of Generated."""
 
     def run(records: int, folder: Path) -> Count:
         counters: list[list[int]] = [[] for _ in range(destinations)]
-        run_to_end(_counting_pipeline("w1", records, processors, counters, make), folder)
+        run_to_end(_counting_pipeline("w1", records, processors, counters, **source), folder)
         return lambda: _count_each(counters)
 
     return run
@@ -179,16 +183,16 @@ def run_to_end(pipeline: Pipeline, folder: Path) -> None:
 async def _run_together(folder: Path, processors: Sequence[Any], shares: list[int], counters: list[list[int]]) -> None:
     async with await SqliteStore.open(folder / "state") as store, trio.open_nursery() as nursery:
         for number, (share, counter) in enumerate(zip(shares, counters, strict=True)):
-            pipeline = _counting_pipeline(f"p{number}", share, processors, [counter], raw)
+            pipeline = _counting_pipeline(f"p{number}", share, processors, [counter])
             nursery.start_soon(Supervisor(pipeline, store).run)
 
 
 def _counting_pipeline(
-    id: str, records: int, processors: Sequence[Any], counters: list[list[int]], make: Callable[[int], bytes]
+    id: str, records: int, processors: Sequence[Any], counters: list[list[int]], **source: Any
 ) -> Pipeline:
     return Pipeline(
         id,
-        sources=[Source("generated", Generated(records=records, make=make))],
+        sources=[Source("generated", Generated(records=records, **source))],
         processors=list(processors),
         destinations=[Destination(f"count-{i}", Counting(counter=counter)) for i, counter in enumerate(counters)],
     )

@@ -116,6 +116,14 @@ def _into_destinations(count: int) -> Work:
     )
 
 
+def _read_at_once(count: int) -> Work:
+    return _growth(
+        f"W1 from a source that returns {count} records at a time",
+        loops.plain_loop(),
+        lambda style: generated_into_counters(style.from_text, at_once=count),
+    )
+
+
 def _in_pipelines(count: int) -> Work:
     return _growth(
         f"the records of W1 shared between {count} pipelines",
@@ -128,6 +136,7 @@ _GROWTH = {
     **{f"size {size}": _of_size(size) for size in (25, 100, 200, 1000, 10_000)},
     **{f"processors {count}": _through_processors(count) for count in (0, 1, 2, 5, 10, 20)},
     **{f"destinations {count}": _into_destinations(count) for count in (1, 2, 4, 8)},
+    **{f"reads {count}": _read_at_once(count) for count in (1, 16, 256)},
     **{f"pipelines {count}": _in_pipelines(count) for count in (1, 10, 50, 200)},
 }
 

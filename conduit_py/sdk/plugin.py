@@ -203,8 +203,9 @@ def collect_keyword_problems(declaration: DeclarationT) -> DeclarationT:
                 free.remove(meant)
         given |= {name: None for name in free if parameters[name].default is Parameter.empty}
         made = declaration(*args, **given)
-        # A constructor returns nothing, a class method returns what it made.
-        (args[0] if made is None else made).problems.extend(problems)
+        if problems:
+            # A constructor returns nothing, a class method returns what it made.
+            (args[0] if made is None else made).problems.extend(problems)
         return made
 
     return declare  # type: ignore[return-value]

@@ -57,6 +57,8 @@ def run_file(
         # After loading: a file may configure logging itself, and basicConfig then leaves it alone.
         log_to_stderr(debug=debug)
         display = choose_display(as_json=as_json, stdout_taken=any(map(writes_to_stdout, pipelines)))
+        for note in tail_notes(file, pipelines):
+            display.say("tailing", note)
         # Before the state is opened: a run that lacks Spark must not create a folder or take a lock.
         require_engines(pipelines)
         results = trio.run(_run, graphs, file, state, fresh, display)
@@ -89,6 +91,20 @@ def writes_to_stdout(pipeline: Pipeline) -> bool:
     connectors = [destination.connector for destination in pipeline.destinations]
     connectors.append(pipeline.dead_letters.policy.connector)
     return any(type(each).__module__.startswith("conduit_connectors.stdio") for each in connectors)
+
+
+def tail_notes(file: Path, pipelines: Sequence[Pipeline]) -> list[str]:
+    """What to say about sources of a YAML file that wait for more at the end, so that the run does not end."""
+    # Only of YAML, where waiting is the default, as in Conduit: in Python somebody has written tail=True.
+    if file.suffix not in (".yaml", ".yml"):
+        return []
+    sources = [(pipeline.id, source) for pipeline in pipelines for source in pipeline.sources]
+    return [
+        f"{pipeline}: {source.id} waits for more at the end of {source.connector.data_file()}: Ctrl-C ends the run, "
+        "`tail: false` in its settings reads to the end and no further"
+        for pipeline, source in sources
+        if getattr(source.connector.options, "tail", False) and source.connector.data_file() is not None
+    ]
 
 
 async def _run(

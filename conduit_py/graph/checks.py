@@ -1,5 +1,6 @@
-"""Checks of a pipeline beyond its shape: its delivery guarantee, processors that defer, the Spark engine."""
+"""Checks of a pipeline beyond its shape: its delivery guarantee, its files, processors that defer, the Spark engine."""
 
+import os
 from collections.abc import Iterator
 
 import networkx as nx
@@ -8,7 +9,7 @@ from conduit_py.errors import Problem
 from conduit_py.graph.node import Graph, Node, deferring_processors
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
 from conduit_py.sdk.destination import WriteGuarantee
-from conduit_py.sdk.plugin import connector_label
+from conduit_py.sdk.plugin import Connector, Options, connector_label
 from conduit_py.sdk.source import SharedSource
 
 _OR_AT_LEAST_ONCE = 'or use delivery="at_least_once"'
@@ -88,6 +89,34 @@ def _problem(
     declared: Pipeline | Source | Destination | Processor, path: str, message: str, suggestion: str
 ) -> Problem:
     return Problem(path, message, suggestion, *(declared.place or (None, None)))
+
+
+def file_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    """Yield every connector that writes a file which a source reads: the pipeline would read its own output."""
+    readers = {_file_identity(source.connector): source.id for source in pipeline.sources}
+    letters = pipeline.dead_letters
+    writers = [(f"destinations.{each.id}", each.connector, each.place) for each in pipeline.destinations]
+    writers += [("dead_letters", letters.policy.connector, letters.place)]
+    writers += [(f"outbox.{target}", connector, pipeline.place) for target, connector in pipeline.outbox.items()]
+    for path, connector, place in writers:
+        identity = _file_identity(connector)
+        if identity is not None and identity in readers:
+            what = f"writes {connector.data_file()}, which the source {readers[identity]!r} reads"
+            yield Problem(path, what, "write to another file", *(place or (None, None)))
+
+
+def _file_identity(connector: Connector[Options] | None) -> tuple[int, int] | str | None:
+    """Return what all names of a file have in common, links included; None for a connector without a file."""
+    # A connector with a problem has no options to ask.
+    if connector is None or getattr(connector, "problems", True) or (path := connector.data_file()) is None:
+        return None
+    try:
+        found = path.stat()
+        return found.st_dev, found.st_ino
+    except OSError:
+        return os.path.realpath(path)
+    except ValueError:
+        return None
 
 
 def defer_problems(graph: Graph) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from functools import partial
 import networkx as nx
 
 from conduit_py.errors import PipelineInvalid, Problem
-from conduit_py.graph.checks import defer_problems, delivery_problems, spark_problems
+from conduit_py.graph.checks import defer_problems, delivery_problems, file_problems, spark_problems
 from conduit_py.graph.node import Graph, Kind, Node
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source, derive
 from conduit_py.record import Record
@@ -23,7 +23,7 @@ PAIRS_MAX = 40_000
 def compile_pipeline(pipeline: Pipeline) -> Graph:
     """Return the graph of a pipeline. Raises one PipelineInvalid with all problems of definition and graph."""
     draft = _Draft(pipeline)
-    problems = [*_declared_problems(pipeline), *draft.problems, *delivery_problems(pipeline)]
+    problems = [*_declared_problems(pipeline), *draft.problems, *delivery_problems(pipeline), *file_problems(pipeline)]
     if pipeline.spark is not None:
         problems += spark_problems(pipeline)
     # The shape of a graph with missing or duplicate nodes would only produce problems about problems.

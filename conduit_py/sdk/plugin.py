@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from importlib.util import find_spec
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
@@ -118,6 +119,13 @@ class Connector(Plugin[OptionsT]):
     def declared(self) -> "Connector[Options]":
         """The connector that the user declared: this one, unless the runtime replaced it."""
         return self
+
+    def data_file(self) -> Path | None:
+        """Return the file that it reads or appends to, if there is one.
+
+        A pipeline in which a destination writes the file that a source reads is refused: it would read its own output.
+        """
+        return None
 
     def on_created(self) -> Awaitable[None] | None:
         """Called before the first `open` with this state. Called again if a crash comes before that `open`."""

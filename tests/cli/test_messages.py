@@ -1,10 +1,14 @@
 """What the commands say: which line of the user's code, which line of a file, and what to do about it."""
 
 import json
+import os
+import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
-    from tests.cli.conftest import CommandInside
+    from tests.cli.conftest import Command, CommandInside
 
 STATE = ("--state", ".conduit/state")
 HEAD = """\
@@ -180,3 +184,63 @@ def test_records_that_no_destination_wants_are_in_the_summary(inside: "CommandIn
         "prices: completed: 5 read, 5 acked, 0 filtered, 1 wanted by no destination, 0 dead letters in" in done.stdout
     )
     assert as_json["unwanted"] == 1
+
+
+@pytest.mark.parametrize("path", ["./orders.jsonl", "symlink", "hardlink", "folder/../orders.jsonl"])
+@pytest.mark.parametrize("verb", ["check", "run"])
+def test_a_pipeline_that_would_read_what_it_writes_is_refused(inside: "CommandInside", path: str, verb: str) -> None:
+    prices(inside, destination=f"file.Destination(path={path!r}, format='json')")
+    (inside.folder / "folder").mkdir()
+    (inside.folder / "symlink").symlink_to("orders.jsonl")
+    os.link(inside.folder / "orders.jsonl", inside.folder / "hardlink")
+    content = (inside.folder / "orders.jsonl").read_bytes()
+    done = inside(verb, "orders.py")
+
+    assert done.returncode == 2
+    wrong = (
+        f"destinations.out: writes {path.removeprefix('./')}, which the source 'orders' reads (write to another file)"
+    )
+    assert wrong in done.stderr
+    assert (inside.folder / "orders.jsonl").read_bytes() == content
+
+
+def test_a_file_that_is_not_there_yet_and_dead_letters_are_compared_too(inside: "CommandInside") -> None:
+    letters = f"DeadLetters(file.Destination(path={str(inside.folder / 'orders.jsonl')!r}, format='json'))"
+    prices(inside, dead_letters=letters)
+    (inside.folder / "orders.jsonl").unlink()
+
+    assert "orders.jsonl, which the source 'orders' reads" in inside("check", "orders.py").stderr
+
+
+TAILING = """\
+version: "2.2"
+pipelines:
+  - id: lines
+    status: running
+    connectors:
+      - {id: in, type: source, plugin: "builtin:file", settings: {path: in.txt}}
+      - {id: out, type: destination, plugin: "builtin:file", settings: {path: out.txt}}
+"""
+
+
+def test_a_run_that_tails_says_that_it_waits_and_how_to_end_it(command: "Command") -> None:
+    command.write(TAILING, "lines.yaml")
+    command.write("one\n", "in.txt")
+    process = command.start("run", "lines.yaml")
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=300)
+
+    assert first == (
+        "lines: in waits for more at the end of in.txt: Ctrl-C ends the run, "
+        "`tail: false` in its settings reads to the end and no further\n"
+    )
+
+
+def test_a_yaml_source_that_does_not_tail_reads_to_the_end(command: "Command") -> None:
+    command.write(TAILING.replace("path: in.txt", "path: in.txt, tail: false"), "lines.yaml")
+    command.write("one\n", "in.txt")
+    done = command("run", "lines.yaml")
+
+    assert (done.returncode, "waits for more" in done.stdout + done.stderr) == (0, False)

@@ -88,6 +88,9 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
 
+    def data_file(self) -> Path:
+        return self.options.path
+
     def open(self) -> None:
         options = self.options
         self._table = CsvTable(options.path, options.delimiter, options.columns)

@@ -75,6 +75,9 @@ class Source(sdk.SplittableSource[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    def data_file(self) -> Path:
+        return self.options.path
+
     def open(self, position: bytes | None) -> None:
         self._buffer = LineBuffer(0, 0)
         if position is not None and (start := FileStart.parse(position)) is not None:

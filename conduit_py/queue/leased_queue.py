@@ -102,6 +102,9 @@ class QueueOptions(Options):
     window_seconds: float = Field(default=3600.0, gt=0, description="how long a finished message is recognised")
     window_messages: int = Field(default=100_000, ge=1, description="how many finished messages are recognised")
     cleanup_seconds: float = Field(default=60.0, gt=0, description="how often older ones are deleted")
+    in_flight_bytes_max: int = Field(
+        default=128 * 2**20, ge=1, description="about how many bytes of records are read before some of them are acked"
+    )
     read_seconds: float = Field(default=300.0, gt=0, description="the longest that one read of an object may take")
 
     @property
@@ -136,4 +139,5 @@ class QueueArguments(TypedDict, total=False):
     window_seconds: float
     window_messages: int
     cleanup_seconds: float
+    in_flight_bytes_max: int
     read_seconds: float

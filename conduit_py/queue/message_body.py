@@ -107,11 +107,13 @@ def _s3(body: bytes) -> MessageBody:
 
 
 class ObjectRecord(NamedTuple):
-    """A record of an object, the offset after it, and the reason if it could not be parsed."""
+    """A record of an object, the offset after it, the reason if it could not be parsed, and about how large it is."""
 
     record: Record
     offset: int
     refused: str | None = None
+    size: int = 0
+    """In bytes, for `in_flight_bytes_max`; 0 if it is not known."""
 
 
 class ObjectOpener(Protocol):
@@ -139,13 +141,14 @@ class LookAhead:
         self._closed = False
         self._next = next(parts, None)
 
-    def take(self, count: int) -> tuple[list[ObjectRecord], bool]:
-        """Return at most `count` records, and True if they are the last."""
+    def take(self, count: int, room: int) -> tuple[list[ObjectRecord], bool]:
+        """Return at most `count` records, and True if they are the last. One that fills `room` bytes ends them."""
         taken: list[ObjectRecord] = []
         try:
             with self._in_use:
-                while self._next is not None and len(taken) < count and not self._closed:
+                while self._next is not None and len(taken) < count and room > 0 and not self._closed:
                     taken.append(self._next)
+                    room -= self._next.size
                     self._next = next(self._parts, None)
         finally:
             if self._closed:

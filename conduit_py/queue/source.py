@@ -26,7 +26,7 @@ from conduit_py.queue.message_body import (
     parse_body,
     point_at,
 )
-from conduit_py.queue.work_in_progress import Cooldown, HeldMessage, Lease, WorkInProgress, WorkItem
+from conduit_py.queue.work_in_progress import ByteWindow, Cooldown, HeldMessage, Lease, WorkInProgress, WorkItem
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.sdk.plugin import OptionsT
 from conduit_py.sdk.source import QueueCounts, Reading, ShardProgress, ShardTable, SharedShard, SharedSource
@@ -84,6 +84,7 @@ class QueueSource(SharedSource[OptionsT]):
         self._token = f"{self._home}/{uuid.uuid4().hex}"
         self._work = WorkInProgress(self.settings.window_messages)
         self._content: LookAhead | None = None
+        self._in_flight = ByteWindow(self.settings.in_flight_bytes_max)
         if self.settings.announces_objects:
             self._objects = self.objects()
             self._thread = ObjectThread(self.settings.read_seconds)
@@ -94,9 +95,11 @@ class QueueSource(SharedSource[OptionsT]):
         await self._call(self._queue.open)
 
     async def read(self, n: int) -> list[Record] | Reading:
+        # The window of a source counts records, and strangers decide how large these are.
+        room = await self._in_flight.wait_for_room()
         while True:
             if self._work.reading is not None:
-                reading = await self._read_on(self._work.reading, n)
+                reading = await self._read_on(self._work.reading, n, room)
                 if reading.records:
                     return reading
             elif items := self._work.take(n if self.settings.messages is BodyKind.RECORD else 1):
@@ -119,6 +122,7 @@ class QueueSource(SharedSource[OptionsT]):
         return made
 
     async def ack(self, positions: Sequence[bytes]) -> None:
+        self._in_flight.release(len(positions))
         finished: list[QueueDelivery] = []
         for partition, point in map(_decode, positions):
             item = self._work.tracked(partition)
@@ -250,14 +254,14 @@ class QueueSource(SharedSource[OptionsT]):
             return
         self._work.begin(item)
 
-    async def _read_on(self, item: WorkItem, n: int) -> Reading:
+    async def _read_on(self, item: WorkItem, n: int, room: int) -> Reading:
         content = self._content
         assert content is not None
         parts: list[ObjectRecord] = []
         last = False
         if not item.held.lease.lost:
             try:
-                parts, last = await self._apart(partial(content.take, n))
+                parts, last = await self._apart(partial(content.take, n, room))
             except Exception as error:  # plugin boundary: the object is the user's
                 self.queue_counts.failed += 1
                 log.error("%s cannot be read on: %s", item.partition, describe(error))
@@ -265,6 +269,7 @@ class QueueSource(SharedSource[OptionsT]):
             item.read = end_point(parts[-1].offset) if last else point_at(parts[-1].offset)
         if last or not parts:
             await self._close(item, finished=last)
+        self._in_flight.admit([part.size for part in parts])
         for part in parts:
             part.record.position = _encode(item.partition, point_at(part.offset))
         if parts:
@@ -288,6 +293,7 @@ class QueueSource(SharedSource[OptionsT]):
         delivery = item.held.delivery
         item.read = end_point(1)
         self._work.await_commit(item)
+        self._in_flight.admit([len(delivery.body)])
         return Record(
             position=_encode(item.partition, item.read),
             operation=Operation.CREATE,

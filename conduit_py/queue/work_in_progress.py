@@ -263,3 +263,31 @@ class Cooldown:
         # It grows, because a dropped key could be used before its time.
         if len(self._until) >= self._size_max:
             self._size_max *= 2
+
+
+class ByteWindow:
+    """Counts the bytes of records that were read and are not acked. Records are acked in the order of reading."""
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._sizes: deque[int] = deque()
+        self._total = 0
+        self._acked = trio.Event()
+
+    async def wait_for_room(self) -> int:
+        """Wait until there is room; return how many bytes. With nothing in flight there is always room for one."""
+        while self._total >= self._size_max:
+            self._acked = trio.Event()
+            await self._acked.wait()
+        return self._size_max - self._total
+
+    def admit(self, sizes: Sequence[int]) -> None:
+        """Count records that were read."""
+        self._sizes += sizes
+        self._total += sum(sizes)
+
+    def release(self, count: int) -> None:
+        """Count the oldest records as acked."""
+        for _ in range(min(count, len(self._sizes))):
+            self._total -= self._sizes.popleft()
+        self._acked.set()

@@ -154,7 +154,7 @@ async def test_a_read_that_takes_too_long_is_given_up_and_closed_when_it_ends() 
     patient = ObjectThread(QueueOptions().read_seconds)
     content = await patient.run(lambda: LookAhead(parts()))
     with pytest.raises(trio.TooSlowError):
-        await ObjectThread(0.05).run(lambda: content.take(2))
+        await ObjectThread(0.05).run(lambda: content.take(2, 100))
     await trio.to_thread.run_sync(reading.wait)
     await patient.run(content.close)
 

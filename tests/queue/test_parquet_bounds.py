@@ -203,3 +203,43 @@ def test_the_process_ends_with_its_reader(tmp_path: Path) -> None:
     del parts, reader
 
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime > before
+
+
+SLOW_RUN = """
+import resource, sys, trio
+from conduit_connectors import sqlite_queue
+from conduit_connectors.sqlite_queue import SqliteQueue
+from conduit_py import Destination, Pipeline, Source, sdk
+import conduit_py
+
+class Slow(sdk.DestinationConnector[sdk.Options]):
+    count = 0
+
+    async def write(self, batch):
+        await trio.sleep(0 if Slow.count else 15)
+        Slow.count += len(batch)
+        if Slow.count >= 3000:
+            (own,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
+            print(Slow.count, int(own) // 1024, flush=True)
+            raise conduit_py.FatalError("enough")
+
+queue = SqliteQueue("queue.db", wait_seconds=0)
+queue.open()
+queue.send([sys.argv[1].encode()])
+queue.close()
+source = sqlite_queue.Source(
+    path="queue.db", messages="uri", allowed_prefixes=[sys.argv[1]], in_flight_bytes_max=32 * 2**20
+)
+conduit_py.run(Pipeline("p", sources=[Source("q", source)], destinations=[Destination("slow", Slow())]), state=None)
+"""
+
+
+def test_a_pipeline_with_a_slow_destination_stays_bounded(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", repeated("x" * 283_000, 3000), compression="brotli", store_schema=False)
+    command = [sys.executable, "-c", SLOW_RUN, str(path)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False)
+    assert ended.stdout, ended.stderr
+    count, peak = map(int, ended.stdout.split()[:2])
+
+    assert count >= 3000
+    assert peak < 300

@@ -34,7 +34,8 @@ class Shelf:
         if address not in self.contents:
             raise FileNotFoundError(address)
         for number, line in enumerate(self.contents[address][offset:], offset + 1):
-            yield ObjectRecord(Record(payload=Payload(after=f"{address}:{line}".encode())), number)
+            text = f"{address}:{line}".encode()
+            yield ObjectRecord(Record(payload=Payload(after=text)), number, size=len(text))
 
 
 class ShelfOptions(QueueOptions):
@@ -87,7 +88,7 @@ class Bench:
     def pipeline(
         self, shelf: Shelf | None = None, *, id: str = "p", gate: trio.Event | None = None, **more: Any
     ) -> Pipeline:
-        options = {name: more.pop(name) for name in ("commit_seconds",) if name in more}
+        options = {name: more.pop(name) for name in ("commit_seconds", "in_flight_bytes_max") if name in more}
         source = ShelfSource(
             queue=self.queue,
             shelf=shelf,
@@ -125,6 +126,32 @@ def bench(queue: Any) -> Bench:
 
 
 DELIVERIES: list[Any] = ["at_least_once", "exactly_once"]
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize("announced", [True, False])
+async def test_records_in_flight_are_bounded_by_their_bytes(
+    announced: bool, delivery: Any, bench: Bench, autojump_clock: MockClock
+) -> None:
+    """However large records are: the window counts them, and its default is 32 768."""
+    bodies = [b"a"] if announced else [b"%06d" % number for number in range(100)]
+    shelf = Shelf({"a": [f"{number:04d}" for number in range(100)]}) if announced else None
+    for body in bodies:
+        bench.queue.send(body)
+    gate = trio.Event()
+    pipeline = bench.pipeline(shelf, gate=gate, delivery=delivery, in_flight_bytes_max=60)
+    supervisor = Supervisor(pipeline, bench.store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(30)
+        held = supervisor.progress().read
+        gate.set()
+        await trio.sleep(300)
+        supervisor.stop(Stopper.USER)
+
+    # Ten of 6 bytes fill it.
+    assert held == 10
+    assert len(bench.kept) == 100
 
 
 async def test_qw_c1_an_empty_queue_gives_nothing(bench: Bench, autojump_clock: MockClock) -> None:

@@ -20,7 +20,8 @@ def read_lines(stream: Any, offset: int, size_max: int, *, json: bool) -> Iterat
             # The position of a line is its offset, not its number, so that blank lines can be skipped.
             reading = parse(lines, [b"%d" % end for end in lines.ends])
             for index, record in enumerate(reading.records):
-                yield ObjectRecord(record, int(record.position), reading.refused.get(index))
+                before, offset = offset, int(record.position)
+                yield ObjectRecord(record, offset, reading.refused.get(index), offset - before)
 
 
 def read_csv(stream: Any, offset: int, size_max: int) -> Iterator[ObjectRecord]:
@@ -30,9 +31,11 @@ def read_csv(stream: Any, offset: int, size_max: int) -> Iterator[ObjectRecord]:
         names = next(rows, None)
         if names is None:
             return
+        before = rows.end
         for row in rows:
             if rows.end > offset:
-                yield _row(names, row, rows.end)
+                yield _row(names, row, rows.end)._replace(size=rows.end - before)
+            before = rows.end
 
 
 class _Rows(Iterator[list[str]]):

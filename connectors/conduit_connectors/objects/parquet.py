@@ -66,14 +66,15 @@ class ParquetReader:
         try:
             process.send(json.dumps(request).encode(), file)
             while True:
-                kind, content = process.receive(2 * self._limits.memory_max)
+                kind, size, content = process.receive(2 * self._limits.memory_max)
                 if kind == program.ROWS:
-                    for row in _decode(content):
+                    rows = _decode(content)
+                    for row in rows:
                         number += 1
-                        yield ObjectRecord(Record(payload=Payload(after=row)), number)
+                        yield ObjectRecord(Record(payload=Payload(after=row)), number, size=size // len(rows))
                 elif kind == program.LONG_ROW:
                     number += 1
-                    yield ObjectRecord(Record(), number, self._too_long(int(content)))
+                    yield ObjectRecord(Record(), number, self._too_long(size))
                 else:
                     break
             reusable = kind != program.NO_MEMORY
@@ -120,12 +121,12 @@ class _Process:
         socket.send_fds(self._link, [program.LENGTH.pack(len(request))], [file.fileno()] if file is not None else [])
         self._link.sendall(request)
 
-    def receive(self, size_max: int) -> tuple[bytes, bytearray]:
+    def receive(self, length_max: int) -> tuple[bytes, int, bytearray]:
         """Return an answer. Raises _DoesNotFit if the process was ended for a lack of memory."""
-        kind, size = program.ANSWER.unpack(self._receive(program.ANSWER.size))
-        if size > size_max:
+        kind, size, length = program.ANSWER.unpack(self._receive(program.ANSWER.size))
+        if length > length_max:
             raise _DoesNotFit
-        return kind, self._receive(size)
+        return kind, size, self._receive(length)
 
     def _receive(self, size: int) -> bytearray:
         content = bytearray(size)

@@ -1,7 +1,8 @@
 """The program that decodes Parquet, in a process with a limit on its memory. It imports nothing of conduit-py.
 
-A request is its length, then JSON, with the descriptor of a file beside the length. An answer is a kind and a length,
-then the content: see ANSWER. It ends when its socket is closed, which the end of the other process does too.
+A request is its length, then JSON, with the descriptor of a file beside the length. An answer is a kind, the size of
+its rows as Python objects and a length, then the content. The program ends when its socket is closed, which the end of
+the other process does too.
 """
 
 import json
@@ -18,9 +19,9 @@ import pyarrow as pa
 from pyarrow import fs, parquet
 
 LENGTH = struct.Struct(">Q")
-ANSWER = struct.Struct(">cQ")
+ANSWER = struct.Struct(">cQQ")
 ROWS, LONG_ROW, END, FAILED, NO_MEMORY = b"R", b"L", b"E", b"F", b"M"
-"""Rows as an Arrow stream; the size of a row that is too long; no more rows; an error as JSON; out of memory."""
+"""Rows as an Arrow stream; a row that is too long; no more rows; an error as JSON; out of memory."""
 
 BATCH_BYTES = 8 * 2**20
 PIECE_BYTES = 2 * 2**20
@@ -44,8 +45,8 @@ def serve(link: socket.socket) -> None:
                     # After the file system is there: its threads and their stacks are not what an object takes.
                     _limit_memory(request["memory_max"])
                     limited = True
-                for kind, content in _answers(stream, request):
-                    link.sendall(ANSWER.pack(kind, len(content)))
+                for kind, size, content in _answers(stream, request):
+                    link.sendall(ANSWER.pack(kind, size, len(content)))
                     link.sendall(content)
                 end: tuple[bytes, bytes] = END, b""
             except MemoryError:
@@ -54,7 +55,7 @@ def serve(link: socket.socket) -> None:
                 return
             except Exception as error:  # a boundary: whatever Arrow raises is about this object
                 end = FAILED, json.dumps([type(error).__name__, str(error)[:2000]]).encode()
-        link.sendall(ANSWER.pack(end[0], len(end[1])) + end[1])
+        link.sendall(ANSWER.pack(end[0], 0, len(end[1])) + end[1])
 
 
 def _receive(link: socket.socket, size: int) -> bytes:
@@ -77,7 +78,7 @@ def _limit_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (used + size, used + size))
 
 
-def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, "bytes | memoryview[int]"]]:
+def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, int, "bytes | memoryview[int]"]]:
     offset, row_size_max = request["offset"], request["row_size_max"]
     with parquet.ParquetFile(stream) as table:
         number = 0
@@ -93,9 +94,9 @@ def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, "byt
                 number += batch.num_rows
                 for piece, size in _pieces(batch.slice(skipped)):
                     if size > row_size_max and piece.num_rows == 1:
-                        yield LONG_ROW, str(size).encode()
+                        yield LONG_ROW, size, b""
                     else:
-                        yield ROWS, _encode(piece)
+                        yield ROWS, size, _encode(piece)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:

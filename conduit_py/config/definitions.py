@@ -1,6 +1,7 @@
 """Definitions: the pipelines of a folder; files that have changed are loaded again."""
 
 import ast
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -100,12 +101,15 @@ class Definitions:
             for file, content in contents.items()
         }
         self.seen = {**looks, **{file: _look(file) for file in self._module_files()}}
-        stale = self._stale(contents, before, afresh=afresh)
-        known = self._reading.files
-        self._reading = LoadedFiles(
-            {file: self._load(file) if file in stale or file not in known else known[file] for file in files}
-        )
+        edited = self._find_edits(contents, before)
+        self._reading = LoadedFiles({file: self._read_one(file, file in edited, afresh=afresh) for file in files})
         return self._reading
+
+    def _read_one(self, file: Path, edited: bool, *, afresh: bool) -> Loaded:
+        known = self._reading.files.get(file)
+        if known is None or edited:
+            return self._load(file)
+        return _as_unedited(self._load(file)) if afresh else known
 
     def _load(self, file: Path) -> Loaded:
         """Load a file in a thread. A thread whose code does not end in time is abandoned, so that other files load."""
@@ -137,29 +141,33 @@ class Definitions:
     def _module_files(self) -> set[Path]:
         return {file for modules in self._modules.values() for files in modules.values() for file in files}
 
-    def _stale(self, contents: Mapping[Path, bytes], before: "_Modules", *, afresh: bool) -> set[Path]:
-        """The files that must be loaded again. Changed modules, and those that import them, leave `sys.modules`."""
+    def _find_edits(self, contents: Mapping[Path, bytes], before: "_Modules") -> set[Path]:
+        """The files that changed or import a module that did. Such modules leave `sys.modules`."""
         files = {**contents, **{file: _content_of(file) for file in self._module_files()}}
         digests = {file: _digest(file, content) for file, content in files.items()}
         changed = {file for file, digest in digests.items() if self._digests.get(file) != digest}
         # A module that was removed has changed too: the files that import it must be loaded again, and fail.
         changed |= self._digests.keys() - digests.keys()
         self._digests = digests
-        stale = set(contents) if afresh else set()
+        edited = set()
         forgotten: dict[str, list[Path]] = {}
         for file, modules in self._modules.items():
             # Also the modules it imported before: one that is gone no longer appears among the present ones.
             touched = _touched_modules(self._folder, {**before.get(file, {}), **modules}, changed)
             forgotten |= touched
             if file in changed or touched:
-                stale.add(file)
+                edited.add(file)
         if forgotten:
             _forget_modules(forgotten)
-        return stale
+        return edited
 
 
 _Modules: TypeAlias = dict[Path, dict[str, list[Path]]]
 """By pipeline file: the modules beside it that it depends on, with their files."""
+
+
+def _as_unedited(loaded: Loaded) -> Loaded:
+    return loaded._replace(pipelines=tuple(dataclasses.replace(each, edited=False) for each in loaded.pipelines))
 
 
 def _touched_modules(folder: Path, modules: Mapping[str, list[Path]], changed: set[Path]) -> dict[str, list[Path]]:

@@ -29,6 +29,8 @@ class LoadedPipeline:
     line: int | None
     desired: Desired = "running"
     name: str = ""
+    edited: bool = True
+    """False if it was only read again: what differs then comes from elsewhere, such as a secret that was rotated."""
 
     @property
     def id(self) -> str:

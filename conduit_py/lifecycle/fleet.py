@@ -20,7 +20,7 @@ from conduit_py.graph.compile import as_graph
 from conduit_py.graph.node import Graph, stateful_processors
 from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.dead_letter_service import DeadLetterService
-from conduit_py.lifecycle.pipeline_log import PROGRAM, SERVER_START, log_end, log_left_alone, log_start
+from conduit_py.lifecycle.pipeline_log import PROGRAM, SERVER_START, PipelineLog
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.sdk.plugin import at
@@ -49,6 +49,7 @@ class Member:
         self.definition: Problem | None = None
         """The problem with its newest definition, if that could not take effect."""
         self.taps = Taps()
+        self.log = PipelineLog(graph.pipeline.id)
         self.asked_by = PROGRAM
         """Who asked for its last start or, once there is one, for the stop that followed."""
         self._known = state
@@ -141,7 +142,7 @@ class Fleet:
         state = await self._store.state(id)
         by_user = state.status is Status.STOPPED and state.stopped_by is Stopper.USER
         if by_user or state.status in NOT_RESUMED:
-            log_left_alone(id, state)
+            self[id].log.log_left_alone(state)
         else:
             self.start(id, asked_by=asked_by)
 
@@ -156,11 +157,11 @@ class Fleet:
         recovery = member.pipeline.settings.recovery or self._recovery
         engine = Supervisor if member.pipeline.spark is None else self._on_spark
         assert engine is not None, "this fleet has no Spark"
-        member.supervisor = engine(member.graph, self._store, recovery=recovery, taps=member.taps)
+        member.supervisor = engine(member.graph, self._store, recovery=recovery, taps=member.taps, log=member.log)
         # A new event: a task that waits for the old one waits for the end of the old run.
         member.ended = trio.Event()
         member.asked_by = asked_by
-        log_start(id, asked_by)
+        member.log.log_start(asked_by)
         self._nursery.start_soon(self._supervise, member, member.supervisor, name=f"pipeline {id}")
 
     def stop(self, id: str, *, force: bool = False, by: Stopper = Stopper.USER, asked_by: str = PROGRAM) -> None:
@@ -320,7 +321,7 @@ class Fleet:
     async def _supervise(self, member: Member, supervisor: Supervisor) -> None:
         try:
             state = await supervisor.run()
-            log_end(member.pipeline.id, state, supervisor.progress(), member.asked_by)
+            member.log.log_end(state, supervisor.progress(), member.asked_by)
         except BaseException as raised:  # a boundary: no pipeline may take the others down with it
             error = as_error(raised)
             log.exception("pipeline %s ended by an error of conduit-py itself", member.pipeline.id)

@@ -240,12 +240,16 @@ class Reloader:
         changed = diff_definitions(member.graph, graph)
         if not member.running or changed.restart_reason:
             then = ", so it is drained and restarted" if member.running else ""
-            log.info("pipeline %s: %s changed%s", id, changed.restart_reason or "its definition", then)
+            self._note(id, f"{changed.restart_reason or 'its definition'} changed{_outside(loaded)}{then}")
             await self._fleet.replace(graph, asked_by=FILE_RELOAD)
         elif changed and not await self._swap(loaded, sorted(changed.processors)):
             return
         member.definition = None
         self._apply_desired_status(known, loaded, bool(changed))
+
+    def _note(self, id: str, text: str) -> None:
+        log.info("pipeline %s: %s", id, text)
+        self._fleet[id].log.note(text)
 
     async def _claim_file(self, loaded: LoadedPipeline) -> bool:
         """Claim the state of a pipeline for its file. If that is refused, show why and return False."""
@@ -269,7 +273,7 @@ class Reloader:
             self._keep_old(loaded, error)
             return False
         if nodes:
-            log.info("pipeline %s: continues with %s as it is in the file now", loaded.id, ", ".join(nodes))
+            self._note(loaded.id, f"continues with {', '.join(nodes)} as it is in the file now{_outside(loaded)}")
         return True
 
     def _keep_old(self, loaded: LoadedPipeline, error: RunError | trio.TooSlowError) -> None:
@@ -300,6 +304,11 @@ class Reloader:
             await self._store.save_state(loaded.id, PipelineState(Status.STOPPED, Stopper.USER))
         await self._fleet.add(loaded.graph)
         self._known[loaded.id] = loaded
+
+
+def _outside(loaded: LoadedPipeline) -> str:
+    """Say so if no file was edited: somebody who rotated a secret would look in vain for the change."""
+    return "" if loaded.edited else " (its file is the same: a secret or something else that it uses is not)"
 
 
 class _NotOpened(Problem):

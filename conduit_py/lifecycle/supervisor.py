@@ -14,7 +14,7 @@ from conduit_py.graph.compile import as_graph
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.commit_strategies import commit_series
-from conduit_py.lifecycle.pipeline_log import log_recovery
+from conduit_py.lifecycle.pipeline_log import PipelineLog
 from conduit_py.pipeline import Pipeline
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
@@ -42,12 +42,14 @@ class Supervisor:
         recovery: Recovery | None = None,
         rng: random.Random | None = None,
         taps: Taps | None = None,
+        log: PipelineLog | None = None,
     ) -> None:
         self._graph = as_graph(definition)
         self._store = store
         self._recovery = recovery or self.pipeline.settings.recovery or NO_RECOVERY
         self._rng = rng or random.Random()
         self._taps = taps or Taps()
+        self._log = log or PipelineLog(self.pipeline.id)
         self._run: Run | None = None
         self._commits = commit_series(self.pipeline.delivery)
         self._stop_requested = trio.Event()
@@ -124,7 +126,7 @@ class Supervisor:
             seconds = self._recovery.delay(self._failed_in_a_row, self._rng)
             assert state.error is not None, "a pipeline recovers from an error"
             # Before the state is saved, which may take long: a store that hangs must not hide why.
-            log_recovery(self.pipeline.id, state.error, seconds, self._failed_in_a_row)
+            self._log.log_recovery(state.error, seconds, self._failed_in_a_row)
             await self._enter(state)
             await self._back_off(seconds)
             # Invariant 10: a stop during a back-off abandons the recovery.

@@ -10,6 +10,7 @@ from conduit_py.graph.guarantees import Promise, guarantees
 from conduit_py.graph.node import Node
 from conduit_py.lifecycle.commit_strategies import channel_size
 from conduit_py.lifecycle.fleet import Member
+from conduit_py.lifecycle.pipeline_log import PipelineEvent
 from conduit_py.pipeline import DeadLetters
 from conduit_py.pipeline_settings import Delivery, EngineName
 from conduit_py.server.service import Redaction
@@ -63,6 +64,15 @@ class DefinitionView(ApiModel):
     file: str | None
     line: int | None
     suggestion: str | None
+
+
+class EventView(ApiModel):
+    """Something that happened to a pipeline, as the log says it. Equal failures in a row are one event, the last."""
+
+    at: float = Field(description="seconds since 1970")
+    event: str
+    level: Literal["info", "warning", "error"]
+    text: str
 
 
 class PipelineView(ApiModel):
@@ -159,6 +169,7 @@ class PipelineDetailsView(PipelineView):
     delivery: Delivery
     guarantees: list[GuaranteeView]
     dead_letters: DeadLettersView
+    events: list[EventView] = Field(description="the last events since the server was started, the oldest first")
 
 
 class AcceptedView(ApiModel):
@@ -236,7 +247,12 @@ def pipeline_details_view(member: Member, redaction: Redaction) -> PipelineDetai
         delivery=member.pipeline.delivery,
         guarantees=[GuaranteeView(**msgspec.structs.asdict(each)) for each in guarantees(member.graph)],
         dead_letters=_dead_letters_view(member.pipeline.dead_letters, refused),
+        events=[_event_view(each, redaction) for each in member.log.events],
     )
+
+
+def _event_view(event: PipelineEvent, redaction: Redaction) -> EventView:
+    return EventView(**{**msgspec.structs.asdict(event), "text": redaction(event.text)})
 
 
 def _glance(member: Member, progress: Progress | None, redaction: Redaction) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from conduit_py import Destination, Pipeline, Recovery, Source
 from conduit_py.cli.output import JsonLogFormatter, TextLogFormatter
 from conduit_py.errors import FatalError
 from conduit_py.lifecycle.fleet import Fleet
+from conduit_py.lifecycle.pipeline_log import EVENTS_MAX, TEXT_MAX, PipelineLog
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.redaction import SECRETS
 from conduit_py.status import PipelineState, Status, Stopper
@@ -213,3 +214,40 @@ class TestStartsAndEnds:
         [text] = lines(caplog, level)
 
         assert text.startswith(f"pipeline p is not started: it is {status}")
+
+
+class TestEvents:
+    """The last lines are kept, for the page."""
+
+    async def test_the_last_events_are_kept_and_equal_failures_in_a_row_are_one(
+        self, autojump_clock: MockClock
+    ) -> None:
+        log = PipelineLog("numbers")
+        script = {2: Fail("the lake is down", times=5), 3: Fail("the lake is dry", times=2)}
+        supervisor = Supervisor(
+            scripted_pipeline(EventLog(), script=script), MemoryStore(), recovery=Recovery(retries=None), log=log
+        )
+        log.log_start("server start")
+        state = await supervisor.run()
+        log.log_end(state, supervisor.progress(), "server start")
+
+        assert [(each.event, each.level) for each in log.events] == [
+            ("started", "info"),
+            ("recovering", "warning"),
+            ("recovering", "warning"),
+            ("completed", "info"),
+        ]
+        assert "failed in lake (failure 5 in a row)" in log.events[1].text
+        assert "the lake is down" in log.events[1].text
+        assert "the lake is dry" in log.events[2].text
+
+    def test_events_are_bounded_and_secrets_are_masked_before_they_are_cut(self) -> None:
+        log = PipelineLog("numbers")
+        secret = "hunter2-" * 4
+        SECRETS.add(secret)
+        for number in range(EVENTS_MAX + 5):
+            log.note(f"{number} " + "x" * (TEXT_MAX - 10) + secret)
+
+        assert [each.text.partition(" ")[0] for each in log.events] == [str(n) for n in range(5, EVENTS_MAX + 5)]
+        assert all(len(each.text) <= TEXT_MAX for each in log.events)
+        assert not any("hunter2" in each.text for each in log.events)

@@ -146,6 +146,23 @@ async def test_a_connector_drains_and_restarts_and_words_do_neither(folder: Path
         await until(lambda: site.fleet["p"].state.status is Status.RUNNING)
 
 
+async def test_a_rotated_secret_is_told_apart_from_an_edit(folder: Path) -> None:
+    (folder / "rate").write_text("10")
+    yaml = YAML.format(id="p", status="running").replace("rate: 10", "rate: 'file:./rate'")
+    async with following(folder, p_yaml=yaml) as site:
+        await until(lambda: site.run_of("p"))
+        (folder / "rate").write_text("20")
+        done = await site.reload(afresh=True)
+        site.write("p.yaml", yaml.replace("format.type: raw", "format.type: structured"))
+        await site.reload()
+        rotated, edited = (each for each in site.fleet["p"].log.events if each.event == "changed")
+
+    assert done.steps == {"p": "restart"}
+    outside = " (its file is the same: a secret or something else that it uses is not)"
+    assert rotated.text == f"the source made changed{outside}, so it is drained and restarted"
+    assert edited.text == "the source made changed, so it is drained and restarted"
+
+
 async def test_files_come_and_go(folder: Path) -> None:
     async with following(folder, p_py=text("p")) as site:
         site.write("q.py", text("q"))

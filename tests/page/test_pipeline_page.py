@@ -70,6 +70,47 @@ def test_an_error_comes_with_its_cause_and_a_suggestion(open_page: "OpenPage", s
     expect(page.locator("[data-node=picky]")).to_have_attribute("data-mood", "failed")
 
 
+def test_the_reason_of_a_recovery_stays_visible_when_the_pipeline_runs_again(
+    open_page: "OpenPage", site: "Site", until: Callable[..., None]
+) -> None:
+    site.write("again.py", AGAIN)
+    site.start()
+    until(lambda: site.http.get("/api/v1/pipelines/again").json()["progress"]["acked"])
+    page = open_page(f"{site.url}/#/pipelines/again")
+
+    expect(page.locator(".pipeline-facts")).to_contain_text("running")
+    events = page.get_by_role("region", name="Events").get_by_role("listitem")
+    expect(events).to_have_count(2)
+    expect(events.nth(0)).to_contain_text("recovering")
+    expect(events.nth(0)).to_contain_text("failed in lake (failure 3 in a row); next try in ")
+    expect(events.nth(0)).to_contain_text("the lake is away [run.transient]")
+    expect(events.nth(1)).to_contain_text("is started (asked by server start)")
+
+
+def test_a_rotated_secret_is_why_a_pipeline_was_restarted(
+    open_page: "OpenPage", site: "Site", until: Callable[..., None]
+) -> None:
+    secret = site.folder / "rate"
+    secret.write_text("5")
+    site.write("secretive.yaml", SECRETIVE)
+    page = open_page(f"{site.start().url}/#/pipelines/secretive")
+    expect(page.locator(".graph-node")).to_have_count(2)
+    secret.write_text("7")
+    site.http.post("/api/v1/reload").raise_for_status()
+
+    events = page.get_by_role("region", name="Events")
+    expect(events).to_contain_text("its file is the same: a secret or something else that it uses is not")
+    expect(events).to_contain_text("is started (asked by file reload)")
+
+
+def test_a_pipeline_in_a_broken_file_is_not_just_unknown(open_page: "OpenPage", site: "Site") -> None:
+    site.write("orders.py", "this is no Python\n")
+    page = open_page(f"{site.start().url}/#/pipelines/orders")
+
+    expect(page.get_by_role("heading", name="There is no pipeline orders")).to_be_visible()
+    expect(page.get_by_role("region", name="Problems in the pipeline files")).to_contain_text("orders.py:1")
+
+
 def test_a_tap_shows_what_a_node_does_to_records(open_page: "OpenPage", shop: "Site") -> None:
     page = open_page(f"{shop.url}/#/pipelines/flowing")
     page.locator("[data-node=cents]").click()
@@ -134,10 +175,10 @@ def test_positions_are_set_back_only_while_stopped_and_after_a_question(
 
     positions.get_by_role("button", name="Set…", exact=True).click()
     expect(positions.get_by_role("textbox")).to_be_focused()
-    page.keyboard.type("Z2VuZXJhdG9yOjA6Mg==")
+    page.keyboard.type("Z2VuZXJhdG9yOjE6Mg==")
     page.keyboard.press("Enter")
     dialog.get_by_role("button", name="Set position").click()
-    expect(positions).to_contain_text("generator:0:2")
+    expect(positions).to_contain_text("generator:1:2")
     expect(positions.get_by_role("button", name="Set…", exact=True)).to_be_focused()
 
     page.get_by_role("button", name="Replay from…").click()
@@ -198,6 +239,36 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(open_page: "OpenPage", shop
 def fits(page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
+
+AGAIN = '''
+"""Fails three times in one way, and then no more."""
+from conduit_connectors import generator
+from conduit_py import Destination, Pipeline, Recovery, Source, TransientError
+from conduit_py.sdk import DestinationConnector as Sink, Options
+
+tries = []
+
+class Lake(Sink[Options]):
+    """Away at first."""
+    async def write(self, batch):
+        tries.append(1)
+        if len(tries) <= 3:
+            raise TransientError("the lake is away")
+
+again = Pipeline("again", sources=[Source("in", generator.Source(rate=20, fields={"id": "index"}))],
+    destinations=[Destination("lake", Lake())], recovery=Recovery(delay_seconds=0.1, delay_max_seconds=0.1))
+'''
+
+SECRETIVE = """
+version: 2.2
+pipelines:
+  - id: secretive
+    status: running
+    connectors:
+      - {id: made, type: source, plugin: generator,
+         settings: {rate: "file:../rate", format.type: raw, format.options.x: int}}
+      - {id: kept, type: destination, plugin: log}
+"""
 
 FEW = '''
 """Five records, and that is all."""

@@ -27,6 +27,7 @@ from conduit_py.errors import (
 from conduit_py.exhaustion import exhaustion_of, unless_exhausted
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
+from conduit_py.lifecycle.pipeline_log import PipelineLog
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Pipeline
 from conduit_py.spark.child.link import (
@@ -67,8 +68,9 @@ class ChildSupervisor(Supervisor):
         recovery: Recovery | None = None,
         rng: random.Random | None = None,
         taps: Taps | None = None,
+        log: PipelineLog | None = None,
     ) -> None:
-        super().__init__(definition, store, recovery=recovery, rng=rng, taps=taps)
+        super().__init__(definition, store, recovery=recovery, rng=rng, taps=taps, log=log)
         self._forced = trio.Event()
         self._stop_changed = trio.Event()
         self._before: Progress | None = None

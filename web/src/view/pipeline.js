@@ -1,5 +1,6 @@
 /** PipelinePage: one pipeline, as it is this moment. */
-import { useEffect } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
+import { get } from "../api.js";
 import { command, possible } from "../commands.js";
 import { html } from "../html.js";
 import { useKeys } from "../keys.js";
@@ -8,7 +9,8 @@ import { href } from "../route.js";
 import { useStore } from "../store.js";
 import { Charts } from "./charts.js";
 import { Empty, Loading } from "./empty.js";
-import { DefinitionFault, PipelineFault, RequestFault } from "./fault.js";
+import { Events } from "./events.js";
+import { DefinitionFault, FileFaults, PipelineFault, RequestFault } from "./fault.js";
 import { Graph } from "./graph.js";
 import { Letters } from "./letters.js";
 import { NodePanel } from "./node-panel.js";
@@ -29,9 +31,16 @@ export function PipelinePage({ at }) {
 
 function Refused({ id, error }) {
   if (error.status !== 404) return html`<${RequestFault} error=${error} />`;
-  return html`<${Empty} title=${`There is no pipeline ${id}`} text="It may have been removed, or the address may be wrong.">
+  return html`<${MaybeInBrokenFile} /><${Empty} title=${`There is no pipeline ${id}`} text="It may have been removed, or the address may be wrong.">
     <a class="button" href=${href([])}>All pipelines</a>
   <//>`;
+}
+
+/** The problems of the files, asked for: a stream of a pipeline that is not there says nothing about them. */
+function MaybeInBrokenFile() {
+  const [problems, setProblems] = useState([]);
+  useEffect(() => void get("pipelines").then((answer) => setProblems(answer.problems), () => {}), []);
+  return html`<${FileFaults} problems=${problems} />`;
 }
 
 function Pipeline({ seen, at }) {
@@ -61,6 +70,7 @@ function Overview({ seen, node }) {
     <${PipelineTiles} seen=${seen} />
     <${Graph} seen=${seen} chosen=${node} />
     <${Charts} seen=${seen} />
+    <${Events} events=${pipeline.events} now=${seen.at} />
     ${shown && html`<${NodePanel} key=${node} pipeline=${pipeline} node=${shown} />`}
   `;
 }

@@ -30,13 +30,14 @@ class Report:
     text: str
     svg: str
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, *, timed: bool = True) -> None:
         self._arguments = arguments
+        self._timed = timed
         self.facts: dict[str, Any] = {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "python": platform.python_version(),
             "cores": os.cpu_count(),
-            "load_before": os.getloadavg()[0],
+            "load_before": round(os.getloadavg()[0], 2),
         }
 
     def __enter__(self) -> "Report":
@@ -45,7 +46,7 @@ class Report:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             return
-        self.facts["load_after"] = os.getloadavg()[0]
+        self.facts["load_after"] = round(os.getloadavg()[0], 2)
         if self._arguments.svg:
             self._arguments.svg.write_text(self.svg)
         if self._arguments.json:
@@ -53,7 +54,7 @@ class Report:
         else:
             print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.facts.items()) + "\n")
             print(self.text)
-        if self.facts["load_before"] > LOAD_MAX:
+        if self._timed and self.facts["load_before"] > LOAD_MAX:
             load = f"the load was {self.facts['load_before']:.1f} before the start"
             print(f"{load}: do not trust times taken on a busy machine", file=sys.stderr)
 

@@ -24,7 +24,7 @@ FAMILIES = {
 HEAD = """# Error codes
 
 Every error has a code that never changes; messages may. The API answers with it (`{"error": {"code": …}}`), commands
-print it in brackets and with `--json`, and the status of a failed pipeline has it.
+print it in brackets and with `--json`, and the status of a degraded pipeline has it.
 
 An error that is not one of ours has the code `internal`. Errors of an HTTP request itself have these codes:
 `request.malformed`, `request.invalid`, `request.timed_out`, `request.too_large`, `path.unknown`, `method.not_allowed`,

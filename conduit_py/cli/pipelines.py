@@ -167,7 +167,7 @@ def trouble(shown: dict[str, Any]) -> str:
     if error and shown["status"] in ("recovering", "degraded", "stopped"):
         return printable(f"{error['message']} [{error['code']}]")
     if shown.get("definition"):
-        return printable(f"its file is wrong: {shown['definition']['message']}")
+        return printable(f"its newest definition is not in effect: {shown['definition']['message']}")
     where = engine_of(shown)
     return printable(", ".join([*([where] if where else []), *([f"waits for {blocked}"] if blocked else [])]))
 
@@ -203,9 +203,7 @@ def _facts(shown: dict[str, Any]) -> list[str]:
         if progress["blocked_on"]:
             facts.append(f"waits for {progress['blocked_on']}")
     if shown.get("definition"):
-        facts.append(
-            f"its file is wrong, so the last sound definition is in effect: {_problem_text(shown['definition'])}"
-        )
+        facts.append(f"its newest definition is not in effect: {_problem_text(shown['definition'])}")
     return [*facts, _error_text(error)] if error else facts
 
 

@@ -103,6 +103,7 @@ async def _serve(
         await nursery.start(stop_on_signal, ending.stop, ending.force)
         await reloader.begin(reading)
         nursery.start_soon(service.watch)
+        nursery.start_soon(reloader.watch_secrets)
         async with trio.open_nursery() as serving_api:
             # Bound before anything starts: a server that nobody can reach must not move a record.
             url = await serving_api.start(serve_api, service, config, ending.drained)

@@ -125,6 +125,20 @@ class Definitions:
         finally:
             self.loading = None
 
+    def rotated_secrets(self) -> dict[Path, list[Path]]:
+        """By pipeline file: the files of its secrets that have other content than when they were read."""
+        files = {
+            each for loaded in self._reading.files.values() for one in loaded.pipelines for each in one.secret_files
+        }
+        # Compared once, however many pipelines use it.
+        rotated = {each for each in files if each.rotated()}
+        found: dict[Path, list[Path]] = {}
+        for file, loaded in self._reading.files.items():
+            secrets = {each.path for one in loaded.pipelines for each in one.secret_files if each in rotated}
+            if secrets:
+                found[file] = sorted(secrets)
+        return found
+
     def stamp(self) -> dict[Path, tuple[int, ...] | None]:
         """A value that changes whenever a relevant file does. Costs one `stat` per file."""
         files, _ = list_files(self.path)

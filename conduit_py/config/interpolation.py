@@ -1,5 +1,6 @@
 """Interpolation of values: `${X}`, `${X:-default}`, `$$`, and `env:X` or `file:/path` as a whole value."""
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -11,6 +12,20 @@ from conduit_py.redaction import SECRETS, Secrets
 
 FILE_SIZE_MAX: Final = 1024 * 1024
 DEFAULTS_DEPTH_MAX: Final = 10
+
+
+class SecretFile(NamedTuple):
+    """A file that a secret was read from, and what was in it."""
+
+    path: Path
+    digest: bytes
+
+    def rotated(self) -> bool:
+        """True if there is something else in it now, or it cannot be read."""
+        try:
+            return not self.path.is_file() or _digest(_read_secret(self.path)) != self.digest
+        except OSError:
+            return True
 
 
 class InterpolationProblem(NamedTuple):
@@ -47,6 +62,8 @@ class Interpolator:
         self._folder = folder
         self._environment = os.environ if environment is None else environment
         self._secrets = secrets
+        self.files: set[SecretFile] = set()
+        """The files that secrets were read from."""
 
     def resolve(self, text: str) -> Resolved:
         """Replace the references in a text that may be shown, such as an id."""
@@ -91,9 +108,10 @@ class Interpolator:
             return InterpolationProblem(f"file:{name} is not a path to a secret", hint)
         path = Path(name) if name.startswith("/") else self._folder / name
         try:
-            with path.open("rb") as file:
-                # One byte more than allowed, to tell a file that is too large from one that just fits.
-                content = file.read(FILE_SIZE_MAX + 1)
+            content = _read_secret(path)
+            # A pipe gives its content once, so nothing can be said about it later.
+            if path.is_file():
+                self.files.add(SecretFile(path, _digest(content)))
             # Editors and `echo` end a file with a line break that is no part of the secret.
             text = content.decode().removesuffix("\n").removesuffix("\r")
         except OSError as error:
@@ -103,6 +121,16 @@ class Interpolator:
         if len(content) > FILE_SIZE_MAX:
             return InterpolationProblem(f"the secret in {path} is larger than {FILE_SIZE_MAX} bytes")
         return text or InterpolationProblem(f"the secret in {path} is empty")
+
+
+def _read_secret(path: Path) -> bytes:
+    with path.open("rb") as file:
+        # One byte more than allowed, to tell a file that is too large from one that just fits.
+        return file.read(FILE_SIZE_MAX + 1)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 class _Expansion:

@@ -3,11 +3,12 @@
 import copy
 import dataclasses
 import functools
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
+from conduit_py.config.interpolation import SecretFile
 from conduit_py.errors import Problem
 from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
@@ -31,6 +32,8 @@ class LoadedPipeline:
     name: str = ""
     edited: bool = True
     """False if it was only read again: what differs then comes from elsewhere, such as a secret that was rotated."""
+    secret_files: Collection[SecretFile] = field(default=(), compare=False)
+    """The files that secrets of its file were read from."""
 
     @property
     def id(self) -> str:

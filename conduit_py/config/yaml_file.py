@@ -170,7 +170,8 @@ def read_pipeline(section: Section, version: str) -> LoadedPipeline | None:
         engine=engine,
     )
     set_place(pipeline, section)
-    loaded = LoadedPipeline(pipeline, Path(diagnostics.file), section.location.line, desired, name or id)
+    place, secret_files = (Path(diagnostics.file), section.location.line), section.context.interpolator.files
+    loaded = LoadedPipeline(pipeline, *place, desired, name or id, secret_files=secret_files)
     return loaded if _is_sound(loaded, section) else None
 
 

@@ -33,6 +33,8 @@ GONE_SECONDS = 1.0
 """How long a definition must be gone before it counts as removed: editors remove files for a moment."""
 OPEN_SECONDS = 60.0
 """How long new processors may take to open before the old ones are kept."""
+SECRETS_SECONDS = 5.0
+"""How often to look whether secrets were rotated."""
 SLOW_SECONDS = 10.0
 """How long files may take to load before the log names the one that is loading."""
 
@@ -102,6 +104,29 @@ class Reloader:
                 await trio.sleep(gone_seconds)
                 reading = await self._read(afresh=False)
             return self._follow(reading)
+
+    async def watch_secrets(self) -> None:
+        """Look for rotated secrets until cancelled."""
+        while True:
+            await trio.sleep(SECRETS_SECONDS)
+            try:
+                await self.check_secrets()
+            except Exception:  # a boundary: no file may end the server
+                log.exception("the files of secrets could not be compared")
+
+    async def check_secrets(self) -> None:
+        """Show which pipelines go on with a secret that was rotated after it was read. Restarts nothing."""
+        # In a thread: secrets may be on a network file system.
+        rotated = await trio.to_thread.run_sync(self.definitions.rotated_secrets, abandon_on_cancel=True)
+        for id, loaded in list(self._known.items()):
+            secrets, member = rotated.get(loaded.file, []), self._fleet[id]
+            if secrets and member.definition is None:
+                what = f"the secret in {secrets[0]} is not what it was when it was read; the old one is in use"
+                hint = "read the files again: `conduit-py pipelines reload`"
+                member.definition = _SecretRotated("", what, hint, str(loaded.file), loaded.line)
+                log.warning("pipeline %s: %s (%s)", id, self._shown(what), hint)
+            elif not secrets and isinstance(member.definition, _SecretRotated):
+                member.definition = None
 
     async def _read(self, *, afresh: bool) -> LoadedFiles:
         patience = trio.CancelScope()
@@ -173,7 +198,7 @@ class Reloader:
         busy = loaded.id in self._working
         if known is loaded and not busy:
             # Not changed, but it may have been unusable for a reason outside of it, such as a duplicate id.
-            if not isinstance(member.definition, _NotOpened):
+            if not isinstance(member.definition, _NotOpened | _SecretRotated):
                 self._clear(loaded.id)
             return None
         changed = diff_definitions(member.graph, graph)
@@ -309,6 +334,10 @@ class Reloader:
 def _outside(loaded: LoadedPipeline) -> str:
     """Say so if no file was edited: somebody who rotated a secret would look in vain for the change."""
     return "" if loaded.edited else " (its file is the same: a secret or something else that it uses is not)"
+
+
+class _SecretRotated(Problem):
+    """The definition is valid, but a secret that it names was rotated after it was read."""
 
 
 class _NotOpened(Problem):

@@ -163,6 +163,40 @@ async def test_a_rotated_secret_is_told_apart_from_an_edit(folder: Path) -> None
     assert edited.text == "the source made changed, so it is drained and restarted"
 
 
+async def test_a_secret_that_was_rotated_is_shown_until_it_is_in_use(folder: Path) -> None:
+    (folder / "rate").write_text("10\n")
+    yaml = YAML.format(id="p", status="running").replace("rate: 10", "rate: 'file:./rate'")
+    async with following(folder, p_yaml=yaml, other_py=text("other")) as site:
+        await until(lambda: site.run_of("p"))
+        run = site.run_of("p")
+        await site.reloader.check_secrets()
+        unchanged = site.fleet["p"].definition
+        (folder / "rate").write_text("20\n")
+        await site.reloader.check_secrets()
+        await site.reload()  # which reads no secret again, because no file was edited
+        rotated, problems, same_run = site.fleet["p"].definition, site.fleet.problems, site.run_of("p")
+        (folder / "rate").unlink()
+        await site.reloader.check_secrets()
+        away = site.fleet["p"].definition
+        (folder / "rate").write_text("10\n")
+        await site.reloader.check_secrets()
+        back = site.fleet["p"].definition
+        (folder / "rate").write_text("30\n")
+        await site.reloader.check_secrets()
+        await site.reload(afresh=True)
+        await site.reloader.check_secrets()
+
+        assert (unchanged, back, site.fleet["p"].definition, site.fleet["other"].definition) == (None, None, None, None)
+    assert rotated == away
+    assert rotated is not None
+    assert (
+        rotated.message == f"the secret in {folder / 'rate'} is not what it was when it was read; the old one is in use"
+    )
+    assert rotated.suggestion == "read the files again: `conduit-py pipelines reload`"
+    assert [problem.message for problem in problems] == [rotated.message]
+    assert same_run is run
+
+
 async def test_files_come_and_go(folder: Path) -> None:
     async with following(folder, p_py=text("p")) as site:
         site.write("q.py", text("q"))

@@ -96,8 +96,11 @@ def test_a_rotated_secret_is_why_a_pipeline_was_restarted(
     page = open_page(f"{site.start().url}/#/pipelines/secretive")
     expect(page.locator(".graph-node")).to_have_count(2)
     secret.write_text("7")
+    fault = page.get_by_role("region", name="Problem with the definition")
+    expect(fault).to_contain_text("is not what it was when it was read; the old one is in use")
     site.http.post("/api/v1/reload").raise_for_status()
 
+    expect(fault).to_have_count(0)
     events = page.get_by_role("region", name="Events")
     expect(events).to_contain_text("its file is the same: a secret or something else that it uses is not")
     expect(events).to_contain_text("is started (asked by file reload)")

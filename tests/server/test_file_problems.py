@@ -148,7 +148,7 @@ def test_a_bad_edit_is_visible_in_the_same_places(server: "Server") -> None:
     assert listed["pipelines"][0]["definition"]["path"] == "sources.made.rat"
     assert running.http.get("/readyz").json()["file_problems"] == 1
     shown = ask(server, running, "pipelines", "list")
-    assert "its file is wrong" in shown.stdout
+    assert "its newest definition is not in effect" in shown.stdout
     assert "did you mean 'rate'?" in shown.stderr
 
 

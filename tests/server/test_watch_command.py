@@ -79,7 +79,7 @@ def test_edits_while_records_flow_lose_and_double_nothing(server: "Server") -> N
     assert wrong["definition"]["file"].endswith("flowing.py")
     assert wrong["definition"]["line"] == 16
     described = ask(server, running, "pipelines", "describe", "flowing").stdout
-    assert "its file is wrong, so the last sound definition is in effect: " in described
+    assert "its newest definition is not in effect: " in described
     assert "flowing.py:16: sources.made.rat: there is no such option (did you mean 'rate'?)" in described
     server.write("flowing.py", flowing(5))
     running.until("flowing", lambda shown: shown["definition"] is None)

@@ -27,7 +27,7 @@ ${t}`}function up(e,t){let n=new Set;for(let r of e)(r.kind==="source"&&ms.has(r
   </section>`}function oc({problem:e}){let t=lc(e);return $`<section class="fault" data-kind="definition" aria-label="Problem with the definition">
     <${_e} name="warning" />
     <div>
-      <p class="fault-message">The definition was changed and cannot be used, so the pipeline goes on as it was: ${e.message}</p>
+      <p class="fault-message">The newest definition is not in effect, and the pipeline goes on as it was: ${e.message}</p>
       ${e.suggestion&&$`<p class="fault-suggestion"><strong>Suggestion</strong> ${e.suggestion}</p>`}
       <p class="fault-facts">${t&&$`<code>${t}</code>`}${e.path&&$`<code>${e.path}</code>`}</p>
     </div>

@@ -24,13 +24,13 @@ export function PipelineFault({ id, error, status, now }) {
   </section>`;
 }
 
-/** A mistake in a file that was edited while the pipeline ran: it goes on with what it had. */
+/** A mistake in a file that was edited, or a secret that was rotated, while the pipeline ran: it goes on with what it had. */
 export function DefinitionFault({ problem }) {
   const place = placeOf(problem);
   return html`<section class="fault" data-kind="definition" aria-label="Problem with the definition">
     <${Icon} name="warning" />
     <div>
-      <p class="fault-message">The definition was changed and cannot be used, so the pipeline goes on as it was: ${problem.message}</p>
+      <p class="fault-message">The newest definition is not in effect, and the pipeline goes on as it was: ${problem.message}</p>
       ${problem.suggestion && html`<p class="fault-suggestion"><strong>Suggestion</strong> ${problem.suggestion}</p>`}
       <p class="fault-facts">${place && html`<code>${place}</code>`}${problem.path && html`<code>${problem.path}</code>`}</p>
     </div>

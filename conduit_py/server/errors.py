@@ -19,7 +19,6 @@ from conduit_py.errors import ConduitError
 from conduit_py.sdk.registry import PluginUnknown
 from conduit_py.server.service import Redaction
 from conduit_py.server.views import ApiModel
-from conduit_py.stream.plugin_calls import PositionInvalid
 from conduit_py.wire_error import INTERNAL, WireError
 
 log = logging.getLogger("conduit_py.server")
@@ -29,7 +28,6 @@ STATUSES: list[tuple[type[ConduitError], HTTPStatus]] = [
     (errors.LetterUnknown, HTTPStatus.NOT_FOUND),
     (PluginUnknown, HTTPStatus.NOT_FOUND),
     (errors.ShuttingDown, HTTPStatus.SERVICE_UNAVAILABLE),
-    (PositionInvalid, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.FleetError, HTTPStatus.CONFLICT),
     (errors.PipelineInvalid, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.RecordRefused, HTTPStatus.UNPROCESSABLE_ENTITY),

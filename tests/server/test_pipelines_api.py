@@ -253,7 +253,7 @@ async def test_a_position_that_the_source_did_not_make_is_refused_and_not_stored
         refused = await site.client.put(f"{path}/s", json={"position": "MQ=="})
         stored = (await site.client.get(path)).json()["positions"]
 
-    assert (refused.status_code, code(refused), stored) == (422, "position.invalid", {"s": None})
+    assert (refused.status_code, code(refused), stored) == (409, "position.invalid", {"s": None})
 
 
 async def test_a_position_that_is_not_base64_is_refused_with_its_path(

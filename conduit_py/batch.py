@@ -4,10 +4,12 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from itertools import compress
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from conduit_py.payloads import Columns, copy_value, make_records
 from conduit_py.record import Record
 
 Piece: TypeAlias = tuple[int, ...]
@@ -71,9 +73,11 @@ class Batch:
 
     The boundaries of a batch have no meaning. Filtering, splitting or cutting a batch makes another
     batch in which every message keeps its identity.
+
+    A batch holds records or only payloads. Those who need no more than `payloads` save the time to make records.
     """
 
-    __slots__ = ("pieces", "records", "sequences", "span")
+    __slots__ = ("_columns", "_payloads", "_records", "holds_records", "kind", "pieces", "sequences", "span")
 
     def __init__(
         self,
@@ -85,9 +89,38 @@ class Batch:
         assert len(records) == len(sequences)
         assert pieces is None or len(pieces) == len(records)
         self.span = span
-        self.records = records
+        self._records: list[Record] | None = records
+        self.holds_records = True
+        """False if it holds only payloads."""
+        self._payloads: list[Any] | None = None
+        self._columns: Columns | None = None
+        self.kind: type | None = None
+        """The type of all payloads; None if it is not known, or if the batch holds records."""
         self.sequences = sequences
         self.pieces = pieces
+
+    @classmethod
+    def of_payloads(
+        cls,
+        span: Span,
+        payloads: list[Any],
+        sequences: Sequence[int],
+        pieces: Sequence[Piece] | None = None,
+        kind: type | None = None,
+        columns: "Columns | None" = None,
+    ) -> "Batch":
+        """Make a batch without records. `kind` is the type of all payloads, if that is known."""
+        assert len(payloads) == len(sequences)
+        batch = cls.__new__(cls)
+        batch.span = span
+        batch._records = None
+        batch.holds_records = False
+        batch._payloads = payloads
+        batch._columns = columns
+        batch.kind = kind
+        batch.sequences = sequences
+        batch.pieces = pieces
+        return batch
 
     @classmethod
     def whole(cls, span: Span, records: list[Record]) -> "Batch":
@@ -95,12 +128,29 @@ class Batch:
         return cls(span, records, range(span.first, span.first + len(span.positions)))
 
     @property
+    def records(self) -> list[Record]:
+        """The records. A batch without them makes them now, once, and is a batch of records from then on."""
+        if self._records is None:
+            assert self._payloads is not None
+            self._records = make_records(self.positions, self._payloads, self.kind, self._columns)
+            self._payloads = self._columns = self.kind = None
+            self.holds_records = True
+        return self._records
+
+    @property
+    def payloads(self) -> list[Any]:
+        """The `payload.after` of every message, without making records: bytes, a dict, None, or a typed value."""
+        if self._payloads is not None:
+            return self._payloads
+        return [record.payload.after for record in self.records]
+
+    @property
     def source(self) -> str:
         """The source that the records came from."""
         return self.span.origin or self.span.source
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.sequences)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
@@ -108,9 +158,13 @@ class Batch:
     def __getitem__(self, index: int) -> Record:
         return self.records[index]
 
+    def record(self, index: int) -> Record:
+        """Return one record, and leave a batch of payloads as it is: one dead letter must not cost all the others."""
+        return self.records[index] if self._payloads is None else self.select((index,)).records[0]
+
     def messages(self) -> "Iterator[BatchMessage]":
         """Each message with its index, its record and its identity, in order."""
-        return (BatchMessage(self, index) for index in range(len(self.records)))
+        return (BatchMessage(self, index) for index in range(len(self)))
 
     def piece(self, index: int) -> Piece:
         return self.pieces[index] if self.pieces is not None else ()
@@ -127,13 +181,48 @@ class Batch:
 
     def select(self, indices: Sequence[int]) -> "Batch":
         """Return the messages at these indices, which must be ascending, with their identities."""
-        records, sequences, pieces = self.records, self.sequences, self.pieces
-        return Batch(
-            self.span,
-            [records[index] for index in indices],
-            [sequences[index] for index in indices],
-            None if pieces is None else [pieces[index] for index in indices],
-        )
+        values = self._records if self._payloads is None else self._payloads
+        assert values is not None
+        pieces = None if self.pieces is None else [self.pieces[index] for index in indices]
+        return self.split([values[index] for index in indices], indices, pieces)
+
+    def copy(self, *, deep: bool) -> "Batch":
+        """Return the batch with its own list of values; with `deep`, they share nothing mutable with these."""
+        make = (lambda column: list(map(copy_value, column))) if deep else list
+        if self._payloads is None:
+            return Batch(self.span, make(self.records), self.sequences, self.pieces)
+        columns = self._columns and self._columns.map(make)
+        return Batch.of_payloads(self.span, make(self._payloads), self.sequences, self.pieces, self.kind, columns)
+
+    def with_values(self, values: list[Any]) -> "Batch":
+        """Return the same messages with other values: records if this batch holds records, else payloads."""
+        return self._of(values, self.sequences, self.pieces, self._columns)
+
+    def keep(self, values: list[Any], kept: Sequence[bool]) -> "Batch":
+        """Return the messages that are kept, with these values in place of their own."""
+
+        def chosen(column: Sequence[Any]) -> list[Any]:
+            return list(compress(column, kept))
+
+        pieces, columns = self.pieces and chosen(self.pieces), self._columns and self._columns.map(chosen)
+        return self._of(values, chosen(self.sequences), pieces, columns)
+
+    def split(self, values: list[Any], indices: Sequence[int], pieces: Sequence[Piece] | None) -> "Batch":
+        """Return the messages at these indices, which may repeat, with these values and as these pieces."""
+
+        def chosen(column: Sequence[Any]) -> list[Any]:
+            return [column[index] for index in indices]
+
+        return self._of(values, chosen(self.sequences), pieces, self._columns and self._columns.map(chosen))
+
+    def _of(
+        self, values: list[Any], sequences: Sequence[int], pieces: Sequence[Piece] | None, columns: Columns | None
+    ) -> "Batch":
+        if self._payloads is None:
+            return Batch(self.span, values, sequences, pieces)
+        kinds = set(map(type, values))
+        kind = kinds.pop() if len(kinds) == 1 else None
+        return Batch.of_payloads(self.span, values, sequences, pieces, kind, columns)
 
     def delivery_key(self, index: int) -> bytes:
         """Return 128 bits that identify this message on every attempt and after every restart.

@@ -20,11 +20,11 @@ FACE = {
         State Status TransactionLimits TransientError
     """,
     "conduit_py.sdk": """
-        AckMode Answer Batch ConduitError Data decode_json Defer DestinationConnector DuplicateKeys encode_json
+        AckMode Answer Batch Columns ConduitError Data decode_json Defer DestinationConnector DuplicateKeys encode_json
         EndOfSource FatalError Fate FateHandler Fenced Lag may_repeat_keys MessageId metadata NothingYet Operation
-        Options Payload PieceRefused PreparingDestination Processor processor QueueCounts Reading Record RecordRefused
-        Result Rows SourceConnector SplittableSource StagedDestination State Structured TransactionalDestination
-        TransientError WriteGuarantee
+        Options Payload Payloads PieceRefused Positions PreparingDestination Processor processor QueueCounts Reading
+        Record RecordRefused Records Result Rows SourceConnector SplittableSource StagedDestination State Structured
+        TransactionalDestination TransientError WriteGuarantee
     """,
     "conduit_py.sdk.arrow": """
         ARROW_ERRORS columns fit_to_schema FittedRows misfit_reason rows_of values_of

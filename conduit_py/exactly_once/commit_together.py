@@ -10,7 +10,7 @@ import trio
 
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import DeadLetter, record_place
-from conduit_py.errors import Fenced, RunError
+from conduit_py.errors import Fenced, NodeFailed, RunError
 from conduit_py.exactly_once.checkpoint import (
     TransactionCheckpoint,
     decode_letters,
@@ -49,8 +49,8 @@ class CommitTogether(CommitStrategy):
     The first `isolated` records are committed in transactions of `size` records, without overlap.
     """
 
-    channel_size = 16
-    """Large, because the next transaction is read and processed while writers wait for the commit of the last."""
+    holds_writes = True
+    channel_size = 16  # The next transaction is read and processed while writers wait for the commit of the last.
 
     def __init__(self, graph: Graph, store: Store, *, isolated: int = 0, size: int = 1) -> None:
         self._pipeline = graph.pipeline.id
@@ -202,7 +202,7 @@ class CommitTogether(CommitStrategy):
         stack = ExitStack()
         for source in sealed.positions:
             meter = self._parts.meters[source]
-            stack.enter_context(meter.timing(meter.checkpoints))
+            stack.enter_context(meter.waiting(None, timing=meter.checkpoints))
         return stack
 
     async def _gather(self) -> bool:
@@ -322,7 +322,7 @@ class CommitTogether(CommitStrategy):
                 self._limit_batches()
 
     def explain(self, error: RunError) -> None:
-        if self.uncommitted == 1:
+        if self.uncommitted == 1 and (error.suggestion is None or isinstance(error, NodeFailed)):
             error.record, place = self.gate.last, record_place(*self.gate.last)
             error.suggestion = "; ".join(filter(None, (error.suggestion, f"everything before {place} is committed")))
 

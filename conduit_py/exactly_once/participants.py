@@ -12,7 +12,7 @@ from conduit_py.exactly_once.checkpoint import without_set_back
 from conduit_py.graph.guarantees import choose_committing_destination
 from conduit_py.sdk.destination import DestinationConnector, StagedDestination, TransactionalDestination
 from conduit_py.store.claim import Changes, Claim
-from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors
 
 log = logging.getLogger("conduit_py")
 
@@ -51,7 +51,7 @@ class Participants:
         committed = claim.committed
         for node in self._databases:
             # I7: from here on this database refuses the commits of every older run.
-            with plugin_errors(node, "claim"):
+            with PluginErrors(node, "claim"):
                 encoded = await self._calls[node]("claim", claim.owner, claim.fence)
             changes = Changes.decode(encoded) if encoded is not None else None
             number = changes.number if changes is not None else 0
@@ -70,7 +70,7 @@ class Participants:
         # Also without an intent: what a crashed run staged and did not commit must be discarded.
         for node in self.staged:
             own = [intents[node]] if node in intents else []
-            with plugin_errors(node, "begin"):
+            with PluginErrors(node, "begin"):
                 await self._calls[node]("begin", claim.owner, claim.fence, own)
 
     async def stage(self) -> dict[str, bytes]:
@@ -78,7 +78,7 @@ class Participants:
         intents: dict[str, bytes] = {}
 
         async def stage(node: str) -> None:
-            with plugin_errors(node, "stage"):
+            with PluginErrors(node, "stage"):
                 intent = await self._calls[node]("stage")
             if intent is not None:
                 intents[node] = intent
@@ -92,7 +92,7 @@ class Participants:
         if self.home is not None:
             encoded = changes.encode()
             reach("transaction.before_home_commit")
-            with plugin_errors(self.home, "commit"):
+            with PluginErrors(self.home, "commit"):
                 await self._calls[self.home]("commit", encoded)
             reach("transaction.after_home_commit")
         await claim.commit(changes)
@@ -101,7 +101,7 @@ class Participants:
         """Make the staged writes of these intents visible. Applying an intent twice is harmless (I8)."""
 
         async def apply(node: str) -> None:
-            with plugin_errors(node, "apply"):
+            with PluginErrors(node, "apply"):
                 await self._calls[node]("apply", intents[node])
 
         await _each(list(intents), apply)
@@ -111,7 +111,7 @@ class Participants:
         for node, intent in intents.items():
             shown = False
             if node in self.staged:
-                with plugin_errors(node, "apply_for"):
+                with PluginErrors(node, "apply_for"):
                     shown = await self._calls[node]("apply_for", owner, intent)
             # Not an error: the other pipeline applies them itself when it starts again.
             if not shown:

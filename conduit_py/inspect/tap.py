@@ -140,7 +140,7 @@ class TapPoint:
         with _log_errors():
             for tap in self.taps:
                 for index in range(self._choose(tap, len(batch))):
-                    shown = tap.show(batch.records[index])
+                    shown = tap.show(batch.record(index))
                     made = _Outcome("refused", error=refused[index]) if index in refused else _Outcome("read", [shown])
                     self.give(tap, _Before(batch, index, shown if index in refused else None), made)
 
@@ -149,7 +149,7 @@ class TapPoint:
         with _log_errors():
             for tap in self.taps:
                 if self._choose(tap, 1):
-                    seen = _Before(batch, index, tap.show(batch.records[index]))
+                    seen = _Before(batch, index, tap.show(batch.record(index)))
                     self.give(tap, seen, _Outcome("refused", error=error))
 
     def give(self, tap: Tap, seen: "_Before", made: "_Outcome") -> None:
@@ -197,7 +197,7 @@ class Look:
 
     def add(self, tap: Tap, batch: Batch, chosen: int) -> None:
         # Viewed now: a processor may change the record in place, and `before` would then show the result.
-        self._seen += [(tap, _Before(batch, index, tap.show(batch.records[index]))) for index in range(chosen)]
+        self._seen += [(tap, _Before(batch, index, tap.show(batch.record(index)))) for index in range(chosen)]
 
     def on_results(self, results: Sequence[Result]) -> None:
         """Report the results of a processor. Call this before another node can change the records.

@@ -11,7 +11,7 @@ from conduit_py.outbox.forwarder import Forwarder, Outbox
 from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, DestinationConnector
 from conduit_py.store.tables import OutboxMessage
-from conduit_py.stream.plugin_calls import PluginCaller, answers_about, check_refusals, plugin_errors
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, answers_about, check_refusals
 
 log = logging.getLogger("conduit_py")
 
@@ -69,7 +69,7 @@ class PipelineForwarder:
     async def _send(self, message: OutboxMessage) -> None:
         calls = self._calls[message.target]
         node, batch = target_node(message.target), _PublishedBatch(message)
-        with plugin_errors(node, "write"):
+        with PluginErrors(node, "write"):
             refused = check_refusals(node, await calls("write", batch), 1)
         if not refused and _acks(calls) is AckMode.LATER:
             await calls("flush")
@@ -78,7 +78,7 @@ class PipelineForwarder:
             raise RecordRefused(f"{node} refuses a record: {refused[0]}")
 
     async def _flush(self, target: str) -> None:
-        with plugin_errors(target_node(target), "flush"):
+        with PluginErrors(target_node(target), "flush"):
             await self._calls[target]("flush")
 
 

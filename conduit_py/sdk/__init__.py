@@ -3,6 +3,7 @@
 from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
+from conduit_py.payloads import Columns, Payloads, Positions
 from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
 from conduit_py.repeated_keys import DuplicateKeys, may_repeat_keys
 from conduit_py.sdk.destination import (
@@ -17,13 +18,23 @@ from conduit_py.sdk.destination import (
 )
 from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.processor import Processor, Result, Rows, processor
-from conduit_py.sdk.source import EndOfSource, Lag, NothingYet, QueueCounts, Reading, SourceConnector, SplittableSource
+from conduit_py.sdk.source import (
+    EndOfSource,
+    Lag,
+    NothingYet,
+    QueueCounts,
+    Reading,
+    Records,
+    SourceConnector,
+    SplittableSource,
+)
 from conduit_py.sdk.state import Defer, State
 
 __all__ = [
     "AckMode",
     "Answer",
     "Batch",
+    "Columns",
     "ConduitError",
     "Data",
     "Defer",
@@ -40,13 +51,16 @@ __all__ = [
     "Operation",
     "Options",
     "Payload",
+    "Payloads",
     "PieceRefused",
+    "Positions",
     "PreparingDestination",
     "Processor",
     "QueueCounts",
     "Reading",
     "Record",
     "RecordRefused",
+    "Records",
     "Result",
     "Rows",
     "SourceConnector",

@@ -1,20 +1,37 @@
 """Processors: change, filter, split or refuse records. A processor is a class or a function."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, Self, TypeAlias, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 from conduit_py.backoff import Retry
 from conduit_py.batch import Batch
 from conduit_py.errors import Problem
+from conduit_py.payload_type import PayloadType
 from conduit_py.record import Record
-from conduit_py.sdk.plugin import Options, OptionsT, Place, Plugin, collect_keyword_problems, place_of_call
+from conduit_py.sdk.function_signature import FunctionSignature
+from conduit_py.sdk.plugin import Options, OptionsT, Plugin, collect_keyword_problems, place_of_call
 from conduit_py.sdk.state import State
 
 if TYPE_CHECKING:
+    import msgspec
     import pyarrow as pa
+    from pydantic import BaseModel
 
 
 Result: TypeAlias = Record | list[Record] | Exception | None
@@ -38,6 +55,11 @@ class Processor(Plugin[OptionsT]):
     """
 
     blocking: ClassVar[bool | None] = None
+
+    payload_type: PayloadType | None = None
+    """The type of payload that `process` takes, or `process_batch` a list of; None if it takes records."""
+    takes_metadata: bool = False
+    """True if it takes the metadata of the record too, as an argument of that name."""
 
     stateful: bool = False
     """True if it uses `state`, which an exactly-once pipeline sets before `open`."""
@@ -82,10 +104,20 @@ class Processor(Plugin[OptionsT]):
         return type(self).process_table is not Processor.process_table
 
 
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Subject: TypeAlias = "Record | Mapping[str, Any] | bytes | msgspec.Struct | BaseModel | _Dataclass"
+"""What a function may take: a record, or its payload as a dict, raw bytes, or a type of the user."""
+FunctionResult: TypeAlias = "Subject | Sequence[Subject] | Exception | None"
+
 P = ParamSpec("P")
 R = TypeVar("R")
-ResultT = TypeVar("ResultT", bound=Awaitable[Result] | Result)
-ResultsT = TypeVar("ResultsT", bound=Awaitable[Sequence[Result]] | Sequence[Result])
+SubjectT = TypeVar("SubjectT", bound=Subject)
+SubjectsT = TypeVar("SubjectsT", bound=Batch | list[Any])
+ResultT = TypeVar("ResultT", bound="Awaitable[FunctionResult] | FunctionResult")
+ResultsT = TypeVar("ResultsT", bound="Awaitable[Sequence[FunctionResult]] | Sequence[FunctionResult]")
 TableResultT = TypeVar("TableResultT", bound="Awaitable[TableResult] | TableResult")
 
 
@@ -108,10 +140,10 @@ class FunctionProcessor(Processor[Options], Generic[P, R]):
     ) -> None:
         self._declare({}, place_of_call())
         self.arrow = arrow
-        takes = ["a table"] if self.by_table else [] if batch else ["a record"]
-        takes += [*(["a batch"] if batch else []), *(["a state"] if state else [])]
-        self.problems += _form_problems(function, takes, self.place)
-        self.stateful = state
+        signature = FunctionSignature(function, batch=batch, by_table=self.by_table)
+        self.payload_type, self.takes_metadata = signature.payload_type, signature.takes_metadata
+        self.stateful = state or signature.takes_state
+        self.problems += signature.problems(self.place, state=self.stateful)
         self.defers = defers
         self.function = function
         self.name = name or getattr(function, "__name__", type(function).__name__).strip("<>")
@@ -139,24 +171,6 @@ class FunctionProcessor(Processor[Options], Generic[P, R]):
         return self
 
 
-def _form_problems(function: Callable[..., Any], takes: list[str], place: Place | None) -> list[Problem]:
-    """Find functions whose every call would fail, and so refuse every record."""
-    spot = place or (None, None)
-    # A call of a generator function runs none of its code, so no error would ever show the mistake.
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        return [Problem("", "has a yield, so its calls return no records", "return a list of them", *spot)]
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return []  # Some functions written in C have no signature.
-    try:
-        signature.bind(*takes)
-    except TypeError as error:
-        count = "one argument" if len(takes) == 1 else "two arguments"
-        return [Problem("", f"cannot be called with {' and '.join(takes)}: {error}", f"it must take {count}", *spot)]
-    return []
-
-
 def table_problems(processor: Processor[Any]) -> list[Problem]:
     """The problems of a processor that takes Arrow tables; none for any other processor."""
     if not processor.by_table:
@@ -179,52 +193,36 @@ def table_problems(processor: Processor[Any]) -> list[Problem]:
     return problems
 
 
-# One signature for each combination, so that a type checker refuses a function that takes something else. Only the
+# One signature for each form, so that a type checker refuses a function that takes something else. Only the
 # last two have `arrow`: a schema is Any to a checker without types of pyarrow, and Any would match all of them.
 @overload
-def processor(function: Callable[[Record], ResultT], /) -> FunctionProcessor[[Record], ResultT]: ...
+def processor(
+    function: Callable[Concatenate[SubjectT, P], ResultT], /
+) -> FunctionProcessor[Concatenate[SubjectT, P], ResultT]: ...
 @overload
 def processor(
     *,
     batch: Literal[False] = False,
-    state: Literal[False] = False,
-    name: str | None = None,
-    workers: int = 1,
-    when: Condition | None = None,
-    retry: Retry | None = None,
-) -> Callable[[Callable[[Record], ResultT]], FunctionProcessor[[Record], ResultT]]: ...
-@overload
-def processor(
-    *,
-    batch: Literal[False] = False,
-    state: Literal[True],
+    state: bool = False,
     defers: bool = False,
     name: str | None = None,
     workers: int = 1,
     when: Condition | None = None,
     retry: Retry | None = None,
-) -> Callable[[Callable[[Record, State], ResultT]], FunctionProcessor[[Record, State], ResultT]]: ...
+) -> Callable[[Callable[Concatenate[SubjectT, P], ResultT]], FunctionProcessor[Concatenate[SubjectT, P], ResultT]]: ...
 @overload
 def processor(
     *,
     batch: Literal[True],
-    state: Literal[False] = False,
-    name: str | None = None,
-    workers: int = 1,
-    when: Condition | None = None,
-    retry: Retry | None = None,
-) -> Callable[[Callable[[Batch], ResultsT]], FunctionProcessor[[Batch], ResultsT]]: ...
-@overload
-def processor(
-    *,
-    batch: Literal[True],
-    state: Literal[True],
+    state: bool = False,
     defers: bool = False,
     name: str | None = None,
     workers: int = 1,
     when: Condition | None = None,
     retry: Retry | None = None,
-) -> Callable[[Callable[[Batch, State], ResultsT]], FunctionProcessor[[Batch, State], ResultsT]]: ...
+) -> Callable[
+    [Callable[Concatenate[SubjectsT, P], ResultsT]], FunctionProcessor[Concatenate[SubjectsT, P], ResultsT]
+]: ...
 @overload
 def processor(
     *,
@@ -251,12 +249,15 @@ def processor(function: Callable[..., Any] | None = None, /, **settings: Any) ->
     """Make a function a processor, as `@processor` or with settings as `@processor(batch=True, workers=4)`.
 
     The function takes a record and returns a record, None (filter) or a list of records (split), or
-    raises (nack). With `batch=True` it takes a batch and returns one such result per record, where an
-    exception in place of a result nacks that record alone. With `arrow=True` it takes a `pyarrow.Table`,
-    which has the fields of payload.after as columns (those of a schema with `arrow=schema`), and returns it
-    changed, or a boolean array of the rows to keep, or `Rows`; with `batch=True` too the batch is its second
-    argument. With `state=True`, in an exactly-once pipeline, it is given a `State` as its last argument; with
-    `defers=True` too it may raise `Defer` to have a record in the next transaction. It may be async,
+    raises (nack). By the type of its first parameter it may take the payload instead, and return payloads: a
+    dict, bytes, a TypedDict, a msgspec Struct, a dataclass or a pydantic model. A record that does not fit the type
+    is refused, also if it has a field that the type does not have. Further parameters by name are `metadata` and, in
+    an exactly-once pipeline, `state: State`. With `batch=True` it takes a batch, or a list of payloads, and returns
+    one such result per record, where an exception in place of a result nacks that record alone. With `arrow=True` it
+    takes a `pyarrow.Table`, which has the fields of payload.after as columns (those of a schema with
+    `arrow=schema`), and returns it changed, or a boolean array of the rows to keep, or `Rows`; with `batch=True` too
+    the batch is its second argument. With `state=True`, in an exactly-once pipeline, it is given a `State` as its last
+    argument; with `defers=True` too it may raise `Defer` to have a record in the next transaction. It may be async,
     on trio: a library for asyncio does not work there, one for anyio such as httpx does.
     """
     if function is None:

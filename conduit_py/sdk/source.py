@@ -2,12 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 import msgspec
 
+from conduit_py.payloads import Payloads
 from conduit_py.record import Record
 from conduit_py.sdk.plugin import Connector, OptionsT
+
+Records: TypeAlias = list[Record] | Payloads
+"""The records of one read, as a list or in columns."""
 
 
 class QueueCounts(msgspec.Struct):
@@ -47,7 +51,7 @@ class Reading(msgspec.Struct):
     A refused record has the raw bytes that were read and its position. It becomes a dead letter.
     """
 
-    records: list[Record]
+    records: Records
     refused: Mapping[int, str]
 
 
@@ -72,6 +76,9 @@ class SourceConnector(Connector[OptionsT], ABC):
     """True if `open` with the position of a record continues exactly after that record."""
     queue_counts: QueueCounts | None = None
     """The counts of a source over a shared queue, for metrics and the page."""
+    payload_type: type[msgspec.Struct] | None = None
+    """The type of payload that the first processor takes, set before `open`. A source that decodes into it saves the
+    conversion. What does not fit stays what it is, and the processor refuses it with the reason."""
 
     def open(self, position: bytes | None) -> Awaitable[None] | None:
         """Get ready to read what follows `position`; None is from the beginning."""
@@ -86,9 +93,10 @@ class SourceConnector(Connector[OptionsT], ABC):
         return None
 
     @abstractmethod
-    def read(self, n: int) -> "Awaitable[list[Record] | Reading] | list[Record] | Reading":
+    def read(self, n: int) -> "Awaitable[Records | Reading] | Records | Reading":
         """Wait for records and return at least one and at most `n`, in order, each with its own position.
 
+        `Payloads` in place of a list saves the making of records that nobody looks at.
         Raise EndOfSource when there will never be more, NothingYet when there is none now. A read that
         is cancelled (async) or ended by `stop` must not lose a record for the next run.
         """

@@ -123,7 +123,7 @@ class AckReader:
     def _refuse(self, batch: Batch, index: int, refused: str) -> None:
         if self._context.tap_point.taps:
             self._context.tap_point.refuse(batch, index, refused)
-        self._context.nack(batch, index, batch.records[index], Failure(self._node, refused))
+        self._context.nack(batch, index, batch.record(index), Failure(self._node, refused))
 
     def _take(self, message: MessageId) -> tuple[Batch, int]:
         # The message comes from the plugin. A wrong one must not become a vote on another message.

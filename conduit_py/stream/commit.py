@@ -103,6 +103,8 @@ class CommitStrategy(ABC):
     """
 
     channel_size = CHANNEL_SIZE
+    holds_writes = False
+    """True if `before_write` may have to wait."""
     admit_max: int | None = None
     """How many records `admit` takes at once; None for any number."""
 

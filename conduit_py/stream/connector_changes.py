@@ -15,7 +15,7 @@ from conduit_py.redaction import redact
 from conduit_py.sdk import registry
 from conduit_py.sdk.plugin import Connector, Options
 from conduit_py.store.store import ConnectorEntry, Store
-from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors
 
 log = logging.getLogger("conduit_py")
 
@@ -38,13 +38,13 @@ async def notify_of_change(store: Store, pipeline: str, node: str, kind: registr
         await _delete(store, pipeline, node, stored)
         stored = None
     if stored is None:
-        with plugin_errors(node, "on_created"):
+        with PluginErrors(node, "on_created"):
             await calls("on_created")
     # An entry of the old form is written again even if unchanged: it may hold secrets in plain text.
     elif unchanged and not is_old_form(stored.digest):
         return
     elif not unchanged:
-        with plugin_errors(node, "on_updated"):
+        with PluginErrors(node, "on_updated"):
             await calls("on_updated", stored.options)
     # After the call: a crash in between repeats the call, and never skips it.
     await store.save_connector(pipeline, node, entry)
@@ -62,7 +62,7 @@ async def _delete(store: Store, pipeline: str, node: str, entry: ConnectorEntry)
     if connector is not None:
         calls = PluginCaller(node, connector)
         try:
-            with plugin_errors(node, "on_deleted"):
+            with PluginErrors(node, "on_deleted"):
                 await calls("on_deleted")
         finally:
             calls.close()

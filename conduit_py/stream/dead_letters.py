@@ -27,11 +27,10 @@ from conduit_py.store.stored_letter import cause_of
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.stream.plugin_calls import (
     PluginCaller,
+    PluginErrors,
     answers_about,
     check_refusals,
     is_async,
-    plugin_errors,
-    shallow_copy,
 )
 from conduit_py.user_errors import as_error
 
@@ -76,7 +75,7 @@ class DeadLetterHandler(ABC):
 
     async def store(self, letters: Sequence[DeadLetter]) -> None:
         async with self._lock:
-            with self._meter.waiting(WaitReason.DEAD_LETTERS), self._meter.timing(self._meter.calls):
+            with self._meter.waiting(WaitReason.DEAD_LETTERS, timing=self._meter.calls):
                 try:
                     await self._store(letters)
                 except LettersNotStored as failure:
@@ -219,12 +218,12 @@ class _ToDestination(DeadLetterHandler):
         self._count = 0
 
     async def open(self) -> None:
-        with plugin_errors(self._node, "open"):
+        with PluginErrors(self._node, "open"):
             await self._calls("open")
 
     async def close(self) -> None:
         try:
-            with plugin_errors(self._node, "teardown"):
+            with PluginErrors(self._node, "teardown"):
                 await self._calls("teardown")
         finally:
             self._calls.close()
@@ -235,7 +234,7 @@ class _ToDestination(DeadLetterHandler):
     async def _store(self, letters: Sequence[DeadLetter]) -> None:
         batch = self._batch(letters)
         try:
-            refused = check_refusals(self._node, await self._calls("write", shallow_copy(batch)), len(batch))
+            refused = check_refusals(self._node, await self._calls("write", batch.copy(deep=False)), len(batch))
             # In a transaction, letters become durable with everything else, when the destination is staged.
             if not self.in_transaction:
                 await self._calls("flush")

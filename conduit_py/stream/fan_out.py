@@ -1,15 +1,17 @@
 """FanOut: sends the batches of a node to one or more followers."""
 
+from collections.abc import Awaitable
 from types import TracebackType
 
 import trio
 
 from conduit_py.batch import Batch
 from conduit_py.stream.meter import Meter, WaitReason
+from conduit_py.stream.plugin_calls import TURN_SECONDS
 
 
 class FanOut:
-    """Sends every batch to every follower; `send` returns when all have received it.
+    """Sends every batch to every follower.
 
     Followers that may change records get copies, so no branch sees the changes of another.
     """
@@ -17,27 +19,44 @@ class FanOut:
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._followers: list[tuple[trio.MemorySendChannel[Batch], bool]] = []
+        self._yields_at = float("-inf")
 
     def add(self, channel: "trio.MemorySendChannel[Batch]", *, changes_records: bool) -> None:
         self._followers.append((channel, changes_records))
 
-    async def send(self, batch: Batch) -> None:
-        several = len(self._followers) > 1
+    def send(self, batch: Batch) -> Awaitable[None] | None:
+        """Send a batch; return None, or what must be awaited before the next batch is sent."""
         waiting = []
-        for channel, changes_records in self._followers:
-            own = _copy(batch) if several and changes_records else batch
+        batches = [batch] if len(self._followers) == 1 else self._copies(batch)
+        for (channel, _), own in zip(self._followers, batches, strict=True):
             try:
                 channel.send_nowait(own)
             except trio.WouldBlock:
                 waiting.append((channel, own))
+        if waiting:
+            return self._wait(waiting)
+        # `send_nowait` is no checkpoint: a sender that never waits would starve every other task. But one round of all
+        # tasks costs more than a small batch.
+        now = trio.current_time()
+        if now < self._yields_at:
+            return None
+        self._yields_at = now + TURN_SECONDS
+        return trio.lowlevel.checkpoint()  # noqa: ASYNC105 the caller awaits it
+
+    async def _wait(self, waiting: "list[tuple[trio.MemorySendChannel[Batch], Batch]]") -> None:
         # Invariant 1: no send is abandoned or left to a task, so each follower receives batches in order.
         # Invariant 7: the next batch is taken only when the slowest follower has received this one.
         for channel, own in waiting:
             with self._meter.waiting(WaitReason.CHANNEL):
                 await channel.send(own)
-        if not waiting:
-            # `send_nowait` is no checkpoint: a sender that never waits would starve every other task.
-            await trio.lowlevel.checkpoint()
+
+    def _copies(self, batch: Batch) -> list[Batch]:
+        """Return the batch for each follower: a copy for each that may change records, if others see them too."""
+        changing = [changes for _, changes in self._followers]
+        copies = [batch.copy(deep=True) if changes else batch for changes in changing[:-1]]
+        # The last one may have the original if nobody else sees it.
+        last = batch.copy(deep=True) if changing[-1] and not all(changing) else batch
+        return [*copies, last]
 
     def __enter__(self) -> "FanOut":
         return self
@@ -48,7 +67,3 @@ class FanOut:
         # However the task ends: the loop of a follower ends only when its channel does (invariant 8).
         for channel, _ in self._followers:
             channel.close()
-
-
-def _copy(batch: Batch) -> Batch:
-    return Batch(batch.span, [record.copy() for record in batch.records], batch.sequences, batch.pieces)

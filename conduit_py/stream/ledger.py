@@ -67,7 +67,6 @@ class Ledger:
         self._source = source
         self._scope = scope
         self._voters = voters
-        self._window = window
         self.on_settled = on_settled
         self._on_released = on_released
         self.on_quiet: Callable[[], None] = lambda: None
@@ -78,13 +77,10 @@ class Ledger:
         self._next_sequence = 0
         self._unsettled = 0
         self.in_flight = 0
+        self.credit = window
+        """The number of messages that may be read now: the window without those in flight."""
         self.unwanted = 0
         """How many released messages no destination wanted: the conditions of all of them refused every piece."""
-
-    @property
-    def credit(self) -> int:
-        """The number of messages that may be read now."""
-        return self._window - self.in_flight
 
     @property
     def oldest_read_at(self) -> float | None:
@@ -116,6 +112,7 @@ class Ledger:
         # Invariant 6: a read beyond the window is an error of ours, not a record to queue.
         assert 0 < count <= self.credit, f"{count} messages admitted with a credit of {self.credit}"
         self.in_flight += count
+        self.credit -= count
 
     def register(self, positions: Sequence[bytes], read_at: float = 0.0) -> Span:
         """Give admitted messages their identities, in this order. Call this before they are sent."""
@@ -186,6 +183,7 @@ class Ledger:
     def release(self, count: int) -> None:
         """Remove the oldest `count` messages, which must be settled, and return their credit."""
         self.in_flight -= count
+        self.credit += count
         while count:
             entry = next(iter(self._entries.values()))
             taken = min(count, len(entry.span.positions) - entry.released)

@@ -174,13 +174,12 @@ class Meter(msgspec.Struct):
         """What blocks the node now; with several waiting tasks, the wait that began last."""
         return str(self.waits[-1]) if self.waits else None
 
-    def waiting(self, reason: WaitReason, detail: str = "", *, timing: Histogram | None = None) -> "_Block":
-        """Show this wait of a task while the block runs; with `timing`, observe its duration too."""
-        return _Block(self.waits, Wait(reason, detail), timing)
+    def waiting(self, reason: WaitReason | None, detail: str = "", *, timing: Histogram | None = None) -> "_Block":
+        """Show this wait of a task while the block runs; with `timing`, observe its duration too, also if it fails.
 
-    def timing(self, histogram: Histogram) -> "_Block":
-        """Observe the duration of the block, also when it fails."""
-        return _Block(self.waits, None, histogram)
+        Without a reason the block shows no wait.
+        """
+        return _Block(self.waits, None if reason is None else Wait(reason, detail), timing)
 
 
 class _Block(msgspec.Struct, eq=False):

@@ -3,10 +3,10 @@
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 import trio
 
 from conduit_py.batch import Batch, MessageId
@@ -25,6 +25,8 @@ T = TypeVar("T")
 SLOW_SECONDS = 0.05
 """A sync call in the event loop that takes longer than this delays every other task too much."""
 SLOW_CALLS_MAX = 3
+TURN_SECONDS = 0.001
+"""How long a task may go from one quick call to the next without letting other tasks run."""
 QUICK_SECONDS = 0.01
 """Well below SLOW_SECONDS: a batch in between is as well off in a thread, and must not move to and fro."""
 QUICK_BATCHES = 16
@@ -44,6 +46,7 @@ class PluginCaller:
         self.node = node
         self._thread: OwnedThread | None = None
         self._slow_calls = 0
+        self._yields_at = float("-inf")
         self._ways: dict[str, Callable[..., Awaitable[Any]]] = {}
 
     async def __call__(self, name: str, *args: Any) -> Any:
@@ -64,29 +67,27 @@ class PluginCaller:
             return method  # type: ignore[no-any-return]
         if self.inherits(name):
             return _skip
-        if self.plugin.blocking is False:
-            return lambda *args: self._here(method, *args)
-        if name in ("read", "write") and self.plugin.blocking is None:
+        if self.plugin.blocking is False or (name in ("read", "write") and self.plugin.blocking is None):
             return lambda *args: self._here_while_quick(method, *args)
         return lambda *args: self.in_thread(method, *args, final=name in _FINAL)
-
-    async def _here(self, method: Callable[..., Any], *args: Any) -> Any:
-        # Let other tasks run. Otherwise a source would fill a whole batch before its first record is sent.
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        return method(*args)
 
     async def _here_while_quick(self, method: Callable[..., Any], *args: Any) -> Any:
         if self._slow_calls == SLOW_CALLS_MAX:
             # For good, unlike a processor: a `read` that waits is quick while there is data, and would hold up
             # every pipeline each time that there is none.
             return await self.in_thread(method, *args)
-        await trio.lowlevel.cancel_shielded_checkpoint()
+        # Let other tasks run, or a source of single records would fill a whole batch before its first record is sent.
+        # But not before each call: one round of all tasks costs more than a small batch.
+        if trio.current_time() >= self._yields_at:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            self._yields_at = trio.current_time() + TURN_SECONDS
         started = time.perf_counter()
         try:
             return method(*args)
         finally:
             # On a busy machine any call may be slow once. Only a call that blocks is slow several times in a row.
-            self._slow_calls = self._slow_calls + 1 if time.perf_counter() - started > SLOW_SECONDS else 0
+            is_slow = self.plugin.blocking is None and time.perf_counter() - started > SLOW_SECONDS
+            self._slow_calls = self._slow_calls + 1 if is_slow else 0
 
     async def in_thread(self, call: Callable[..., Any], *args: Any, final: bool = False) -> Any:
         if self._thread is None:
@@ -162,27 +163,31 @@ class ThreadStay:
         return over
 
 
-@contextmanager
-def plugin_errors(node: str, doing: str) -> Iterator[None]:
-    """Translate what a plugin raises: a RunError keeps its class, everything else becomes NodeFailed."""
-    try:
+class PluginErrors(msgspec.Struct, eq=False):
+    """Translates what a plugin raises in a block: a RunError keeps its class, everything else becomes NodeFailed.
+
+    A generator would cost more than the rest of a quick call: this runs several times for every batch.
+    """
+
+    node: str
+    doing: str
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        if isinstance(error, RunError):
+            # The innermost node wins: processors run in the task of another node.
+            error.node = error.node or self.node
+            return
         try:
-            yield
-        except RunError:
+            cause = as_plugin_error(error)
+        except RunError as fatal:
+            fatal.node = self.node
             raise
-        except BaseException as raised:
-            cause = as_plugin_error(raised)
-            location = code_location(cause)
-            raise NodeFailed(node, doing, cause, suggestion=location and f"see {location}") from cause
-    except RunError as error:
-        # The innermost node wins: processors run in the task of another node.
-        error.node = error.node or node
-        raise
-
-
-def shallow_copy(batch: Batch) -> Batch:
-    """Copy the list of records, so that a plugin that reorders or removes records does not change our batch."""
-    return Batch(batch.span, list(batch.records), batch.sequences, batch.pieces)
+        location = code_location(cause)
+        raise NodeFailed(self.node, self.doing, cause, suggestion=location and f"see {location}") from cause
 
 
 def check_refusals(node: str, answer: Any, count: int) -> dict[int, str]:
@@ -203,7 +208,7 @@ async def next_answers(node: str, calls: PluginCaller) -> Sequence[Answer | Batc
     """Wait for the next answers of a destination that acks asynchronously."""
     if calls.inherits("answers"):
         raise ContractBroken(node, "declares AckMode.LATER but has no answers()")
-    with plugin_errors(node, "answers"):
+    with PluginErrors(node, "answers"):
         answers = await calls("answers")
     if not isinstance(answers, Sequence):
         raise ContractBroken(node, f"answers() must return a sequence of Answer, not {type(answers).__name__}")

@@ -1,12 +1,13 @@
 """ProcessorNode: applies a processor to batches, then filters, splits or refuses their messages."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from itertools import compress
+from itertools import compress, repeat
 from operator import is_not, not_
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import trio
 
 from conduit_py.batch import Batch, NamedPieces, Piece
@@ -14,15 +15,16 @@ from conduit_py.dead_letter import Failure, RefusedWithLetter
 from conduit_py.errors import CannotDefer, ContractBroken, RunError
 from conduit_py.graph.compile import DestinationCondition
 from conduit_py.inspect.tap import TapPoint
+from conduit_py.payloads import copy_value, is_payload
 from conduit_py.pipeline import Processor
 from conduit_py.record import RECORD_TYPES, Record
 from conduit_py.sdk.destination import refusal_text
-from conduit_py.sdk.processor import Result
 from conduit_py.sdk.state import Defer, State
+from conduit_py.stream.attempts import GivenUp, Results, finish
 from conduit_py.stream.commit import Deferral, NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.meter import WaitReason
-from conduit_py.stream.worker import GivenUp, WorkerPool, close_all
+from conduit_py.stream.worker import WorkerPool, close_all
 from conduit_py.user_errors import code_location
 
 log = logging.getLogger("conduit_py")
@@ -38,11 +40,12 @@ async def run_processors(inbox: "trio.MemoryReceiveChannel[Batch]", chain: "list
 async def run_chain(chain: "list[ProcessorNode]", batch: Batch, out: FanOut) -> None:
     """Apply processors to a batch in order, then send the rest of it downstream."""
     for node in chain:
-        if not batch.records:
+        if not batch:
             return
-        batch = await node.apply(batch)
-    if batch.records:
-        await out.send(batch)
+        applied = node.apply(batch)
+        batch = applied if isinstance(applied, Batch) else await applied
+    if batch and (sending := out.send(batch)) is not None:
+        await sending
 
 
 async def run_deferring(
@@ -53,10 +56,10 @@ async def run_deferring(
     with inbox, out, suppress(trio.EndOfChannel):
         while True:
             batch = await deferral.receive(inbox)
-            while batch.records:
+            while batch:
                 passed, batch = await first.apply_in_part(batch)
                 await run_chain(others, passed, out)
-                if batch.records:
+                if batch:
                     batch = await deferral.next_transaction(batch, inbox)
 
 
@@ -73,6 +76,11 @@ class ProcessorNode:
         self._generations = [_Generation({}, self.new_pool(declared))]
         self.turn: trio.Lock | None = None
         """Held while a batch is processed; None unless replayed dead letters may arrive from another task."""
+
+    @property
+    def decodes_into(self) -> type[msgspec.Struct] | None:
+        """The type of payload that it takes as a source may decode it; None if it needs records or conversions."""
+        return self._generations[0].pool.decodes_into
 
     def new_pool(self, declared: Processor) -> WorkerPool:
         """Make workers for this node, not yet opened."""
@@ -113,15 +121,33 @@ class ProcessorNode:
                 return generation
         raise AssertionError(f"{self._context.node}: no generation has message {batch.span.first} of {batch.source}")
 
-    async def apply(self, batch: Batch) -> Batch:
-        """Process a batch; return the batch that leaves this node, in which every message keeps its identity."""
+    def apply(self, batch: Batch) -> Batch | Awaitable[Batch]:
+        """Process a batch; return the batch that leaves this node, in which every message keeps its identity.
+
+        A processor that is quick is done when this returns. For any other, the result must be awaited at once.
+        """
         # A processor is never called twice at once, also when a dead letter arrives from another task.
+        if self.turn is not None and self.turn.locked():
+            return self._apply_in_turn(self.turn, batch)
+        alone = len(self._generations) == 1 and not self._context.tap_point.taps
+        results = (self._generations[0].pool if alone else self._pool_for(batch)).results(batch)
+        if isinstance(results, list):
+            return self._outcome(batch, results)
+        return self._apply_later(batch, results)
+
+    async def _apply_in_turn(self, turn: trio.Lock, batch: Batch) -> Batch:
+        async with turn:
+            with self._context.meter.waiting(WaitReason.PROCESSOR):
+                results = await finish(self._pool_for(batch).results(batch))
+            return self._outcome(batch, results)
+
+    async def _apply_later(self, batch: Batch, pending: Awaitable[Results]) -> Batch:
         if self.turn is not None:
-            await _acquire(self.turn)
+            self.turn.acquire_nowait()
         try:
             with self._context.meter.waiting(WaitReason.PROCESSOR):
-                results, given_up = await self._pool_for(batch).results(batch)
-            return self._outcome(batch, results, given_up)
+                results = await pending
+            return self._outcome(batch, results)
         finally:
             if self.turn is not None:
                 self.turn.release()
@@ -129,7 +155,7 @@ class ProcessorNode:
     async def apply_in_part(self, batch: Batch) -> tuple[Batch, Batch]:
         """Process a batch up to the first deferred record; return what leaves this node, and the rest unchanged."""
         with self._context.meter.waiting(WaitReason.PROCESSOR):
-            results, given_up = await self._pool_for(batch).results(batch)
+            results = await finish(self._pool_for(batch).results(batch))
         first = next((index for index, result in enumerate(results) if isinstance(result, Defer)), len(results))
         if 0 < first < len(results) and batch.sequences[first - 1] == batch.sequences[first]:
             raise self._cannot_defer(
@@ -140,34 +166,38 @@ class ProcessorNode:
         for index, result in enumerate(results[first:]):
             if isinstance(result, Defer) and result.record is not None:
                 rest.records[index] = result.record
-        passed = batch.select(range(first)) if rest.records else batch
-        return (self._outcome(passed, results[:first], given_up) if first else passed), rest
+        passed = batch.select(range(first)) if rest else batch
+        return (self._outcome(passed, results[:first]) if first else passed), rest
 
-    def _outcome(self, batch: Batch, results: list[Result], given_up: Mapping[int, GivenUp]) -> Batch:
+    def _outcome(self, batch: Batch, results: Results) -> Batch:
         """Cast the votes of the messages that end here; return the batch that leaves this node."""
-        meter, count = self._context.meter, len(batch.records)
+        meter, count = self._context.meter, len(batch)
         meter.records += count
         meter.batches += 1
         meter.batch_sizes.observe(count)
         # Fast path: in most batches every result is the record itself, so there is no vote to cast.
-        if not any(map(is_not, results, batch.records)):
+        if batch.holds_records and not any(map(is_not, results, batch.records)):
             return batch
+        kinds = set(map(type, results))
         # Exact types: anything else, such as a subclass of Record, is looked at one by one.
-        if set(map(type, results)) <= _KEPT_OR_FILTERED:
-            return self._filter_out(batch, results)  # type: ignore[arg-type]
-        return _Routing(self, batch, results, given_up).outcome()
+        if all(map(self.value_test(batch), kinds - _FILTERED)):
+            return self._filter_out(batch, results, kinds >= _FILTERED)
+        return _Routing(self, batch, results).outcome()
 
-    def _filter_out(self, batch: Batch, results: Sequence[Record | None]) -> Batch:
-        """Filter a batch without a Python step per record; this relies on records being truthy."""
-        records = list(filter(None, results))
-        if any(map(is_not, records, compress(batch.records, results))):
-            for record, original in zip(records, compress(batch.records, results), strict=True):
+    def value_test(self, batch: Batch) -> Callable[[type], bool]:
+        """Return the test for the types of values that may leave this node in place of those of a batch."""
+        return RECORD_TYPES.__contains__ if batch.holds_records else is_payload
+
+    def _filter_out(self, batch: Batch, results: list[Any], filtered: bool) -> Batch:
+        """Return the batch of these results, without the filtered ones and without a Python step per record."""
+        if batch.holds_records and any(map(is_not, filter(None, results), compress(batch.records, results))):
+            for record, original in zip(filter(None, results), compress(batch.records, results), strict=True):
                 record.position = record.position or original.position
-        pieces = None if batch.pieces is None else list(compress(batch.pieces, results))
-        if len(records) == len(results):
-            return Batch(batch.span, records, batch.sequences, pieces)
-        self.filter(batch, list(compress(batch.sequences, map(not_, results))))
-        return Batch(batch.span, records, list(compress(batch.sequences, results)), pieces)
+        if not filtered:
+            return batch.with_values(results)
+        kept = list(map(is_not, results, repeat(None)))
+        self.filter(batch, list(compress(batch.sequences, map(not_, kept))))
+        return batch.keep(list(compress(results, kept)), kept)
 
     def filter(self, batch: Batch, sequences: list[int]) -> None:
         self._context.meter.filtered += len(sequences)
@@ -179,8 +209,8 @@ class ProcessorNode:
         # Invariant 5: before any piece is sent. Else the first votes could settle the record without the others.
         self._context.ledgers[batch.span.source].split(batch.span, sequence, extra, self._context.voters)
 
-    def refuse(self, batch: Batch, index: int, error: Exception, given_up: GivenUp) -> None:
-        context = self._context
+    def refuse(self, batch: Batch, index: int, given_up: GivenUp) -> None:
+        context, error = self._context, given_up.error
         log.debug("%s refuses a record", context.node, exc_info=error)
         if isinstance(error, RefusedWithLetter):
             context.meter.refused += 1
@@ -200,9 +230,9 @@ class ProcessorNode:
         error.node = self._context.node
         return error
 
-    def wrong_result(self, result: object) -> ContractBroken:
-        kind = type(result).__name__
-        rule = f"returned {kind}: return a Record, None or a list of Records, or raise"
+    def wrong_result(self, result: object, *, in_records: bool) -> ContractBroken:
+        what = "a Record, None or a list of Records" if in_records else "a payload, None or a list of payloads"
+        rule = f"returned {type(result).__name__}: return {what}, or raise"
         error = ContractBroken(self._context.node, rule)
         error.suggestion = _place_of(self._declared)
         return error
@@ -217,14 +247,6 @@ def _place_of(declared: Processor) -> str | None:
     return f"see {code.co_name} at {code.co_filename}:{code.co_firstlineno}" if code is not None else None
 
 
-async def _acquire(turn: trio.Lock) -> None:
-    try:
-        # Without a checkpoint, which would cost more than processing a small batch.
-        turn.acquire_nowait()
-    except trio.WouldBlock:
-        await turn.acquire()
-
-
 class _TappedPool:
     """A pool that reports its batches to taps."""
 
@@ -232,18 +254,18 @@ class _TappedPool:
         self._pool = pool
         self._point = point
 
-    async def results(self, batch: Batch) -> tuple[list[Result], dict[int, GivenUp]]:
+    async def results(self, batch: Batch) -> Results:
         look = self._point.look(batch)
         try:
-            results, given_up = await self._pool.results(batch)
+            results = await finish(self._pool.results(batch))
         except RunError as error:
             look.on_failure(error)
             raise
-        look.on_results(results)
-        return results, given_up
+        look.on_results([result.error if isinstance(result, GivenUp) else result for result in results])
+        return results
 
 
-_KEPT_OR_FILTERED = {Record, type(None)}
+_FILTERED = {type(None)}
 
 
 class _Generation(NamedTuple):
@@ -256,54 +278,55 @@ class _Generation(NamedTuple):
 class _Routing:
     """Routes the results of one batch: each is kept, filtered, split or refused."""
 
-    def __init__(
-        self, node: ProcessorNode, batch: Batch, results: list[Result], given_up: Mapping[int, GivenUp]
-    ) -> None:
+    def __init__(self, node: ProcessorNode, batch: Batch, results: Results) -> None:
         self._node = node
         self._batch = batch
         self._results = results
-        self._given_up = given_up
-        self._records: list[Record] = []
-        self._sequences: list[int] = []
+        self._is_value = node.value_test(batch)
+        self._values: list[Any] = []
+        self._indices: list[int] = []
         self._pieces: list[Piece] | None = None if batch.pieces is None else []
 
     def outcome(self) -> Batch:
         # Before the first vote: an error that ends the run must not settle some messages of its batch.
         for result in self._results:
-            if isinstance(result, RunError):
-                raise result
+            error = result.error if isinstance(result, GivenUp) else result
+            if isinstance(error, RunError):
+                raise error
             if isinstance(result, Defer):
                 raise self._node.undeclared_deferral()
         filtered: list[int] = []
         sequences = self._batch.sequences
         for index, result in enumerate(self._results):
-            if isinstance(result, Record) and type(result) in RECORD_TYPES:
+            if self._is_value(type(result)):
                 self._keep(index, result)
             elif result is None:
                 filtered.append(sequences[index])
+            elif isinstance(result, GivenUp):
+                self._node.refuse(self._batch, index, result)
             elif isinstance(result, Exception):
-                once = GivenUp(1, self._batch.records[index])
-                self._node.refuse(self._batch, index, result, self._given_up.get(index, once))
+                self._node.refuse(self._batch, index, GivenUp(result, 1, self._batch.record(index)))
             elif isinstance(result, list):
                 self._split(index, result, filtered)
             else:
-                raise self._node.wrong_result(result)
+                raise self._node.wrong_result(result, in_records=self._batch.holds_records)
         if filtered:
             self._node.filter(self._batch, filtered)
-        return Batch(self._batch.span, self._records, self._sequences, self._pieces)
+        return self._batch.split(self._values, self._indices, self._pieces)
 
-    def _keep(self, index: int, record: Record) -> None:
+    def _keep(self, index: int, value: Any) -> None:
         # A processor may return a new record without a position, but destinations rely on the position.
-        if not record.position:
-            record.position = self._batch.records[index].position
-        self._records.append(record)
-        self._sequences.append(self._batch.sequences[index])
+        if isinstance(value, Record) and not value.position:
+            value.position = self._batch.records[index].position
+        self._values.append(value)
+        self._indices.append(index)
         if self._pieces is not None:
             self._pieces.append(self._batch.piece(index))
 
-    def _split(self, index: int, pieces: list[Record], filtered: list[int]) -> None:
-        if not RECORD_TYPES.issuperset(map(type, pieces)):
-            raise self._node.wrong_result(next(piece for piece in pieces if type(piece) not in RECORD_TYPES))
+    def _split(self, index: int, pieces: list[Any], filtered: list[int]) -> None:
+        for piece in pieces:
+            if not self._is_value(type(piece)):
+                raise self._node.wrong_result(piece, in_records=self._batch.holds_records)
         sequence = self._batch.sequences[index]
         if not pieces:
             filtered.append(sequence)
@@ -316,11 +339,11 @@ class _Routing:
             self._node.split(self._batch, sequence, len(pieces) - 1)
         if self._pieces is None:
             # The records before this one are whole.
-            self._pieces = [()] * len(self._records)
+            self._pieces = [()] * len(self._values)
         parent = self._batch.piece(index)
         seen: set[int] = set()
         for number, piece in enumerate(pieces):
             # A list may hold one record several times. Each piece needs its own, or later changes would mix.
-            self._keep(index, piece.copy() if id(piece) in seen else piece)
+            self._keep(index, copy_value(piece) if id(piece) in seen else piece)
             self._pieces[-1] = (*parent, number) if names is None else names[number]
             seen.add(id(piece))

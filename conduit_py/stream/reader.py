@@ -1,6 +1,6 @@
 """Reader, ReadBuffer and Dispatcher: read the records of a source, within the window, and send them downstream."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import trio
@@ -9,13 +9,14 @@ from conduit_py.batch import Batch
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
+from conduit_py.payloads import Payloads, Positions, join
 from conduit_py.record import RECORD_TYPES, Record, count_records, group_sizes
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter, WaitReason
-from conduit_py.stream.plugin_calls import PluginCaller, is_async, plugin_errors
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, is_async
 from conduit_py.stream.processor_node import ProcessorNode, run_chain
 from conduit_py.stream.signal import IdleBackoff, Signal
 
@@ -66,12 +67,12 @@ class Reader:
                 nursery.cancel_scope.cancel()
 
     async def _read_all(self) -> None:
-        idle = IdleBackoff()
+        idle: IdleBackoff | None = None
         while n := await self._wait_for_room():
-            with plugin_errors(self._node, "read"), self._meter.waiting(WaitReason.SOURCE):
+            with PluginErrors(self._node, "read"), self._meter.waiting(WaitReason.SOURCE):
                 try:
                     reading = await self._calls("read", n)
-                # Kept as values: outside of this block, or `plugin_errors` would turn these signals into NodeFailed.
+                # Kept as values: outside of this block, or `PluginErrors` would turn these signals into NodeFailed.
                 except (EndOfSource, NothingYet) as signal:
                     reading = signal
             if isinstance(reading, EndOfSource):
@@ -79,12 +80,21 @@ class Reader:
                 self.completed = not self._stop_requested.is_set()
                 return
             if isinstance(reading, NothingYet):
+                idle = idle or IdleBackoff()
                 # Waits for a stop, not just for the time: a stop must not take as long as the back-off.
                 with self._meter.waiting(WaitReason.SOURCE), trio.move_on_after(idle.next()):
                     await self._stop_requested.wait()
                 continue
-            idle.reset()
-            self._accept(reading, n)
+            idle = None
+            records, refused = check_reading(self._node, reading, n)
+            count = len(records)
+            # Invariant 6: counted when read, not when sent. Records in the buffer are in flight too.
+            self._ledger.admit(count)
+            # Records in columns are never groups.
+            self._meter.records += count_records(records) if isinstance(records, list) else count
+            self._meter.batches += 1
+            self._meter.batch_sizes.observe(count)
+            self._buffer.put(records, refused)
 
     async def _wait_for_room(self) -> int:
         """Wait until records may be read; return how many, or 0 after a stop."""
@@ -111,7 +121,7 @@ class Reader:
             self._stop_called = True
             return self._source.stop()
 
-        with plugin_errors(self._node, "stop"):
+        with PluginErrors(self._node, "stop"):
             if is_async(self._source.stop):
                 await stop()
             else:
@@ -127,23 +137,18 @@ class Reader:
             # Also if `stop` failed: teardown releases what `open` acquired.
             await self._calls("teardown")
 
-    def _accept(self, reading: Any, n: int) -> None:
-        records, refused = check_reading(self._node, reading, n)
-        # Invariant 6: counted when read, not when sent. Records in the buffer are in flight too.
-        self._ledger.admit(len(records))
-        self._meter.records += count_records(records)
-        self._meter.batches += 1
-        self._meter.batch_sizes.observe(len(records))
-        self._buffer.put(records, refused)
 
-
-def check_reading(node: str, reading: Any, n: int) -> tuple[list[Record], Mapping[int, str]]:
+def check_reading(node: str, reading: Any, n: int) -> "tuple[list[Record] | Payloads, Mapping[int, str]]":
     """Check what `read(n)` of a source returned; return its records, and the refused ones as index → reason."""
     records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
     # A loop around a source that returns nothing, and does not say so, would never sleep.
     if not records:
         raise ContractBroken(node, "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource")
-    if not isinstance(records, list) or not set(map(type, records)) <= RECORD_TYPES:
+    if isinstance(records, Payloads):
+        if len(records.positions) != len(records):
+            rule = f"read() returned {len(records)} payloads with {len(records.positions)} positions"
+            raise ContractBroken(node, rule)
+    elif not isinstance(records, list) or not set(map(type, records)) <= RECORD_TYPES:
         raise ContractBroken(node, "read() must return a list of Record")
     if len(records) > n:
         raise ContractBroken(node, f"read({n}) returned {len(records)} records")
@@ -174,7 +179,7 @@ class ReadBuffer:
         self._taken = taken
         self._filled = Signal()
         self._closed = False
-        self._records: list[Record] = []
+        self._records: list[Record] | Payloads = []
         self._refused: dict[int, str] = {}
         self._read_at = 0.0
 
@@ -182,15 +187,17 @@ class ReadBuffer:
     def room(self) -> int:
         return self.batch_size - len(self._records)
 
-    def put(self, records: list[Record], refused: Mapping[int, str]) -> None:
+    def put(self, records: "list[Record] | Payloads", refused: Mapping[int, str]) -> None:
         """Add at most `room` records; `refused` maps indices among them to reasons."""
         assert len(records) <= self.room
-        if not self._records:
+        if self._records:
+            self._refused.update((len(self._records) + index, reason) for index, reason in refused.items())
+            self._records = join(self._records, records)
+        else:
             self._read_at = trio.current_time()
-        offset = len(self._records)
-        # Copied into our own list, because the source may reuse the one it returned.
-        self._records += records
-        self._refused.update((offset + index, reason) for index, reason in refused.items())
+            self._refused.update(refused)
+            # Copied into our own list, because the source may reuse the one it returned.
+            self._records = list(records) if isinstance(records, list) else records
         self._filled.set()
 
     def close(self) -> None:
@@ -198,7 +205,7 @@ class ReadBuffer:
         self._closed = True
         self._filled.set()
 
-    async def take(self) -> tuple[list[Record], dict[int, str], float] | None:
+    async def take(self) -> "tuple[list[Record] | Payloads, dict[int, str], float] | None":
         """Wait for records, then remove and return all, with the time of the first read; None when closed and empty."""
         while not self._records:
             if self._closed:
@@ -234,14 +241,18 @@ class Dispatcher:
         with self._fan_out:
             while (taken := await self._buffer.take()) is not None:
                 records, refused, read_at = taken
-                positions = [record.position for record in records]
+                positions = records.positions if isinstance(records, Payloads) else [each.position for each in records]
                 self._check(positions)
                 # Before registration: every message in the ledger counts as part of the open transaction.
                 await context.commit.admit(context.node, records, positions)
                 span = self._ledger.register(positions, read_at)
-                span.sizes = group_sizes(records)
+                sequences = range(span.first, span.first + len(positions))
                 reach("dispatcher.after_register")
-                batch = Batch(span, records, range(span.first, span.first + len(records)))
+                if isinstance(records, Payloads):
+                    batch = Batch.of_payloads(span, records.payloads, sequences, None, records.kind, records.columns)
+                else:
+                    span.sizes = group_sizes(records)
+                    batch = Batch(span, records, sequences)
                 if context.tap_point.taps:
                     context.tap_point.read(batch, refused)
                 await run_chain(self._chain, self._nack(batch, refused) if refused else batch, self._fan_out)
@@ -249,9 +260,17 @@ class Dispatcher:
         if self.on_end is not None:
             self.on_end()
 
-    def _check(self, positions: list[bytes]) -> None:
+    def _check(self, positions: Sequence[bytes]) -> None:
         """Check the positions: an empty one would erase the stored position, and a repeated one is ambiguous."""
         node = self._context.node
+        if isinstance(positions, Positions):
+            # Made from one template, so they differ exactly if their numbers do. A range never repeats one.
+            numbers = positions.numbers
+            repeats = not isinstance(numbers, range) and len(set(numbers)) < len(numbers)
+            if repeats or positions[0] == self._last_position:
+                raise ContractBroken(node, "read() returned a position twice")
+            self._last_position = positions[-1]
+            return
         if set(map(type, positions)) != {bytes}:
             kind = next(type(position).__name__ for position in positions if type(position) is not bytes)
             raise ContractBroken(node, f"read() returned a record whose position is {kind}, not bytes")
@@ -264,5 +283,5 @@ class Dispatcher:
     def _nack(self, batch: Batch, refused: Mapping[int, str]) -> Batch:
         """Nack the records that the source could not parse; return the rest of the batch."""
         for index in sorted(refused):
-            self._context.nack(batch, index, batch[index], Failure(self._context.node, refused[index]))
+            self._context.nack(batch, index, batch.record(index), Failure(self._context.node, refused[index]))
         return batch.select([index for index in range(len(batch)) if index not in refused])

@@ -21,7 +21,7 @@ from conduit_py.stream.commit import CommitStrategy, Task
 from conduit_py.stream.connector_changes import notify_of_change, notify_of_removal
 from conduit_py.stream.hot_swap import HotSwap
 from conduit_py.stream.meter import Meter
-from conduit_py.stream.plugin_calls import PluginCaller, locate_record, plugin_errors
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, locate_record
 from conduit_py.stream.wiring import Wiring
 from conduit_py.user_errors import as_error
 
@@ -169,7 +169,7 @@ class Run:
 
     async def _open_connector(self, node: str, calls: PluginCaller) -> None:
         self._closers.append((node, partial(calls, "teardown")))
-        with plugin_errors(node, "open"):
+        with PluginErrors(node, "open"):
             await calls("open")
 
     async def _open_sources(self) -> None:
@@ -180,7 +180,7 @@ class Run:
             await wiring.settlers[node].open(position)
             # Before `open`: a connector whose `open` failed may hold resources that `teardown` releases.
             self._closers.append((node, wiring.readers[node].close))
-            with plugin_errors(node, "open"):
+            with PluginErrors(node, "open"):
                 await calls("open", position)
             if position is None:
                 await self._save_start(node, calls)
@@ -191,7 +191,7 @@ class Run:
         Before the first commit the beginning may move: a log is rotated, a topic grows. Without this position
         a restart would begin somewhere else, and the records between would be lost without a trace.
         """
-        with plugin_errors(node, "start_position"):
+        with PluginErrors(node, "start_position"):
             start = await calls("start_position")
         if start is not None and not isinstance(start, bytes):
             raise ContractBroken(node, f"start_position() must return bytes or None, not {type(start).__name__}")
@@ -248,7 +248,7 @@ class Run:
 
     async def _close_node(self, node: str, close: Callable[[], Awaitable[None]]) -> None:
         try:
-            with plugin_errors(node, "teardown"):
+            with PluginErrors(node, "teardown"):
                 await close()
         except RunError as error:
             self._fail(error)
@@ -259,8 +259,10 @@ class Run:
         if error is None or error.record is None or error.suggestion is None:
             return
         source, position = error.record
-        connector = next(each.connector for each in self._graph.pipeline.sources if each.id == source)
-        if (found := await locate_record(connector.declared, position)) is not None:
+        # A dead letter that was sent again has no source in the pipeline.
+        sources = {each.id: each.connector for each in self._graph.pipeline.sources}
+        connector = sources.get(source)
+        if connector is not None and (found := await locate_record(connector.declared, position)) is not None:
             error.suggestion = error.suggestion.replace(record_place(source, position), found)
 
     def _ending(self) -> Ending:

@@ -16,7 +16,7 @@ from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored
 from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import WaitReason
-from conduit_py.stream.plugin_calls import PluginCaller, plugin_errors
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors
 from conduit_py.stream.shard_tracker import ShardTracker
 from conduit_py.stream.signal import Pace, Signal
 
@@ -116,7 +116,7 @@ class Settler:
     async def commit(self, positions: Sequence[Sequence[bytes]]) -> None:
         """Make the last of these positions durable, then ack all of them to the source."""
         meter, node, position = self._meter, self._context.node, positions[-1][-1]
-        with meter.timing(meter.checkpoints):
+        with meter.waiting(None, timing=meter.checkpoints):
             reach("settler.before_persist")
             with meter.waiting(WaitReason.STORE, timing=meter.persists):
                 history = self._history.extend(position)
@@ -130,7 +130,7 @@ class Settler:
             await self._ack(positions)
 
     async def _ack(self, positions: Sequence[Sequence[bytes]]) -> None:
-        with plugin_errors(self._context.node, "ack"), self._meter.waiting(WaitReason.SOURCE_ACK):
+        with PluginErrors(self._context.node, "ack"), self._meter.waiting(WaitReason.SOURCE_ACK):
             if not self._calls.inherits("ack"):
                 await self._calls("ack", list(chain.from_iterable(positions)))
         reach("settler.after_ack")

@@ -58,7 +58,3 @@ class IdleBackoff:
         """Return the seconds to wait now."""
         seconds, self._seconds = self._seconds, min(2 * self._seconds, self.SECONDS_MAX)
         return seconds
-
-    def reset(self) -> None:
-        """Start over with the shortest wait. Call this when the source had records."""
-        self._seconds = self.SECONDS

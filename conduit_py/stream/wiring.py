@@ -159,7 +159,9 @@ class Wiring:
         )
         buffer = self._read_buffers[node.id] = ReadBuffer(declared.batch_size, wake)
         reader = self.readers[node.id] = Reader(node.id, source, calls, ledger, buffer, wake, context.meter)
-        dispatcher = Dispatcher(context, ledger, buffer, *self._chain(node))
+        chain, fan_out = self._chain(node)
+        source.payload_type = chain[0].decodes_into if chain else None
+        dispatcher = Dispatcher(context, ledger, buffer, chain, fan_out)
         self._dispatchers.append(dispatcher)
         self.tasks += [Task(node.id, reader.run), Task(node.id, dispatcher.run)]
 

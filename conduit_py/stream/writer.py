@@ -1,7 +1,7 @@
 """Writer: the only caller of a destination's `write` and `flush`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
 import trio
 
@@ -17,7 +17,7 @@ from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import WaitReason
-from conduit_py.stream.plugin_calls import PluginCaller, check_refusals, plugin_errors, shallow_copy
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_refusals
 from conduit_py.stream.signal import Pace
 from conduit_py.user_errors import as_plugin_error, code_location
 
@@ -38,7 +38,8 @@ class Writer:
         self._context = context
         self._node = context.node
         self._when = declared.when
-        self._adapter = declared.write_adapter
+        self._adapter = adapter = declared.write_adapter
+        self._call_write = partial(calls, "write") if adapter is None else partial(adapter.write, calls)
         self._retry = declared.retry
         # In a transaction, writes become durable when the destination is staged.
         self._staged = context.commit.stages(declared.connector)
@@ -59,14 +60,15 @@ class Writer:
         with inbox:
             while (batch := await self._next(inbox)) is not None:
                 # I5: the intents of the transaction before must be carried out before anything is written.
-                with self._meter.waiting(WaitReason.COMMIT):
-                    await self._context.commit.before_write()
+                if self._context.commit.holds_writes:
+                    with self._meter.waiting(WaitReason.COMMIT):
+                        await self._context.commit.before_write()
                 await (self._write_tapped(batch) if self._context.tap_point.taps else self._write(batch))
         # The inbox has ended: nothing else would flush the last batches.
         if not self._staged:
             await self._flush()
         if self._ack_reader is not None:
-            with plugin_errors(self._node, "finish"):
+            with PluginErrors(self._node, "finish"):
                 await self._calls("finish")
             self._ack_reader.finish()
 
@@ -90,11 +92,11 @@ class Writer:
         ledger = self._context.ledgers[batch.span.source]
         if self._when is not None and (self._adapter is None or self._adapter.asks_when(batch)):
             batch = self._matching(batch, ledger)
-        if not batch.records:
+        if not batch:
             return
         if self._ack_reader is not None:
             self._ack_reader.expect(batch)
-        given = count_records(batch.records)
+        given = len(batch) if batch.span.sizes is None else count_records(batch.records)
         batch, refused = await self._write_with_retries(batch)
         reach("writer.after_write")
         self._meter.records += given - len(refused)
@@ -107,7 +109,11 @@ class Writer:
         if self._look is not None:
             self._look.on_write()
         if self._flushes:
-            await self._remember(batch)
+            if batch:
+                self._unflushed.append((batch.span, batch.sequences))
+                self._unflushed_count += len(batch)
+            if self._unflushed_count >= FLUSH_RECORDS_MAX or trio.current_time() >= self._pace.due_at:
+                await self._flush()
         elif self._ack_reader is None:
             ledger.ack(batch.span, batch.sequences, self._context.voters)
 
@@ -127,10 +133,13 @@ class Writer:
         """Write the batch, with retries; return the batch of the last attempt and the refused indices in it."""
         meter, attempt = self._meter, 1
         # Invariant 1: the next batch waits until this one is done, so a retry repeats and never reorders.
-        while batch.records:
+        while batch:
             try:
-                with plugin_errors(self._node, "write"), meter.waiting(WaitReason.WRITE, timing=meter.calls):
-                    answer = await self._call_write(batch)
+                with PluginErrors(self._node, "write"), meter.waiting(WaitReason.WRITE, timing=meter.calls):
+                    try:
+                        answer = await self._call_write(batch.copy(deep=False))
+                    except RecordRefused as error:
+                        answer = dict.fromkeys(range(len(batch)), refusal_text(error))
                 refused = check_refusals(self._node, answer, len(batch)) if answer else {}
                 return batch, {index: Failure(self._node, reason, attempt) for index, reason in refused.items()}
             except TransientError as error:
@@ -144,14 +153,6 @@ class Writer:
                     # Messages acked during the failed write must not be written again.
                     batch = self._ack_reader.still_open(batch)
         return batch, {}
-
-    async def _call_write(self, batch: Batch) -> Any:
-        try:
-            if self._adapter is not None:
-                return await self._adapter.write(self._calls, shallow_copy(batch))
-            return await self._calls("write", shallow_copy(batch))
-        except RecordRefused as error:
-            return dict.fromkeys(range(len(batch)), refusal_text(error))
 
     def _matching(self, batch: Batch, ledger: Ledger) -> Batch:
         """Return the messages that match `when`; for this destination the others are filtered."""
@@ -183,19 +184,12 @@ class Writer:
         for index, failure in refused.items():
             if self._look is not None:
                 self._look.on_refusal(batch, index, failure.error)
-            self._context.nack(batch, index, batch.records[index], failure)
-
-    async def _remember(self, batch: Batch) -> None:
-        if batch.records:
-            self._unflushed.append((batch.span, batch.sequences))
-            self._unflushed_count += len(batch.records)
-        if self._unflushed_count >= FLUSH_RECORDS_MAX or trio.current_time() >= self._pace.due_at:
-            await self._flush()
+            self._context.nack(batch, index, batch.record(index), failure)
 
     async def _flush(self) -> None:
         """Make everything written durable, then vote on it."""
         waiting = self._meter.waiting(WaitReason.FLUSH, timing=self._meter.persists)
-        with plugin_errors(self._node, "flush"), waiting, self._pace.step():
+        with PluginErrors(self._node, "flush"), waiting, self._pace.step():
             await self._calls("flush")
         reach("writer.after_flush")
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import trio
 
 from conduit_py.batch import Batch, MessageId, Piece, Span
+from conduit_py.payloads import Payloads
 from conduit_py.record import Record
 from conduit_py.sdk.destination import AckMode, Answer, DestinationConnector
 from conduit_py.sdk.plugin import Plugin
@@ -204,7 +205,13 @@ def require(condition: bool, rule: str) -> None:
 
 def _checked_reading(reading: Any, n: int) -> list[Record]:
     records = reading.records if isinstance(reading, Reading) else reading
-    require(isinstance(records, list), f"read must return a list of records, not {type(records).__name__}")
+    rule = f"read must return a list of records or Payloads, not {type(records).__name__}"
+    require(isinstance(records, list | Payloads), rule)
+    if isinstance(records, Payloads):
+        counts = f"{len(records)} payloads with {len(records.positions)} positions"
+        require(len(records) == len(records.positions), f"read returned {counts}")
+        kinds = {type(payload) for payload in records.payloads}
+        require(records.kind is None or kinds <= {records.kind}, f"read returned payloads that are no {records.kind}")
     for record in records:
         require(type(record) is Record, f"read must return records, not {type(record).__name__}")
         require(bool(record.position), "read returned a record without a position")

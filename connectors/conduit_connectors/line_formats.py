@@ -1,77 +1,72 @@
-"""Lines ↔ records: raw lines, JSON lines and whole records in OpenCDC's JSON form."""
+"""Lines ↔ records: raw lines, JSON lines (parsed in `json_lines`) and whole records in OpenCDC's JSON form."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from conduit_connectors.lines import Lines
 from conduit_py.sdk import (
+    Batch,
     Data,
     DuplicateKeys,
-    Payload,
+    Payloads,
     Reading,
     Record,
     RecordRefused,
-    Structured,
     decode_json,
     encode_json,
-    may_repeat_keys,
 )
 
 LineFormat: TypeAlias = Literal["lines", "json", "csv", "opencdc"]
 """What a line of a file is; CSV is in `file/csv_format.py`."""
 
-_decode_object = msgspec.json.Decoder(dict).decode
-
 
 def parse_raw(lines: Lines, positions: Sequence[bytes]) -> Reading:
     r"""Each line is a record, empty ones too: `payload.after` is its bytes without "\n" or "\r\n"."""
     if lines.long:
-        return parse_each(lines, positions, _raw_record, skip_blank=False)
-    return Reading([_raw_record(text, position) for text, position in zip(lines.texts, positions, strict=True)], {})
-
-
-def parse_json(lines: Lines, positions: Sequence[bytes], duplicate_keys: DuplicateKeys = "refuse") -> Reading:
-    """Each line that is not blank is one JSON object, the structured `payload.after`."""
-    one = partial(_json_record, duplicate_keys=duplicate_keys)
-    if lines.long:
-        return parse_each(lines, positions, one)
-    try:
-        values = list(map(_decode_object, lines.texts))
-        if duplicate_keys == "refuse" and _may_repeat_keys(lines.texts, values):
-            return parse_each(lines, positions, one)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        # A blank or bad line is rare, so a second pass over all lines finds it.
-        return parse_each(lines, positions, one)
-    pairs = zip(positions, values, strict=True)
-    return Reading([Record(position=position, payload=Payload(after=value)) for position, value in pairs], {})
+        parsed = parse_each(lines, positions, without_line_end, skip_blank=False)
+        return Reading(Payloads(parsed.values, parsed.positions, bytes), parsed.refused)
+    return Reading(Payloads(list(map(without_line_end, lines.texts)), positions, bytes), {})
 
 
 def parse_opencdc(lines: Lines, positions: Sequence[bytes], duplicate_keys: DuplicateKeys = "refuse") -> Reading:
     """Each line that is not blank is a whole record, whose position is replaced by ours."""
-    return parse_each(lines, positions, partial(_whole_record, duplicate_keys=duplicate_keys))
+    parsed = parse_each(
+        lines, positions, lambda text: Record.from_map(decode_json(text, duplicate_keys=duplicate_keys))
+    )
+    records = [value if isinstance(value, Record) else Record.of(value) for value in parsed.values]
+    for record, position in zip(records, parsed.positions, strict=True):
+        record.position = position
+    return Reading(records, parsed.refused)
+
+
+class Values(NamedTuple):
+    """What lines were parsed to, with their positions. A refused line is its bytes."""
+
+    values: list[Any]
+    positions: list[bytes]
+    refused: dict[int, str]
 
 
 def parse_each(
-    lines: Lines, positions: Sequence[bytes], one: Callable[[bytes, bytes], Record], *, skip_blank: bool = True
-) -> Reading:
-    """Turn lines into records one by one. A line that is not one is refused, with its bytes."""
-    records: list[Record] = []
-    refused: dict[int, str] = {}
+    lines: Lines, positions: Sequence[bytes], one: Callable[[bytes], Any], *, skip_blank: bool = True
+) -> Values:
+    """Parse lines one by one. A line that cannot be parsed is refused, with its bytes."""
+    parsed = Values([], [], {})
     for text, end, position in zip(lines.texts, lines.ends, positions, strict=True):
-        if end in lines.long:
-            kept = without_line_end(text)
-            refused[len(records)] = too_long(lines.long[end], len(kept))
-            records.append(Record.of(kept, position=position))
-        elif not skip_blank or text.strip():
-            try:
-                records.append(one(text, position))
-            except RecordRefused as error:
-                refused[len(records)] = error.message
-                records.append(_raw_record(text, position))
-    return Reading(records, refused)
+        if skip_blank and end not in lines.long and not text.strip():
+            continue
+        try:
+            if end in lines.long:
+                raise RecordRefused(too_long(lines.long[end], len(without_line_end(text))))
+            value = one(text)
+        except RecordRefused as error:
+            parsed.refused[len(parsed.values)] = error.message
+            value = without_line_end(text)
+        parsed.values.append(value)
+        parsed.positions.append(position)
+    return parsed
 
 
 def too_long(size: int, kept: int) -> str:
@@ -83,39 +78,6 @@ def without_line_end(text: bytes) -> bytes:
     return text.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _raw_record(text: bytes, position: bytes) -> Record:
-    return Record(position=position, payload=Payload(after=without_line_end(text)))
-
-
-def _may_repeat_keys(texts: Sequence[bytes], values: list[dict[str, object]]) -> bool:
-    """As `may_repeat_keys`. Its first test is repeated here for all lines at once: most files pass it."""
-    text = b"".join(texts)
-    return text.count(b":") != sum(map(len, values)) and may_repeat_keys(text, values)
-
-
-def _json_record(text: bytes, position: bytes, *, duplicate_keys: DuplicateKeys) -> Record:
-    value: Structured = decode_json(text, duplicate_keys=duplicate_keys)
-    if not isinstance(value, dict):
-        raise RecordRefused(f"the line must be a JSON object, not {_JSON_NAMES[type(value)]}")
-    return Record(position=position, payload=Payload(after=value))
-
-
-def _whole_record(text: bytes, position: bytes, *, duplicate_keys: DuplicateKeys) -> Record:
-    record = Record.from_map(decode_json(text, duplicate_keys=duplicate_keys))
-    record.position = position
-    return record
-
-
-_JSON_NAMES = {
-    list: "an array",
-    str: "a string",
-    int: "a number",
-    float: "a number",
-    bool: "a boolean",
-    type(None): "null",
-}
-
-
 class Encoded(NamedTuple):
     """Whole lines, and why the records that are not among them were refused, by index."""
 
@@ -123,32 +85,33 @@ class Encoded(NamedTuple):
     refused: dict[int, str]
 
 
-Encode = Callable[[Sequence[Record]], Encoded]
+Encode = Callable[[Batch], Encoded]
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
-def encode_json_lines(records: Sequence[Record]) -> Encoded:
+def encode_json_lines(batch: Batch) -> Encoded:
     """One line each: `payload.after` as a JSON object. Raw and absent payloads, NaN and infinity are refused."""
-    values = [record.payload.after for record in records]
-    if set(map(type, values)) == {dict}:
+    values = batch.payloads
+    if batch.kind is not bytes and bytes not in (kinds := set(map(type, values))) and type(None) not in kinds:
         try:
             text = _encode_lines(values)
         except (TypeError, ValueError, OverflowError, RecursionError):
-            return encode_each(records, _json_line)
-        if b"null" not in text or _nulls_are_null(text, values):
+            return encode_each(batch.records, _json_line)
+        # Searched from the end, which is twice as fast: no other word of JSON ends like this one.
+        if text.rfind(b"null") < 0 or _nulls_are_null(text, values):
             return Encoded(text, {})
-    return encode_each(records, _json_line)
+    return encode_each(batch.records, _json_line)
 
 
-def encode_opencdc_lines(records: Sequence[Record]) -> Encoded:
+def encode_opencdc_lines(batch: Batch) -> Encoded:
     """One line each: the whole record in OpenCDC's JSON form."""
-    return encode_each(records, _whole_line)
+    return encode_each(batch.records, _whole_line)
 
 
-def encode_raw_lines(records: Sequence[Record]) -> Encoded:
+def encode_raw_lines(batch: Batch) -> Encoded:
     """One line each: the bytes of `payload.after`. Structured and absent payloads are refused, as are line feeds."""
-    return encode_each(records, _raw_line)
+    return encode_each(batch.records, _raw_line)
 
 
 def encode_each(records: Sequence[Record], one: Callable[[Record], bytes]) -> Encoded:

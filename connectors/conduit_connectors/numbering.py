@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from conduit_py.sdk import FatalError
+from conduit_py.sdk import FatalError, Positions
 
 
-def positions_of(connector: str, numbers: Sequence[int]) -> list[bytes]:
+def positions_of(connector: str, numbers: Sequence[int]) -> Positions:
     """Return the positions for these numbers, in the format of version 1."""
-    return list(map(f"{connector}:1:%d".encode().__mod__, numbers))
+    return Positions(f"{connector}:1:%d".encode(), numbers)
 
 
 def number_of(connector: str, position: bytes) -> int:

@@ -6,19 +6,18 @@ from typing import ClassVar, Literal, TypedDict, Unpack
 
 from pydantic import Field
 
+from conduit_connectors.json_lines import JsonLines
 from conduit_connectors.line_formats import (
     encode_json_lines,
     encode_opencdc_lines,
     encode_raw_lines,
-    parse_json,
     parse_raw,
 )
 from conduit_connectors.lines import LineBuffer
 from conduit_connectors.numbering import number_of, positions_of
 from conduit_py import sdk
-from conduit_py.sdk import Batch, EndOfSource, FatalError, NothingYet, Options, Reading, Record, TransientError
+from conduit_py.sdk import Batch, EndOfSource, FatalError, NothingYet, Options, Reading, Records, TransientError
 
-_PARSERS = {"lines": parse_raw, "json": parse_json}
 _ENCODERS = {"lines": encode_raw_lines, "json": encode_json_lines, "opencdc": encode_opencdc_lines}
 _BLOCK_SIZE = 64 * 1024
 _WAIT_SECONDS = 0.5
@@ -55,7 +54,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def open(self, position: bytes | None) -> None:
         self._line = 0 if position is None else number_of("stdio", position)
-        self._buffer = LineBuffer(0, self.options.line_size_max, skip_bom=self.options.format != "lines")
+        in_json = self.options.format == "json"
+        self._buffer = LineBuffer(0, self.options.line_size_max, skip_bom=in_json)
+        self._parse = JsonLines(self.payload_type).parse if in_json else parse_raw
         # A blocking read cannot be interrupted; a byte in this pipe wakes it for a stop.
         self._wake = os.pipe()
 
@@ -65,12 +66,12 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def locate_record(self, position: bytes) -> str | None:
         return f"standard input, line {number_of('stdio', position)}"
 
-    def read(self, n: int) -> list[Record] | Reading:
+    def read(self, n: int) -> Records | Reading:
         while True:
             lines = self._buffer.take(n)
             numbers = range(self._line + 1, self._line + len(lines.texts) + 1)
             self._line += len(lines.texts)
-            reading = _PARSERS[self.options.format](lines, positions_of("stdio", numbers))
+            reading = self._parse(lines, positions_of("stdio", numbers))
             if reading.records:
                 return reading if reading.refused else reading.records
             if not len(self._buffer):
@@ -136,7 +137,7 @@ class Destination(sdk.DestinationConnector[DestinationOptions]):
         super().__init__(**options)
 
     def write(self, batch: Batch) -> dict[int, str]:
-        text, refused = _ENCODERS[self.options.format](batch.records)
+        text, refused = _ENCODERS[self.options.format](batch)
         view = memoryview(text)
         while view:
             view = view[self._write_some(view) :]

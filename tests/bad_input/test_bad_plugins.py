@@ -173,9 +173,9 @@ def test_records_that_a_destination_refuses_are_dead_letters(folder: Folder) -> 
 @pytest.mark.parametrize(
     ("destination", "dead_letters", "words"),
     [
-        ("Picky()", "None", "failed in out: out refused a record: no threes [dead_letter.not_allowed]"),
-        ("Broken()", KEEP, "failed: out: write failed: RuntimeError: no such luck [node.failed]"),
-        ("Confused()", KEEP, "failed: out: write() refused record 99 of a batch of 10 [contract.broken]"),
+        ("Picky()", "None", "error in out: out refused a record: no threes [dead_letter.not_allowed]"),
+        ("Broken()", KEEP, "error: out: write failed: RuntimeError: no such luck [node.failed]"),
+        ("Confused()", KEEP, "error: out: write() refused record 99 of a batch of 10 [contract.broken]"),
         ("Picky()", "DeadLetters(Broken())", "a dead letter could not be stored: RuntimeError: no such luck; out had"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from conduit_connectors import file
 
 from conduit_py.record import Record
-from conduit_py.sdk import FatalError, NothingYet, Reading
+from conduit_py.sdk import FatalError, NothingYet, Reading, Records
 
 ReadAll = Callable[..., list[Record]]
 LONG = "x" * 1500
@@ -37,9 +37,9 @@ def write(path: Path, text: str, *, mode: str = "a", modified: int | None = None
         os.utime(path, (modified, modified))
 
 
-def records_of(reading: list[Record] | Reading) -> list[Record]:
+def records_of(reading: Records | Reading) -> list[Record]:
     assert not isinstance(reading, Reading)
-    return reading
+    return list(reading)
 
 
 def lines(source: file.Source) -> list[str]:

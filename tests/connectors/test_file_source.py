@@ -12,7 +12,7 @@ from conduit_connectors import file
 from conduit_connectors.line_formats import LineFormat
 
 from conduit_py.record import Operation, Payload, Record
-from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Reading
+from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Reading, Records
 
 ReadAll = Callable[..., list[Record]]
 ReadRefused = Callable[..., list[tuple[Any, str]]]
@@ -27,9 +27,9 @@ def after(records: list[Record]) -> list[Any]:
     return [record.payload.after for record in records]
 
 
-def records_of(reading: list[Record] | Reading) -> list[Record]:
+def records_of(reading: Records | Reading) -> list[Record]:
     assert not isinstance(reading, Reading)
-    return reading
+    return list(reading)
 
 
 def offsets(records: list[Record]) -> list[int]:
@@ -402,5 +402,5 @@ def test_a_tailed_csv_row_is_given_up_once_it_is_too_long(path: Path) -> None:
     source.teardown()
 
     assert isinstance(reading, Reading)
-    assert after(reading.records) == [b'"never closed', {"a": "1"}, {"a": "1"}]
+    assert after(list(reading.records)) == [b'"never closed', {"a": "1"}, {"a": "1"}]
     assert list(reading.refused) == [0]

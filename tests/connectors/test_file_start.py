@@ -11,7 +11,7 @@ from command_folder import COMMAND
 from conduit_connectors import file
 from waiting import until
 
-from conduit_py.sdk import FatalError, NothingYet
+from conduit_py.sdk import FatalError, NothingYet, Reading
 
 LINES = [f"line {number}" for number in range(1000)]
 PIPELINE = """\
@@ -63,7 +63,7 @@ def read_lines(source: file.Source) -> list[str]:
         except NothingYet:
             waits += 1
         else:
-            assert isinstance(reading, list)
+            assert not isinstance(reading, Reading)
             found += [record.payload.after.decode() for record in reading if isinstance(record.payload.after, bytes)]
             waits = 0
     source.teardown()

@@ -94,7 +94,7 @@ def test_what_is_there_is_returned_without_waiting_for_more(pipe: tuple[int, int
 
     assert not isinstance(reading, Reading)
     assert not isinstance(rest, Reading)
-    assert [record.payload.after for record in reading + rest] == [b"one", b"half a line"]
+    assert [record.payload.after for record in [*reading, *rest]] == [b"one", b"half a line"]
 
 
 def test_a_waiting_read_ends_when_stopped(pipe: tuple[int, int]) -> None:

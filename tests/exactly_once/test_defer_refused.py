@@ -130,7 +130,7 @@ class TestWhereItIsRefused:
         assert outcome.error.code == "contract.broken"
 
     def test_at_validation(self) -> None:
-        @processor(defers=True)  # type: ignore[call-overload, untyped-decorator]
+        @processor(defers=True)
         def stateless(record: Record) -> Record:
             return record
 

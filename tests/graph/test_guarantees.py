@@ -149,7 +149,7 @@ class TestRefusals:
             TransactionLimits(min_seconds=2)
 
     def test_a_function_with_state_takes_two_arguments(self) -> None:
-        @processor(state=True)  # type: ignore[arg-type]
+        @processor(state=True)
         def one(record: Record) -> Record:
             return record
 

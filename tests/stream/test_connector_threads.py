@@ -14,6 +14,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode, Answer, Batch, EndOfSource, MessageId
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
+from conduit_py.stream.plugin_calls import TURN_SECONDS
 from conduit_py.testing import position_of
 
 
@@ -329,12 +330,16 @@ class TestBlocking:
         assert source.acked == [position_of(n) for n in range(8)]
 
     async def test_a_lone_record_does_not_wait_until_the_batch_is_full(self, calls: Calls) -> None:
-        """Calls in the event loop give the others their turn in between."""
+        """Calls in the event loop give the others their turn in between, though not after each: every millisecond."""
         sizes = []
 
         class QuickSource(SyncSource):
             blocking = False
             records = 6
+
+            def read(self, n: int) -> list[Record]:
+                time.sleep(2 * TURN_SECONDS)
+                return super().read(n)
 
         class Sizing(sdk.DestinationConnector[sdk.Options]):
             async def write(self, batch: Batch) -> None:

@@ -7,6 +7,7 @@ import pytest
 from builders import batch_of
 
 from conduit_py import Batch, DeadLetters, Destination, Pipeline, Record, Source, processor, sdk
+from conduit_py.stream.attempts import finish
 from conduit_py.stream.plugin_calls import ThreadStay
 from conduit_py.stream.worker import ProcessorWorker
 from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource, run_to_end
@@ -105,7 +106,7 @@ async def run_batches(seconds: list[float], *, by_batch: bool = False, blocking:
     try:
         for number in range(len(seconds)):
             batch = batch_of({"n": number}, first=number)
-            assert await worker.run(batch) == batch.records
+            assert await finish(worker.run(batch)) == batch.records
     finally:
         await worker.close()
     return here

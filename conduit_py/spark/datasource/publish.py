@@ -25,7 +25,7 @@ from conduit_py.sdk.destination import AckMode, TransactionalDestination, refusa
 from conduit_py.spark.datasource.rows import refused_row
 from conduit_py.store.claim import Changes
 from conduit_py.store.store import open_store
-from conduit_py.stream.plugin_calls import PluginCaller, answers_about, check_refusals, plugin_errors
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, answers_about, check_refusals
 
 ROWS = 1024
 """Records that are packed together."""
@@ -134,7 +134,7 @@ class RowDestination:
         self._rows: dict[int, int] = {}
 
     async def call(self, name: str, *args: Any) -> Any:
-        with plugin_errors(NODE, name):
+        with PluginErrors(NODE, name):
             return await self._calls(name, *args)
 
     async def write(self, partition: int, records: list[Record]) -> Batch:
@@ -144,7 +144,7 @@ class RowDestination:
         positions = [b"%d:%d" % (partition, first + index) for index in range(len(records))]
         batch = Batch.whole(Span(self._owner, "spark", first, positions), records)
         self._rows[partition] = first + len(records)
-        with plugin_errors(NODE, "write"):
+        with PluginErrors(NODE, "write"):
             refused = check_refusals(NODE, await self._write(batch), len(batch))
         for index, reason in refused.items():
             raise RowRefused(refused_row(first + index, partition, RecordRefused(reason), records[index]))

@@ -87,7 +87,7 @@ class ReadAhead:
                 await self._wait()
             try:
                 self._keep(await self._calls("read", room), room)
-                idle.reset()
+                idle = IdleBackoff()
             except NothingYet:
                 self.quiet = True
                 self._wake()

@@ -94,11 +94,14 @@ class TaskInputSource(sdk.SourceConnector[sdk.Options]):
             assert isinstance(self._calls.plugin, SplittableSource)
             await self._calls("open_part", self._part.split)
 
-    async def read(self, n: int) -> list[Record] | Reading:
-        reading: list[Record] | Reading
+    async def read(self, n: int) -> sdk.Records | Reading:
+        reading: sdk.Records | Reading
         reading = await self._calls("read", n) if self._calls is not None else self._unpack_next(n)
         records = reading.records if isinstance(reading, Reading) else reading
-        self.positions += [record.position for record in records]
+        if isinstance(records, sdk.Payloads):
+            self.positions += records.positions
+        else:
+            self.positions += [record.position for record in records]
         return reading
 
     def _unpack_next(self, n: int) -> Reading:

@@ -53,7 +53,7 @@ class CsvRows:
         # The limit of the csv module is global to the process: lowering it would break another reader's rows.
         csv.field_size_limit(max(csv.field_size_limit(), size_max))
 
-    def read(self, buffer: LineBuffer, n: int, positions: Callable[[Sequence[int]], list[bytes]]) -> Reading:
+    def read(self, buffer: LineBuffer, n: int, positions: Callable[[Sequence[int]], Sequence[bytes]]) -> Reading:
         """Take at most `n` rows from the buffer, and none while the next one is incomplete. Reads the header first."""
         names = self.names or self._read_header(buffer)
         if not names:

@@ -93,6 +93,7 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
 
     def open(self) -> None:
         options = self.options
+        self._encode = self._encode_csv if options.format == "csv" else _ENCODERS[options.format]
         self._table = CsvTable(options.path, options.delimiter, options.columns)
         if is_device(options.path):
             self._device = Device(options.path)
@@ -123,7 +124,7 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
         return self.options.format != "csv"
 
     def prepare(self, batch: Batch) -> dict[int, str]:
-        text, refused = _ENCODERS[self.options.format](batch.records)
+        text, refused = _ENCODERS[self.options.format](batch)
         if self._prepared is None:
             self._prepared = []
         self._prepared.append(text)
@@ -166,9 +167,7 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
                 each.close()
         self._staging = self._appender = self._device = None
 
-    def _encode(self, batch: Batch) -> Encoded:
-        if self.options.format == "csv":
-            taker = self._staging or self._device or self._appender
-            assert taker is not None, "opened"
-            return self._table.encode(batch.records, header=taker.size() == 0)
-        return _ENCODERS[self.options.format](batch.records)
+    def _encode_csv(self, batch: Batch) -> Encoded:
+        taker = self._staging or self._device or self._appender
+        assert taker is not None, "opened"
+        return self._table.encode(batch.records, header=taker.size() == 0)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from conduit_connectors.numbering import foreign_position
-from conduit_py.sdk import FatalError, TransientError
+from conduit_py.sdk import FatalError, Positions, TransientError
 
 HEAD_SIZE = 1024
 """A file is recognised by at most so many bytes of its beginning."""
@@ -166,10 +166,10 @@ class Handle:
             offset += len(block)
         return line
 
-    def positions(self, ends: Sequence[int]) -> list[bytes]:
+    def positions(self, ends: Sequence[int]) -> Sequence[bytes]:
         """The positions of records that end at these offsets, ascending, all of them read."""
         if ends and ends[0] >= HEAD_SIZE:
-            return list(map(self._position.__mod__, ends))
+            return Positions(self._position, ends)
         return [bytes(self.position(end)) for end in ends]
 
     def position(self, offset: int) -> FilePosition:

@@ -1,6 +1,8 @@
 """The file source: reads one file, to its end or for as long as it grows."""
 
 import logging
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Unpack
 
@@ -17,13 +19,13 @@ from conduit_connectors.file.rotation import (
     warn_missed,
 )
 from conduit_connectors.file.source_options import SourceArguments, SourceOptions
-from conduit_connectors.line_formats import parse_json, parse_opencdc, parse_raw
-from conduit_connectors.lines import LineBuffer
+from conduit_connectors.json_lines import JsonLines
+from conduit_connectors.line_formats import parse_opencdc, parse_raw
+from conduit_connectors.lines import LineBuffer, Lines
 from conduit_py import sdk
-from conduit_py.sdk import EndOfSource, FatalError, Lag, NothingYet, Reading, Record
+from conduit_py.sdk import EndOfSource, FatalError, Lag, NothingYet, Reading, Records
 
 _logger = logging.getLogger(__name__)
-_JSON_PARSERS = {"json": parse_json, "opencdc": parse_opencdc}
 _START_AFRESH = 'put the old file back to go on after it, or read this one from its start with on_replaced="reread"'
 
 
@@ -105,7 +107,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
     def locate_record(self, position: bytes) -> str | None:
         return locate_line(self.options.path, FilePosition.parse(position))
 
-    def read(self, n: int) -> list[Record] | Reading:
+    def read(self, n: int) -> Records | Reading:
         while True:
             filled = len(self._buffer) < n and self._fill()
             waiting = len(self._buffer)
@@ -148,7 +150,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         handle, buffer = self._handle, self._buffer
         sizes = [] if handle is None else [handle.stat().st_size - buffer.offset + buffer.size]
         try:
-            current = self.options.path.stat()
+            current = self._path.stat()
         except FileNotFoundError:
             current = None
         if current is not None and (handle is None or current.st_ino != handle.inode):
@@ -168,13 +170,23 @@ class Source(sdk.SplittableSource[SourceOptions]):
         self._handle = handle
         self._quiet = False
         options = self.options
+        self._path, self._tail = options.path, options.tail
         self._buffer = LineBuffer(offset, options.line_size_max, skip_bom=options.format != "lines")
         self._rows = None
+        self._parse = self._parser()
         if options.format == "csv":
             self._rows = CsvRows(options.path, options.delimiter, options.header, options.line_size_max)
         if handle is not None and offset:
             handle.unchanged(offset)
             self._read_header_again(handle)
+
+    def _parser(self) -> Callable[[Lines, Sequence[bytes]], Reading]:
+        options = self.options
+        if options.format == "json":
+            return JsonLines(self.payload_type, options.duplicate_keys).parse
+        if options.format == "opencdc":
+            return partial(parse_opencdc, duplicate_keys=options.duplicate_keys)
+        return parse_raw
 
     def _read_header_again(self, handle: Handle) -> None:
         """Read the columns from the start of a CSV file that is continued in the middle."""
@@ -240,14 +252,11 @@ class Source(sdk.SplittableSource[SourceOptions]):
         if self._rows is not None:
             return self._rows.read(self._buffer, n, self._handle.positions)
         lines = self._buffer.take(n)
-        options, positions = self.options, self._handle.positions(lines.ends)
-        if options.format == "lines":
-            return parse_raw(lines, positions)
-        return _JSON_PARSERS[options.format](lines, positions, options.duplicate_keys)
+        return self._parse(lines, self._handle.positions(lines.ends))
 
     def _reach_end(self) -> None:
         """Called at the end of the file: end, wait, or continue with the next file."""
-        if not self.options.tail:
+        if not self._tail:
             if self._buffer.ended:
                 raise self._truncated or EndOfSource
             self._buffer.finish()
@@ -255,7 +264,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
             following, self._next = self._next, None
             self._start(following, 0)
         elif self._handle is None:
-            self._start(Handle.open(self.options.path), 0)
+            self._start(Handle.open(self._path), 0)
             if self._handle is None:
                 raise NothingYet
         else:

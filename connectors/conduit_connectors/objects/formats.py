@@ -4,7 +4,8 @@ import csv
 from collections.abc import Iterator
 from typing import Any
 
-from conduit_connectors.line_formats import parse_json, parse_raw, too_long, without_line_end
+from conduit_connectors.json_lines import JsonLines
+from conduit_connectors.line_formats import parse_raw, too_long, without_line_end
 from conduit_connectors.lines import LineBuffer, Lines
 from conduit_py.sdk import Payload, Record
 from conduit_py.sdk.queue import ObjectRecord
@@ -14,7 +15,7 @@ BLOCK_SIZE = 2**18
 
 def read_lines(stream: Any, offset: int, size_max: int, *, json: bool) -> Iterator[ObjectRecord]:
     """Read the lines after `offset`. A line that the format cannot parse is refused, with its bytes."""
-    parse = parse_json if json else parse_raw
+    parse = JsonLines().parse if json else parse_raw
     with stream:
         for lines in _lines(stream, offset, size_max):
             # The position of a line is its offset, not its number, so that blank lines can be skipped.

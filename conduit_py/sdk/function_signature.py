@@ -1,0 +1,113 @@
+"""FunctionSignature: what a function that becomes a processor says by its signature that it takes."""
+
+import inspect
+import typing
+from collections.abc import Callable
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+
+from conduit_py.batch import Batch
+from conduit_py.errors import Problem
+from conduit_py.payload_type import PayloadType
+from conduit_py.payloads import is_payload
+from conduit_py.record import Record
+from conduit_py.sdk.plugin import Place
+from conduit_py.sdk.state import State
+
+_RECORD_NAMES = ("Record", "conduit_py.Record", "sdk.Record")
+"""How a hint that cannot be resolved may still name a record: its import may be for type checkers only."""
+
+
+class FunctionSignature:
+    """The first parameter says what the function takes; `state` and `metadata` are further ones, by name.
+
+    Without a hint, or with Record or Any, it takes records. With `batch` it takes a Batch, or a list of payloads.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, batch: bool, by_table: bool) -> None:
+        self._function = function
+        self._batch = batch
+        self._by_table = by_table
+        self._unresolved: str | None = None
+        self._cannot_carry: str | None = None
+        self.payload_type: PayloadType | None = None
+        self._parameters = _parameters(function)
+        hints = self._hints()
+        self.takes_metadata = "metadata" in self._parameters[1:]
+        self.takes_state = any(hints.get(name) is State for name in self._parameters[1:])
+        if self._parameters and not by_table:
+            self._look_at(hints.get(self._parameters[0]))
+
+    def _hints(self) -> dict[str, Any]:
+        function = self._function if inspect.isroutine(self._function) else type(self._function).__call__
+        try:
+            return get_type_hints(function)
+        except Exception as error:  # a hint is the code of the user, and may raise anything
+            raw = getattr(function, "__annotations__", {})
+            first = raw.get(self._parameters[0]) if self._parameters else None
+            if isinstance(first, str) and first not in (*_RECORD_NAMES, "Batch", "Any"):
+                self._unresolved = f"{self._parameters[0]}: {first} ({error})"
+            return {name: State for name, hint in raw.items() if hint in (State, "State")}
+
+    def _look_at(self, hint: Any) -> None:
+        if self._batch:
+            if get_origin(hint) is not list:
+                return
+            (hint,) = get_args(hint)
+        members = get_args(hint) if get_origin(hint) in (typing.Union, UnionType) else (hint,)
+        members = tuple(each for each in members if each is not NoneType)
+        if hint in (None, Any, inspect.Parameter.empty, Batch) or Record in members or isinstance(hint, typing.TypeVar):
+            return
+        kind = get_origin(hint) or hint
+        if isinstance(kind, type) and (is_payload(kind) or is_typeddict(kind)):
+            try:
+                self.payload_type = PayloadType(hint)
+            except TypeError as error:
+                self._cannot_carry = f"{_name(hint)} ({error})"
+        elif isinstance(kind, type) and issubclass(kind, Record):
+            return
+        else:
+            self._cannot_carry = _name(hint)
+
+    def problems(self, place: Place | None, *, state: bool) -> list[Problem]:
+        """Find functions whose every call would fail, and so refuse every record."""
+        spot = place or (None, None)
+        function = self._function
+        # A call of a generator function runs none of its code, so no error would ever show the mistake.
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            return [Problem("", "has a yield, so its calls return no records", "return a list of them", *spot)]
+        if self._unresolved is not None:
+            what = f"has a type that cannot be found: {self._unresolved}"
+            return [Problem("", what, "import the type where the function is defined", *spot)]
+        if self._cannot_carry is not None:
+            what = f"takes {self._cannot_carry}, which no record can become"
+            hint = "take a Record, a dict, bytes, a TypedDict, a Struct, a dataclass or a pydantic model"
+            return [Problem("", what, hint, *spot)]
+        return self._call_problems(spot, state=state)
+
+    def _call_problems(self, spot: tuple[Any, Any], *, state: bool) -> list[Problem]:
+        takes = ["a table"] if self._by_table else [] if self._batch else ["a record"]
+        takes += [*(["a batch"] if self._batch else []), *(["a state"] if state else [])]
+        named = {"metadata": "metadata"} if self.takes_metadata else {}
+        if named and (self._batch or self._by_table):
+            return [Problem("metadata", "is for functions that take one record", "take a Batch instead", *spot)]
+        try:
+            inspect.signature(self._function).bind(*takes, **named)
+        except ValueError:
+            return []  # Some functions written in C have no signature.
+        except TypeError as error:
+            count = "one argument" if len(takes) == 1 else "two arguments"
+            what = f"cannot be called with {' and '.join(takes)}: {error}"
+            return [Problem("", what, f"it must take {count}", *spot)]
+        return []
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _name(hint: Any) -> str:
+    return getattr(hint, "__name__", None) or str(hint)

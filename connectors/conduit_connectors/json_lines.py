@@ -1,0 +1,108 @@
+"""JSON lines → payloads: by the block, straight into a type if one is wanted, and never a key lost silently."""
+
+from collections.abc import Sequence
+from operator import attrgetter, itemgetter, methodcaller
+from typing import Any
+
+import msgspec
+
+from conduit_connectors.line_formats import parse_each
+from conduit_connectors.lines import Lines
+from conduit_py.sdk import DuplicateKeys, Payloads, Reading, RecordRefused, Structured, decode_json, may_repeat_keys
+
+_decode_object = msgspec.json.Decoder(dict).decode
+_CANNOT_DECODE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_COLON_FIELDS_MAX = 4
+
+
+class JsonLines:
+    """Parses lines that are a JSON object each, or blank; the object is `payload.after`.
+
+    With `payload_type` a line that fits is decoded straight into that type. A line that does not fit becomes a dict,
+    whatever its neighbours are. With `duplicate_keys="refuse"` a line with a key twice in one object is refused.
+    """
+
+    def __init__(
+        self, payload_type: type[msgspec.Struct] | None = None, duplicate_keys: DuplicateKeys = "refuse"
+    ) -> None:
+        self._kind: type = payload_type or dict
+        self._typed = msgspec.json.Decoder(payload_type).decode if payload_type is not None else None
+        self._decode = self._typed or _decode_object
+        self._duplicate_keys = duplicate_keys
+        self._members = _MemberCount(payload_type)
+
+    def parse(self, lines: Lines, positions: Sequence[bytes]) -> Reading:
+        if not lines.long:
+            try:
+                values = list(map(self._decode, lines.texts))
+                if self._duplicate_keys == "last" or self._members.is_that_of(b"".join(lines.texts), values):
+                    return Reading(Payloads(values, positions, self._kind), {})
+            except _CANNOT_DECODE:
+                # A blank or bad line is rare, so a second pass over all lines finds it.
+                pass
+        parsed = parse_each(lines, positions, self._parse_one)
+        return Reading(Payloads(parsed.values, parsed.positions), parsed.refused)
+
+    def _parse_one(self, text: bytes) -> Any:
+        value: Structured = decode_json(text, duplicate_keys=self._duplicate_keys)
+        if not isinstance(value, dict):
+            raise RecordRefused(f"the line must be a JSON object, not {_JSON_NAMES[type(value)]}")
+        if self._typed is not None:
+            try:
+                return self._typed(text)
+            except _CANNOT_DECODE:
+                # The processor that takes the type refuses it, with the reason.
+                return value
+        return value
+
+
+class _MemberCount:
+    """Tells whether lines have exactly the members that were decoded, so that decoding lost no repeated key.
+
+    Every member has a colon in the text, and so may texts, such as times. The fields with such texts are mostly the
+    same in all lines, so they are learned, and counting their colons saves encoding every value again.
+    """
+
+    def __init__(self, payload_type: type[msgspec.Struct] | None) -> None:
+        self._getter: Any = itemgetter if payload_type is None else attrgetter
+        # A field with a default may be missing. Counted as missing, a repeated one never passes for it.
+        fields = () if payload_type is None else msgspec.structs.fields(payload_type)
+        self._required = None if payload_type is None else sum(field.required for field in fields)
+        self._colon_fields: tuple[str, ...] = ()
+
+    def is_that_of(self, text: bytes, values: list[Any]) -> bool:
+        """Return True if no line repeats a key. False is nearly always a repeated key."""
+        members = sum(map(len, values)) if self._required is None else self._required * len(values)
+        others = text.count(b":") - members
+        if others == 0 or (others > 0 and self._count_in_texts(text, values) == others):
+            return True
+        decoded = values if self._required is None else list(map(_decode_object, text.splitlines()))
+        if may_repeat_keys(text, decoded):
+            return False
+        self._learn(values[-1] if self._required is None else msgspec.structs.asdict(values[-1]))
+        return True
+
+    def _count_in_texts(self, text: bytes, values: list[Any]) -> int:
+        # An escaped colon is none in the line, but one in the text that was decoded. It could replace a lost one.
+        if b"\\" in text:
+            return -1
+        try:
+            return sum(sum(map(_count_colons, map(self._getter(name), values))) for name in self._colon_fields)
+        except (KeyError, AttributeError, TypeError):
+            return -1
+
+    def _learn(self, value: dict[str, Any]) -> None:
+        found = (name for name, item in value.items() if type(item) is str and ":" in item)
+        self._colon_fields = tuple(dict.fromkeys([*self._colon_fields, *found]))[:_COLON_FIELDS_MAX]
+
+
+_count_colons = methodcaller("count", ":")
+
+_JSON_NAMES = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    type(None): "null",
+}

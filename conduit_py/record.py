@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 
 from conduit_py.errors import RecordRefused
+from conduit_py.json_depth import JSON_DEPTH_MAX, is_too_deep
 from conduit_py.repeated_keys import DuplicateKeys, find_repeated_key, may_repeat_keys
 
 Structured: TypeAlias = dict[str, Any]
@@ -171,14 +172,17 @@ def encode_json(value: object) -> bytes:
 
 
 def decode_json(text: bytes | str, *, duplicate_keys: DuplicateKeys = "refuse") -> Any:
-    """Decode a JSON text, integers exactly. A malformed text, and one that repeats a key, raises RecordRefused.
+    """Decode a JSON text, integers exactly. RecordRefused if it is malformed, repeats a key or is nested too deeply.
 
     With `duplicate_keys="last"` a key that an object repeats has the last of its values.
     """
     try:
         value = _DECODER.decode(text)
-        # Invariant 12: the decoder keeps the last value of a repeated key, so the others would be lost silently.
         written = text.encode() if isinstance(text, str) else text
+        if is_too_deep(written, value):
+            # Here, at the border: later nothing could store it, not even the dead letter of its refusal.
+            raise RecordRefused(f"is nested more than {JSON_DEPTH_MAX} deep")
+        # Invariant 12: the decoder keeps the last value of a repeated key, so the others would be lost silently.
         if duplicate_keys == "last" or not may_repeat_keys(written, value):
             return value
         repeated = find_repeated_key(written)

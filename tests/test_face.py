@@ -21,10 +21,10 @@ FACE = {
     """,
     "conduit_py.sdk": """
         AckMode Answer Batch Columns ConduitError Data decode_json Defer DestinationConnector DuplicateKeys encode_json
-        EndOfSource FatalError Fate FateHandler Fenced Lag may_repeat_keys MessageId metadata NothingYet Operation
-        Options Payload Payloads PieceRefused Positions PreparingDestination Processor processor QueueCounts Reading
-        Record RecordRefused Records Result Rows SourceConnector SplittableSource StagedDestination State Structured
-        TransactionalDestination TransientError WriteGuarantee
+        EndOfSource FatalError Fate FateHandler Fenced is_too_deep JSON_DEPTH_MAX Lag may_repeat_keys MessageId metadata
+        NothingYet Operation Options Payload Payloads PieceRefused Positions PreparingDestination Processor processor
+        QueueCounts Reading Record RecordRefused Records Result Rows SourceConnector SplittableSource StagedDestination
+        State Structured TransactionalDestination TransientError WriteGuarantee
     """,
     "conduit_py.sdk.arrow": """
         ARROW_ERRORS columns fit_to_schema FittedRows misfit_reason rows_of values_of

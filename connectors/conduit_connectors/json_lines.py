@@ -8,7 +8,17 @@ import msgspec
 
 from conduit_connectors.line_formats import parse_each
 from conduit_connectors.lines import Lines
-from conduit_py.sdk import DuplicateKeys, Payloads, Reading, RecordRefused, Structured, decode_json, may_repeat_keys
+from conduit_py.sdk import (
+    JSON_DEPTH_MAX,
+    DuplicateKeys,
+    Payloads,
+    Reading,
+    RecordRefused,
+    Structured,
+    decode_json,
+    is_too_deep,
+    may_repeat_keys,
+)
 
 _decode_object = msgspec.json.Decoder(dict).decode
 _CANNOT_DECODE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -35,7 +45,8 @@ class JsonLines:
         if not lines.long:
             try:
                 values = list(map(self._decode, lines.texts))
-                if self._duplicate_keys == "last" or self._members.is_that_of(b"".join(lines.texts), values):
+                keeps_all = self._duplicate_keys == "last" or self._members.is_that_of(b"".join(lines.texts), values)
+                if keeps_all and not _any_too_deep(lines.texts):
                     return Reading(Payloads(values, positions, self._kind), {})
             except _CANNOT_DECODE:
                 # A blank or bad line is rare, so a second pass over all lines finds it.
@@ -54,6 +65,15 @@ class JsonLines:
                 # The processor that takes the type refuses it, with the reason.
                 return value
         return value
+
+
+def _any_too_deep(texts: Sequence[bytes]) -> bool:
+    # Each level takes two brackets, so short lines need no look.
+    if max(map(len, texts), default=0) <= 2 * JSON_DEPTH_MAX:
+        return False
+    # Decoded once more only if there are so many brackets: a type may hold deep values in its fields.
+    suspects = (text for text in texts if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX)
+    return any(is_too_deep(text, _decode_object(text)) for text in suspects)
 
 
 class _MemberCount:

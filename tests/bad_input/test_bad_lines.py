@@ -8,6 +8,8 @@ import subprocess
 import pytest
 from command_folder import COMMAND, KEEP, MEGABYTE, Folder, in_order, payload_of
 
+from conduit_py.sdk import JSON_DEPTH_MAX
+
 BAD_LINES = [b"not JSON", b'{"n": 2', b"[1, 2]", b'"text"', b'{"n": 1}{"n": 2}', b"\x00\x01", b'{"n": NaN}']
 
 
@@ -71,6 +73,24 @@ def test_invalid_utf8_is_carried_exactly_where_bytes_are_wanted(folder: Folder) 
 
     assert folder.run().has(0)
     assert (folder.path / "out.txt").read_bytes() == content
+
+
+def test_a_line_that_is_nested_too_deeply_is_a_dead_letter_and_stops_nothing(folder: Folder) -> None:
+    """Read as a record, it could be refused later, and then no dead letter could hold it."""
+    deep = [b'{"n":%s}' % (opened * depth + b"1" + closed * depth) for opened, closed, depth in NESTED]
+    allowed = b'{"n":1,"deep":%s}' % (b"[" * (JSON_DEPTH_MAX - 1) + b"]" * (JSON_DEPTH_MAX - 1))
+    folder.write("in.jsonl", b"\n".join([allowed, *deep, b'{"n":2}']) + b"\n")
+    head = 'def refuse(record):\n    assert record.payload["n"] == 2\n    return record\n'
+    folder.pipeline(processors="[refuse]", dead_letters="DeadLetters.keep(window_size=0)", head=head)
+    answer = folder.run()
+
+    assert answer.has(0)
+    assert f"{len(deep) + 1} dead letters" in answer.stdout
+    assert "is nested more than # deep (4 of them)" in answer.stderr
+    assert folder.arrived() == [2]
+
+
+NESTED = [(b"[", b"]", JSON_DEPTH_MAX), (b"[", b"]", 500), (b'{"a":', b"}", 500), (b'[{"a":', b"}]", 450)]
 
 
 @pytest.mark.slow

@@ -111,10 +111,14 @@ class FileReader(LogReader):
         """Raise if bytes that are no frame are damage: if they are the last, they may be a running append."""
         segment = self._segment
         assert segment is not None
+        # The mark first: an append may become whole, and be confirmed, in between.
+        confirmed = synced_end(self.directory, segment.info.journal)
         rest = segment.read(self.offset, segment.end - self.offset)
         found = next(walk(rest, self.offset), None)
-        # Read again: an append may have become whole meanwhile. The last bytes may still become whole.
-        if isinstance(found, Damage) and (not found.tail or self._following() is not None):
+        if not isinstance(found, Damage):
+            return  # An append has become whole meanwhile.
+        # The last bytes may still become whole, unless their append was confirmed: then they were whole before.
+        if not found.tail or found.begin < confirmed or self._following() is not None:
             following = self._following() if found.tail else None
             if following is None:
                 self._continue_at(found.end)
@@ -266,18 +270,23 @@ class JournalFiles:
         return None
 
     def head(self) -> int:
-        """Where the last whole frame ends now. Reads the last segment to find out."""
+        """Where the last frame ends that is whole now, or that was confirmed. Reads the last segment to find out."""
         reader = self.reader(HEAD)
         reader.close()
-        return reader.offset
+        # A last frame that was confirmed and is damaged counts: who reads up to here must meet the damage.
+        return max(reader.offset, self._confirmed)
 
     def check_end(self) -> None:
         """Raise JournalUnfit if something is missing at the end that an append had confirmed."""
-        id = self.id
-        confirmed = 0 if id is None else synced_end(self.directory, id)
+        confirmed = self._confirmed
         # The mark first: a writer may append in between, and the files then end behind it.
         if self.end < confirmed:
             raise cut_short(self.name, segment_name(bases(self.directory)[-1]), self.end, confirmed)
+
+    @property
+    def _confirmed(self) -> int:
+        id = self.id
+        return 0 if id is None else synced_end(self.directory, id)
 
     @property
     def end(self) -> int:

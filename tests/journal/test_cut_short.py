@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conduit_py.journal.audit import audit, repair
-from conduit_py.journal.errors import JournalUnfit
+from conduit_py.journal.errors import JournalDamaged, JournalUnfit
 from conduit_py.journal.file_log import FileLog
 from conduit_py.journal.file_reader import FileReader, JournalFiles
 
@@ -75,6 +75,22 @@ def test_a_last_frame_that_was_confirmed_and_is_damaged_is_refused_too(directory
 
     with pytest.raises(JournalUnfit, match="was cut short or damaged at its end"):
         FileLog(directory)
+
+
+def test_readers_refuse_a_last_frame_that_was_confirmed_and_is_damaged(directory: Path) -> None:
+    path = last_file(directory)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    reader, source = FileReader(directory), journal.Source(path=directory, until="end")
+
+    # An append under way would be waited for; this one was confirmed, so its bytes will never become whole.
+    with pytest.raises(JournalDamaged, match="a frame whose checksum does not fit"):
+        list(reader)
+    source.open(None)
+    # Not the end of the source: it would complete without the last message.
+    with pytest.raises(JournalDamaged, match="a frame whose checksum does not fit"):
+        list(iter(lambda: source.read(100), None))
 
 
 def test_an_append_that_never_ended_is_cut_off_as_before(directory: Path) -> None:

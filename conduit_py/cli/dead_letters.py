@@ -1,4 +1,4 @@
-"""What the commands `dlq` do: list, show, edit, replay and discard the dead letters of a server."""
+"""What the commands `dlq` do: list, show, edit, replay and discard dead letters."""
 
 import os
 import shlex

@@ -10,7 +10,11 @@ from cyclopts import App, Parameter, validators
 from conduit_py import defaults
 from conduit_py.cli.server_commands import STATE_HERE, TIME_FORMS, StateCall, parse_time
 
-dlq = App(name="dlq", help="See, edit, replay and discard the dead letters of a server.", sort_key=12)
+dlq = App(
+    name="dlq",
+    help="See, edit, replay and discard dead letters: those of a server, or with --state those of a run.",
+    sort_key=12,
+)
 
 
 def _check_moment(_: Any, text: str | None) -> None:

@@ -7,9 +7,9 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from cyclopts import App, Parameter, validators
+from cyclopts import App, CycloptsError, Parameter, validators
 
 from conduit_py import __version__, defaults
 from conduit_py.cli import server_commands
@@ -18,6 +18,18 @@ from conduit_py.cli.journal_commands import journal
 from conduit_py.cli.output import forget_reader, prepare_streams, shown_traceback
 from conduit_py.exhaustion import MEMORY, exhaustion_of, what_ran_out
 from conduit_py.out_of_memory import end_if_without_memory, end_without_memory
+
+
+def _show_wrong_usage(error: CycloptsError) -> Any:
+    from cyclopts import CycloptsPanel, UnusedCliTokensError
+
+    if not isinstance(error, UnusedCliTokensError):
+        return CycloptsPanel(error)
+    # The library only says that there are tokens it did not use.
+    command = " ".join(["conduit-py", *(error.command_chain or ())])
+    tokens = ", ".join(map(repr, error.unused_tokens or ()))
+    return CycloptsPanel(f"{command} does not take {tokens}: see what it takes with {command} --help")
+
 
 app = App(
     name="conduit-py",
@@ -30,6 +42,7 @@ Exit codes: 0 ok, 1 failed, 2 invalid, 3 environment, 4 dead letters.""",
     help_format="plaintext",
     version=f"conduit-py {__version__}",
     suppress_keyboard_interrupt=False,
+    error_formatter=_show_wrong_usage,
     default_parameter=Parameter(negative="", show_default=False),
 )
 

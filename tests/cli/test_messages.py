@@ -244,3 +244,11 @@ def test_a_yaml_source_that_does_not_tail_reads_to_the_end(command: "Command") -
     done = command("run", "lines.yaml")
 
     assert (done.returncode, "waits for more" in done.stdout + done.stderr) == (0, False)
+
+
+def test_an_argument_that_a_command_does_not_take_is_named_with_the_way_to_its_help(command: "Command") -> None:
+    said = command("dlq", "list", "prices")
+
+    text = " ".join(said.stderr.replace("│", " ").split())
+    assert said.returncode == 2
+    assert "conduit-py dlq list does not take 'prices': see what it takes with conduit-py dlq list --help" in text

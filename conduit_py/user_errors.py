@@ -81,7 +81,7 @@ def code_location(error: BaseException) -> str | None:
     trace = error.__traceback__
     while trace is not None:
         file, module = trace.tb_frame.f_code.co_filename, trace.tb_frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] in _OURS:
+        if module.partition(".")[0] in _PASSED_OVER:
             pass
         elif file.startswith(_INSTALLED):
             # The first one is the plugin itself; behind it are the libraries that it uses.
@@ -93,7 +93,8 @@ def code_location(error: BaseException) -> str | None:
     return None if found is None else _location(found)
 
 
-_OURS = {"conduit_py", "conduit_connectors", "conduit_processors"}
+# Ours, and what brings an error from a thread to us: it stands before the plugin.
+_PASSED_OVER = {"conduit_py", "conduit_connectors", "conduit_processors", "trio", "outcome"}
 _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 _STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), "<frozen ")
 

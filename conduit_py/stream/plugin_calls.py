@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from conduit_py.batch import Batch, MessageId
-from conduit_py.errors import ContractBroken, FleetError, NodeFailed, RunError, describe
+from conduit_py.errors import ConduitError, ContractBroken, FleetError, NodeFailed, RunError, describe
 from conduit_py.owned_thread import OwnedThread
 from conduit_py.sdk.destination import Answer, DestinationConnector, refusal_text
 from conduit_py.sdk.plugin import Connector, Plugin
@@ -186,8 +186,11 @@ class PluginErrors(msgspec.Struct, eq=False):
         except RunError as fatal:
             fatal.node = self.node
             raise
-        location = code_location(cause)
-        raise NodeFailed(self.node, self.doing, cause, suggestion=location and f"see {location}") from cause
+        # An error of ours that ends no run by itself, such as JournalUnfit, says what to do.
+        advice = cause.suggestion if isinstance(cause, ConduitError) else None
+        if advice is None and (location := code_location(cause)) is not None:
+            advice = f"see {location}"
+        raise NodeFailed(self.node, self.doing, cause, suggestion=advice) from cause
 
 
 def check_refusals(node: str, answer: Any, count: int) -> dict[int, str]:

@@ -252,3 +252,20 @@ def test_an_argument_that_a_command_does_not_take_is_named_with_the_way_to_its_h
     text = " ".join(said.stderr.replace("│", " ").split())
     assert said.returncode == 2
     assert "conduit-py dlq list does not take 'prices': see what it takes with conduit-py dlq list --help" in text
+
+
+def test_advice_of_a_connector_that_cannot_open_is_kept(inside: "CommandInside") -> None:
+    prices(inside, processor="", destination='journal.Destination(path="j")')
+    file = inside.folder / "orders.py"
+    file.write_text(file.read_text().replace("import file\n", "import file, journal\n"))
+    inside("run", "orders.py")
+    [segment] = (inside.folder / "j").glob("*.journal")
+    os.truncate(segment, segment.stat().st_size - 1)
+
+    failed = inside("run", "orders.py")
+
+    assert failed.returncode == 1
+    assert "was cut short or damaged at its end" in failed.stderr
+    assert "accept the loss with `conduit-py journal repair j`" in failed.stderr
+    # The call came through trio from a thread: a line of trio is nobody's mistake.
+    assert "trio" not in failed.stderr

@@ -21,7 +21,7 @@ import trio
 import conduit_py
 from benchmarks import report
 from benchmarks.chart import Bar, bar_chart
-from benchmarks.pipelines import STYLES, Counting
+from benchmarks.styles import STYLES, Counting
 from benchmarks.workload import raw
 from conduit_py import Destination, Payload, Pipeline, Record, Source, Status, sdk
 

@@ -18,7 +18,7 @@ from benchmarks import report
 from benchmarks.chart import Bar, bar_chart
 from benchmarks.measure import measure, prepared
 from benchmarks.once import memory_mb
-from benchmarks.pipelines import STYLES, Generated
+from benchmarks.styles import STYLES
 from benchmarks.work import CONTROL, LOOP
 from conduit_py import Batch, Destination, Pipeline, Source, sdk
 
@@ -109,7 +109,7 @@ async def measure_blocked(style: str, seconds: float) -> dict[str, float]:
     before = memory_mb("VmRSS")
     pipeline = Pipeline(
         "blocked",
-        sources=[Source("generated", Generated(records=UNENDING))],
+        sources=[Source("generated", STYLES[style].source(records=UNENDING))],
         processors=STYLES[style].from_text,
         destinations=[Destination("stuck", Stuck())],
     )

@@ -8,18 +8,15 @@ from benchmarks import journal, loops, peers
 from benchmarks.columns import W5
 from benchmarks.conduit_yaml import G
 from benchmarks.pipelines import (
-    Style,
-    all_in_one,
     arrow_w1,
     by_style,
     file_to_file,
     generated_into_counters,
     many_pipelines,
 )
+from benchmarks.styles import STYLES, Style, all_in_one
 from benchmarks.work import CONTROL, LOOP, Contender, Work, where_installed
 from benchmarks.workload import sized, write_input
-
-GROWTH_RECORDS = 100_000
 
 
 def write_lines(records: int, folder: Path) -> None:
@@ -37,8 +34,11 @@ _WORKS = {
         beside(
             loops.plain_loop(),
             {"typed loop": loops.typed_loop_w1},
-            by_style(lambda style: generated_into_counters(style.from_text)),
-            {"conduit-py, batch function": generated_into_counters([all_in_one]), "conduit-py, Arrow table": arrow_w1},
+            by_style(generated_into_counters),
+            {
+                "conduit-py, batch function": generated_into_counters(STYLES["records"], [all_in_one]),
+                "conduit-py, Arrow table": arrow_w1,
+            },
             where_installed(bytewax=("bytewax", peers.bytewax_w1)),
         ),
     ),
@@ -47,7 +47,7 @@ _WORKS = {
         beside(
             loops.plain_loop(),
             {"typed loop": loops.typed_loop_w1},
-            by_style(lambda style: generated_into_counters(style.from_text, destinations=2)),
+            by_style(lambda style: generated_into_counters(style, destinations=2)),
             where_installed(bytewax=("bytewax", peers.bytewax_w1x2)),
         ),
     ),
@@ -87,8 +87,8 @@ _WORKS = {
 }
 
 
-def _growth(title: str, loop: Contender, contender: Callable[[Style], Contender]) -> Work:
-    return Work(title, beside(loop, by_style(contender)), records=GROWTH_RECORDS)
+def _growth(title: str, loop: Contender, contender: Callable[[Style], Contender], records: int = 100_000) -> Work:
+    return Work(title, beside(loop, by_style(contender)), records=records)
 
 
 def _of_size(size: int) -> Work:
@@ -96,7 +96,7 @@ def _of_size(size: int) -> Work:
     return _growth(
         f"W1 with records of {size} bytes",
         loops.plain_loop(make),
-        lambda style: generated_into_counters(style.from_text, make=make),
+        lambda style: generated_into_counters(style, make=make),
     )
 
 
@@ -104,7 +104,7 @@ def _through_processors(count: int) -> Work:
     return _growth(
         f"W1 through {count} processors: one parses, the others set a field",
         loops.chained_loop(count),
-        lambda style: generated_into_counters([style.parse, *[style.set_cents] * count][:count]),
+        lambda style: generated_into_counters(style, [style.parse, *[style.set_cents] * count][:count]),
     )
 
 
@@ -112,7 +112,7 @@ def _into_destinations(count: int) -> Work:
     return _growth(
         f"W1 into {count} destinations",
         loops.plain_loop(),
-        lambda style: generated_into_counters(style.from_text, destinations=count),
+        lambda style: generated_into_counters(style, destinations=count),
     )
 
 
@@ -120,7 +120,7 @@ def _read_at_once(count: int) -> Work:
     return _growth(
         f"W1 from a source that returns {count} records at a time",
         loops.plain_loop(),
-        lambda style: generated_into_counters(style.from_text, at_once=count),
+        lambda style: generated_into_counters(style, at_once=count),
     )
 
 
@@ -128,7 +128,9 @@ def _in_pipelines(count: int) -> Work:
     return _growth(
         f"the records of W1 shared between {count} pipelines",
         loops.plain_loop(),
-        lambda style: many_pipelines(style.from_text, count),
+        lambda style: many_pipelines(style, count),
+        # Enough that starting 200 pipelines, which is part of it, is not all of it.
+        records=1_000_000,
     )
 
 

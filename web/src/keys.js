@@ -1,5 +1,5 @@
 /** keys: single-key shortcuts, which rest while somebody types. */
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 
 /** [{keys, does}] of what the help shows. */
 export const SHORTCUTS = [
@@ -26,7 +26,8 @@ function typing(target) {
 
 /** While the component is there, call what stands under a key or a sequence such as "g p". */
 export function useKeys(handlers, inputs = []) {
-  useEffect(() => {
+  // Before the browser paints: what can be seen on a busy machine can be steered at once.
+  useLayoutEffect(() => {
     let first = null;
     const press = (event) => {
       if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;

@@ -14,8 +14,7 @@ from conduit_py.payloads import is_pydantic, to_plain
 class PayloadType:
     """A type of payload. `convert` turns any payload into a value of it, or refuses the record and names the field.
 
-    Invariant 12: a field that the type does not have is a refusal, never dropped. A pydantic model decides that by
-    its own `extra`.
+    A field that the type does not have is a refusal too. A pydantic model decides that by its own `extra`.
     """
 
     def __init__(self, declared: Any) -> None:
@@ -83,6 +82,7 @@ class PayloadType:
             if kind is not dict and isinstance(value, kind):
                 return value
             fields = to_plain(self._with_fields(value))
+            # Invariant 12: a field that the type does not have is refused, never dropped.
             if (unknown := _unknown_field(fields, info, "$")) is not None:
                 raise self._misfit(f"Object contains unknown field `{unknown}`")
             try:

@@ -1,7 +1,8 @@
 """JSON lines → payloads: by the block, straight into a type if one is wanted, and never a key lost silently."""
 
 from collections.abc import Sequence
-from operator import attrgetter, itemgetter
+from itertools import repeat
+from operator import attrgetter, itemgetter, ne
 from typing import Any
 
 import msgspec
@@ -85,14 +86,18 @@ class _MemberCount:
 
     def __init__(self, payload_type: type[msgspec.Struct] | None) -> None:
         self._getter: Any = itemgetter if payload_type is None else attrgetter
-        # A field with a default may be missing. Counted as missing, a repeated one never passes for it.
         fields = () if payload_type is None else msgspec.structs.fields(payload_type)
         self._required = None if payload_type is None else sum(field.required for field in fields)
+        defaults = {field.name: _default(field) for field in fields if not field.required}
+        # Where a missing field may differ from its default, no field counts as present: NaN does, and code may set it.
+        is_plain = not hasattr(payload_type, "__post_init__")
+        self._defaults = {name: each for name, each in defaults.items() if is_plain and each == each}
         self._colon_fields: tuple[str, ...] = ()
+        self._present: tuple[str, ...] = ()
 
     def is_that_of(self, text: bytes, values: list[Any]) -> bool:
         """Return True if no line repeats a key. False is nearly always a repeated key."""
-        members = sum(map(len, values)) if self._required is None else self._required * len(values)
+        members = sum(map(len, values)) if self._required is None else self._count_typed(self._required, values)
         others = text.count(b":") - members
         if others == 0 or (others > 0 and self._count_in_texts(text, values) == others):
             return True
@@ -101,6 +106,14 @@ class _MemberCount:
             return False
         self._learn(values[-1] if self._required is None else msgspec.structs.asdict(values[-1]))
         return True
+
+    def _count_typed(self, required: int, values: list[Any]) -> int:
+        """Return how many members the lines have at least: a field with a default may be missing, or have it."""
+        # Never too many: a field counted that was not there would hide a repeated one.
+        count: int = required * len(values)
+        for name in self._present:
+            count += sum(map(ne, map(attrgetter(name), values), repeat(self._defaults[name])))
+        return count
 
     def _count_in_texts(self, text: bytes, values: list[Any]) -> int:
         # An escaped colon is none in the line, but one in the text that was decoded. It could replace a lost one.
@@ -114,6 +127,11 @@ class _MemberCount:
     def _learn(self, value: dict[str, Any]) -> None:
         found = (name for name, item in value.items() if type(item) is str and ":" in item)
         self._colon_fields = tuple(dict.fromkeys([*self._colon_fields, *found]))[:_COLON_FIELDS_MAX]
+        self._present = tuple(name for name, default in self._defaults.items() if value[name] != default)
+
+
+def _default(field: Any) -> Any:
+    return field.default_factory() if field.default is msgspec.NODEFAULT else field.default
 
 
 _JSON_NAMES = {

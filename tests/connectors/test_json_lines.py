@@ -102,3 +102,21 @@ def test_a_line_that_fits_is_of_the_type_and_one_that_does_not_is_a_dict() -> No
     assert isinstance(fits, Event)
     assert fits == Event("a", 1)
     assert other == {"at": "a", "n": "b"}
+
+
+class Restless(msgspec.Struct):
+    n: int
+    nothing: float = float("nan")
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        self.note = self.note or "set by code"
+
+
+def test_a_field_that_is_set_without_a_member_does_not_hide_a_repeated_key() -> None:
+    parser = JsonLines(strict_form(Restless))
+    parse(parser, ['{"n":1,"nothing":1.5,"note":"a"}', '{"n":1,"nothing":1.5,"note":"b"}'])
+
+    [(_, _, why)] = parse(parser, ['{"n":1,"n":2}'])
+
+    assert why == "the key 'n' is there twice in one object"

@@ -1,11 +1,14 @@
 """Exhaustion: recognises that the process ran out of memory, file descriptors or threads. That passes by itself.
 
 It is no property of a record or of a definition, whoever meets it first: a processor, a connector, the state store.
+Only where tasks would wait for ever for a thread that had no memory does it end the process.
 """
 
 import errno
 import os
+import threading
 from contextlib import suppress
+from typing import NoReturn
 
 from conduit_py.errors import FatalError, NodeFailed, RunError, TransientError, describe
 
@@ -87,3 +90,23 @@ def _no_descriptors() -> bool:
         for each in opened:
             os.close(each)
     return False
+
+
+EXIT_CODE = 1
+_MESSAGE = (
+    b"error: out of memory; the next run reads again what was in flight\n"
+    b"  give the process more memory, or make batch_size and window smaller\n"
+)
+
+
+def end_without_memory() -> NoReturn:
+    """End the process like a crash, which every pipeline survives; this needs no memory."""
+    os.write(2, _MESSAGE)
+    os._exit(EXIT_CODE)
+
+
+def end_if_without_memory(ended: threading.ExceptHookArgs) -> None:
+    """A hook for threads that end by an error, those of trio too: tasks may wait for them for ever."""
+    if issubclass(ended.exc_type, MemoryError):
+        end_without_memory()
+    threading.__excepthook__(ended)

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import outcome
 import trio
 
-from conduit_py.out_of_memory import end_without_memory
+from conduit_py.exhaustion import end_without_memory
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Request")

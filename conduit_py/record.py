@@ -15,8 +15,7 @@ from uuid import UUID
 import msgspec
 
 from conduit_py.errors import RecordRefused
-from conduit_py.json_depth import JSON_DEPTH_MAX, is_too_deep
-from conduit_py.repeated_keys import DuplicateKeys, find_repeated_key, may_repeat_keys
+from conduit_py.json_checks import JSON_DEPTH_MAX, DuplicateKeys, find_repeated_key, is_too_deep, may_repeat_keys
 
 Structured: TypeAlias = dict[str, Any]
 Data: TypeAlias = bytes | Structured | None

@@ -16,8 +16,7 @@ from conduit_py.cli import server_commands
 from conduit_py.cli.dlq_commands import dlq
 from conduit_py.cli.journal_commands import journal
 from conduit_py.cli.output import forget_reader, prepare_streams, shown_traceback
-from conduit_py.exhaustion import MEMORY, exhaustion_of, what_ran_out
-from conduit_py.out_of_memory import end_if_without_memory, end_without_memory
+from conduit_py.exhaustion import MEMORY, end_if_without_memory, end_without_memory, exhaustion_of, what_ran_out
 
 
 def _show_wrong_usage(error: CycloptsError) -> Any:

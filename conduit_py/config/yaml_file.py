@@ -9,8 +9,7 @@ import yaml
 from conduit_py.config.interpolation import Interpolator
 from conduit_py.config.loaded import Desired, Loaded, LoadedPipeline
 from conduit_py.config.yaml_document import Diagnostics, Document, DocumentTooLarge, read_documents
-from conduit_py.config.yaml_nodes import QUEUE_KEYS, Connectors, read_dead_letters, read_processors
-from conduit_py.config.yaml_plugin import read_id, set_place
+from conduit_py.config.yaml_nodes import QUEUE_KEYS, Connectors, read_dead_letters, read_id, read_processors, set_place
 from conduit_py.config.yaml_section import DocumentContext, Section
 from conduit_py.errors import PipelineInvalid
 from conduit_py.pipeline import Pipeline, Processor

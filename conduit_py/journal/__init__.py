@@ -6,8 +6,8 @@ Read in this order:
 - `frame.py`, `segment.py`: the bytes of frames and of segment files, and what is found when they are read.
 - `log.py`: Log and LogReader, the interface, and a log in memory; `registers.py`: the registers that fence writers.
 - `file_log.py` appends to files under the lock of `disk.py`; `file_reader.py` reads them; `recovery.py` is what opening
-  does about a torn tail, and `sync_mark.py` tells it from a loss; `audit.py` finds and repairs damage; `errors.py` has
-  every error.
+  does about a torn tail, which the mark in `disk.py` tells from a loss; `audit.py` finds and repairs damage;
+  `errors.py` has every error.
 - `sequencer.py`: which messages are committed, each once; `committed_reader.py` reads just those.
 - `publisher.py`: the ids of one producer, and its claim to write for an owner.
 - `journal.py`: Journal, the face for trio; `body.py`: records as messages.

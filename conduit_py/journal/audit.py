@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from conduit_py.journal.disk import AppendLock, Disk
+from conduit_py.journal.disk import AppendLock, Disk, synced_end
 from conduit_py.journal.errors import JournalUnfit
 from conduit_py.journal.frame import (
     HEADER_SIZE,
@@ -26,7 +26,6 @@ from conduit_py.journal.frame import (
 from conduit_py.journal.recovery import UNFINISHED, create_segment, cut_tail, quarantine_path, set_aside
 from conduit_py.journal.registers import Registers
 from conduit_py.journal.segment import Damage, Segment, SegmentSummary, bases, next_frame, summarise
-from conduit_py.journal.sync_mark import synced_end
 
 Kind: TypeAlias = Literal["unfinished", "damaged", "unreadable", "missing", "lost", "unsealed", "gap"]
 """`unfinished`: an append that never ended, at the end of the journal: the next writer cuts it off. `unsealed`: a

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from conduit_py.errors import ConduitError
-from conduit_py.journal.disk import WAIT_SECONDS, AppendLock, Disk
+from conduit_py.journal.disk import WAIT_SECONDS, AppendLock, Disk, SyncMark
 from conduit_py.journal.errors import FrameTooLarge, JournalFailed, JournalFull, JournalUnfit
 from conduit_py.journal.file_reader import FileReader, read_backward
 from conduit_py.journal.frame import (
@@ -30,7 +30,6 @@ from conduit_py.journal.log import Append, Commit, Log, SyncPolicy, registers_fo
 from conduit_py.journal.recovery import check_tail, create_segment, cut_tail, open_last, open_segment, set_aside
 from conduit_py.journal.registers import Registers, encode_registers
 from conduit_py.journal.segment import Damage, bases, registers_after
-from conduit_py.journal.sync_mark import SyncMark
 
 SEGMENT_SIZE = 64 * 2**20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

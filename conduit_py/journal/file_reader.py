@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from conduit_py.journal.disk import synced_end
 from conduit_py.journal.errors import JournalDamaged, JournalFailed, JournalGap, JournalUnfit, cut_short
 from conduit_py.journal.frame import (
     GAP,
@@ -21,7 +22,6 @@ from conduit_py.journal.frame import (
 from conduit_py.journal.log import HEAD, LogReader
 from conduit_py.journal.message_id import MessageUuid
 from conduit_py.journal.segment import Damage, Segment, bases, frame_at, walk
-from conduit_py.journal.sync_mark import synced_end
 
 _logger = logging.getLogger(__name__)
 

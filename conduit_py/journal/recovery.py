@@ -10,7 +10,7 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
-from conduit_py.journal.disk import Disk
+from conduit_py.journal.disk import Disk, synced_end
 from conduit_py.journal.errors import JournalUnfit, cut_short
 from conduit_py.journal.frame import (
     GAP,
@@ -24,7 +24,6 @@ from conduit_py.journal.frame import (
 )
 from conduit_py.journal.registers import Registers
 from conduit_py.journal.segment import Damage, Segment, SegmentSummary, bases, summarise
-from conduit_py.journal.sync_mark import synced_end
 
 _logger = logging.getLogger(__name__)
 

@@ -3,10 +3,9 @@
 from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
-from conduit_py.json_depth import JSON_DEPTH_MAX, is_too_deep
+from conduit_py.json_checks import JSON_DEPTH_MAX, DuplicateKeys, is_too_deep, may_repeat_keys
 from conduit_py.payloads import Columns, Payloads, Positions
 from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
-from conduit_py.repeated_keys import DuplicateKeys, may_repeat_keys
 from conduit_py.sdk.destination import (
     AckMode,
     Answer,

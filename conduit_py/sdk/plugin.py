@@ -6,19 +6,28 @@ Options are checked when a plugin is made. Every problem has a path, the line of
 import difflib
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import wraps
 from importlib.util import find_spec
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Secret,
+    SecretBytes,
+    SecretStr,
+    ValidationError,
+)
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from conduit_py.errors import PipelineInvalid, Problem
-from conduit_py.redaction import redact
-from conduit_py.sdk.option_secrets import learn_from_invalid, learn_secrets
+from conduit_py.redaction import SECRETS, redact
+from conduit_py.secret_forms import is_secret_name, secrets_in_text
 
 
 class Options(BaseModel):
@@ -289,3 +298,46 @@ def option_error(message: str, suggestion: str | None = None) -> ValueError:
     """Return an error to raise while options are checked. Its message names what is expected; the value is added."""
     # Passed as a value, because pydantic's message is a format string and ours may contain braces.
     return PydanticCustomError("option", "{message}", {"message": message, "suggestion": suggestion})
+
+
+def learn_secrets(options: BaseModel) -> None:
+    """Add every secret in the options to those of this process."""
+    SECRETS.add(*_secrets_in(options))
+
+
+def learn_from_invalid(model: type[BaseModel], values: Mapping[str, Any]) -> None:
+    """Do the same for values that are not valid options: the problems with them quote what was given."""
+    for name, value in values.items():
+        field = model.model_fields.get(name)
+        # By its name, not its parts: the type may be nested in unions, lists and other types in many ways.
+        secret = field is not None and "Secret" in repr(field.annotation)
+        SECRETS.add(*(_texts_in(value) if secret else _secrets_in(value)))
+
+
+def _secrets_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from secrets_in_text(value)
+    elif isinstance(value, Secret | SecretStr | SecretBytes):
+        yield from _texts_in(value)
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _secrets_in(getattr(value, name))
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            secret = isinstance(name, str) and isinstance(each, str) and is_secret_name(name)
+            yield from (each,) if secret else _secrets_in(each)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value:
+            yield from _secrets_in(each)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, Secret | SecretStr | SecretBytes):
+        yield from _texts_in(value.get_secret_value())
+    elif isinstance(value, str):
+        yield value
+    elif isinstance(value, bytes):
+        yield value.decode(errors="replace")
+    elif isinstance(value, dict | list | tuple | set | frozenset):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(each)

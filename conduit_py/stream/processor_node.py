@@ -20,10 +20,10 @@ from conduit_py.pipeline import Processor
 from conduit_py.record import RECORD_TYPES, Record
 from conduit_py.sdk.destination import refusal_text
 from conduit_py.sdk.state import Defer, State
-from conduit_py.stream.attempts import GivenUp, Results, finish
 from conduit_py.stream.commit import Deferral, NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.meter import WaitReason
+from conduit_py.stream.processor_calls import GivenUp, Results, finish
 from conduit_py.stream.worker import WorkerPool, close_all
 from conduit_py.user_errors import code_location
 

@@ -14,10 +14,18 @@ from conduit_py.sdk.processor import FunctionProcessor
 from conduit_py.sdk.processor import Processor as ProcessorPlugin
 from conduit_py.sdk.state import Defer, State
 from conduit_py.stream.atomic_state import with_atomic_state
-from conduit_py.stream.attempts import Results, finish, where, with_retries
 from conduit_py.stream.meter import Meter
-from conduit_py.stream.payload_calls import on_any, on_batch, on_payloads, on_record
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, ThreadStay, is_async
+from conduit_py.stream.processor_calls import (
+    Results,
+    finish,
+    on_any,
+    on_batch,
+    on_payloads,
+    on_record,
+    where,
+    with_retries,
+)
 from conduit_py.user_errors import as_plugin_error
 
 

@@ -1,7 +1,7 @@
 """What authors of connectors and pipelines test with.
 
 Read in this order: `harness` (run a pipeline in a test), `scripted_source` and `scripted_destination` with their
-`script` and `event_log`, `simulation` (one seed decides everything), `fault_injection` and `crash` (kill it),
+`script` and `event_log`, `simulation` (one seed decides everything), `crash` (kill it),
 `fake_destinations` (one for each guarantee), `acceptance` (the rules of every connector, in `source_checks`
 and `destination_checks`), `strategies` (for Hypothesis).
 
@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from conduit_py.testing.acceptance import destination_acceptance, source_acceptance
-    from conduit_py.testing.crash import CrashReport, CrashTestFailed, run_with_kills
+    from conduit_py.testing.crash import (
+        CrashReport,
+        CrashTestFailed,
+        FaultPoint,
+        FaultyRun,
+        OutageStore,
+        durable,
+        run_with_kills,
+        run_with_outage,
+    )
     from conduit_py.testing.event_log import Event, EventLog, ReceivedRecord, number_of, numbered_record, position_of
     from conduit_py.testing.fake_destinations import (
         FakeKeyedDestination,
@@ -22,7 +31,6 @@ if TYPE_CHECKING:
         FakeStorage,
         FakeTransactionalDestination,
     )
-    from conduit_py.testing.fault_injection import FaultPoint, FaultyRun, OutageStore, durable, run_with_outage
     from conduit_py.testing.harness import ObservedRun, rehearse, run_to_end
     from conduit_py.testing.script import (
         AnswerUnknown,
@@ -49,7 +57,16 @@ if TYPE_CHECKING:
 
 _HOME = {
     "conduit_py.testing.acceptance": ("destination_acceptance", "source_acceptance"),
-    "conduit_py.testing.crash": ("CrashReport", "CrashTestFailed", "run_with_kills"),
+    "conduit_py.testing.crash": (
+        "CrashReport",
+        "CrashTestFailed",
+        "FaultPoint",
+        "FaultyRun",
+        "OutageStore",
+        "durable",
+        "run_with_kills",
+        "run_with_outage",
+    ),
     "conduit_py.testing.scripted_destination": ("ScriptedDestination",),
     "conduit_py.testing.harness": ("ObservedRun", "rehearse", "run_to_end"),
     "conduit_py.testing.event_log": (
@@ -66,7 +83,6 @@ _HOME = {
         "FakeStorage",
         "FakeTransactionalDestination",
     ),
-    "conduit_py.testing.fault_injection": ("FaultPoint", "FaultyRun", "OutageStore", "durable", "run_with_outage"),
     "conduit_py.testing.script": (
         "AwaitFlush",
         "Block",

@@ -14,7 +14,7 @@ import trio
 from conduit_py.record import Record
 
 if TYPE_CHECKING:
-    from conduit_py.testing.fault_injection import Outage
+    from conduit_py.testing.crash import Outage
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from conduit_py.batch import Batch
 from conduit_py.errors import Fenced
 from conduit_py.sdk.destination import Refusals, WriteGuarantee
 from conduit_py.sdk.plugin import Options
-from conduit_py.testing.fault_injection import durable
+from conduit_py.testing.crash import durable
 
 
 class FakeStorage:

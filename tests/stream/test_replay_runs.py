@@ -27,7 +27,7 @@ from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.stored_letter import LetterState
 from conduit_py.testing import Delay, EventLog, Fail, Refuse, ScriptedDestination, ScriptedSource, simulated
-from conduit_py.testing.fault_injection import OutageStore, run_with_outage
+from conduit_py.testing.crash import OutageStore, run_with_outage
 from conduit_py.testing.simulation import simulate
 
 

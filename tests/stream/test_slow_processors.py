@@ -7,8 +7,8 @@ import pytest
 from builders import batch_of
 
 from conduit_py import Batch, DeadLetters, Destination, Pipeline, Record, Source, processor, sdk
-from conduit_py.stream.attempts import finish
 from conduit_py.stream.plugin_calls import ThreadStay
+from conduit_py.stream.processor_calls import finish
 from conduit_py.stream.worker import ProcessorWorker
 from conduit_py.testing import EventLog, ScriptedDestination, ScriptedSource, run_to_end
 

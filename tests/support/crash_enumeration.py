@@ -17,7 +17,7 @@ from conduit_py.graph.compile import compile_pipeline
 from conduit_py.graph.node import Graph
 from conduit_py.store.store import Store
 from conduit_py.stream.run import Ending, How, Run
-from conduit_py.testing.fault_injection import FaultPoint, FaultyRun
+from conduit_py.testing.crash import FaultPoint, FaultyRun
 from conduit_py.testing.simulation import simulate
 
 MakeTransactions: TypeAlias = Callable[[Graph, Store], CommitTogether]

@@ -21,13 +21,13 @@ from conduit_py.store.memory import MemoryDeadLetterStore, MemoryStore
 from conduit_py.store.store import Kind, StoredEntry
 from conduit_py.store.stored_letter import LetterFilter
 from conduit_py.store.tables import Tables
+from conduit_py.testing.crash import durable
 from conduit_py.testing.fake_destinations import (
     FakeKeyedDestination,
     FakeStagedDestination,
     FakeStorage,
     FakeTransactionalDestination,
 )
-from conduit_py.testing.fault_injection import durable
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ import pytest
 from trio.testing import MockClock
 
 from conduit_py.batch import Batch, Span
+from conduit_py.testing.crash import OutageStore, run_with_outage
 from conduit_py.testing.event_log import EventLog
-from conduit_py.testing.fault_injection import OutageStore, run_with_outage
 from conduit_py.testing.scripted_destination import ScriptedDestination
 from conduit_py.testing.scripted_source import ScriptedSource
 

@@ -8,8 +8,8 @@ import pytest
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Recovery, Source, processor
 from conduit_py.sdk import AckMode
 from conduit_py.status import Status
+from conduit_py.testing.crash import OutageStore, run_with_outage
 from conduit_py.testing.event_log import EventLog, ReceivedRecord
-from conduit_py.testing.fault_injection import OutageStore, run_with_outage
 from conduit_py.testing.harness import run_to_end
 from conduit_py.testing.script import Delay, Fail, OnAck, OnAnswer, Refuse
 from conduit_py.testing.scripted_destination import ScriptedDestination

@@ -6,8 +6,8 @@ import sys
 
 from conduit_py import DeadLetters, Destination, Pipeline, Recovery, Retry, Source
 from conduit_py.sdk import AckMode
+from conduit_py.testing.crash import OutageStore
 from conduit_py.testing.event_log import EventLog
-from conduit_py.testing.fault_injection import OutageStore
 from conduit_py.testing.harness import run_to_end
 from conduit_py.testing.script import Delay, Fail, Idle, OnAck, OnAnswer, Refuse
 from conduit_py.testing.scripted_destination import ScriptedDestination

@@ -16,8 +16,8 @@ from conduit_py.sdk.plugin import Connector
 from conduit_py.spark.engine.executors import ExecutorCounts
 from conduit_py.spark.engine.remote_source import PART_SIZE, Equipment, RemoteSource
 from conduit_py.spark.engine.split import PipelineSplit, plan, prepares
+from conduit_py.spark.session.java import require_java
 from conduit_py.spark.session.options import SparkOptions
-from conduit_py.spark.session.requirements import require_java
 from conduit_py.spark.session.shared_session import shared
 from conduit_py.store.store import Store
 from conduit_py.stream.meter import Progress, Wait, WaitReason

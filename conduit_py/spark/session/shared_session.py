@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 from conduit_py.errors import FatalError, TransientError
 from conduit_py.spark.session import yarn
 from conduit_py.spark.session.errors import error_text, is_over
-from conduit_py.spark.session.gateway import local_conf, start_gateway
+from conduit_py.spark.session.java import local_conf, require_java, start_gateway
 from conduit_py.spark.session.options import SparkOptions
-from conduit_py.spark.session.requirements import require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

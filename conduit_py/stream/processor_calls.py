@@ -1,0 +1,202 @@
+"""Processor calls: what stands around the call of a processor, for those that declare it.
+
+Conditions and retries come first; then calls of a processor that takes payloads with records, with payloads of another
+type, or with a batch.
+"""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import trio
+
+from conduit_py.backoff import Retry
+from conduit_py.batch import Batch
+from conduit_py.errors import CannotDefer, RecordRefused
+from conduit_py.payload_type import PayloadType
+from conduit_py.payloads import is_payload, to_plain
+from conduit_py.record import Payload, Record
+from conduit_py.sdk.state import Defer
+from conduit_py.stream.meter import Meter, WaitReason
+from conduit_py.user_errors import as_plugin_error
+
+
+class GivenUp(NamedTuple):
+    """The result for a record that failed in every attempt: the last error, and the record as it came to this node."""
+
+    error: Exception
+    attempts: int
+    record: Record
+
+
+Results: TypeAlias = list[Any]
+"""One result per record, in order: a record or payload, None, a list, an error, or GivenUp."""
+
+ResultsOf: TypeAlias = Callable[[Batch], Results | Awaitable[Results]]
+
+
+async def finish(results: Results | Awaitable[Results]) -> Results:
+    """Return results that may have to be awaited."""
+    return results if isinstance(results, list) else await results
+
+
+def where(when: Callable[[Record], bool], results_of: ResultsOf) -> Callable[[Batch], Awaitable[Results]]:
+    """Call only with the records for which the condition is true; each of the others is its own result."""
+
+    async def results_where(batch: Batch) -> Results:
+        chosen, results = _choose(when, batch.records)
+        if chosen:
+            answers = await finish(results_of(batch.select(chosen)))
+            for index, answer in zip(chosen, answers, strict=True):
+                results[index] = answer
+        return results
+
+    return results_where
+
+
+def _choose(when: Callable[[Record], bool], records: list[Record]) -> tuple[list[int], list[Any]]:
+    """Return the indices for which the condition is true, and the results of the others."""
+    results: list[Any] = list(records)
+    chosen = []
+    for index, record in enumerate(records):
+        try:
+            if when(record):
+                chosen.append(index)
+        except Defer as error:
+            raise CannotDefer("a condition raised Defer", suggestion="raise it in the processor itself") from error
+        except BaseException as error:  # plugin boundary: the condition is the user's
+            results[index] = as_plugin_error(error)
+    return chosen, results
+
+
+def with_retries(
+    attempt: ResultsOf, retry: Retry, meter: Meter, rng: random.Random
+) -> Callable[[Batch], Awaitable[Results]]:
+    """Repeat the attempt for the records that fail, by the policy."""
+
+    async def results_with_retries(batch: Batch) -> Results:
+        # A failed attempt may have changed its record; every attempt starts from the record as it came.
+        pristine = [record.copy() for record in batch.records]
+        results = await finish(attempt(batch))
+        attempts = dict.fromkeys(range(len(batch)), 1)
+        for number in range(1, retry.attempts):
+            failed = [index for index, result in enumerate(results) if _worth_retrying(result)]
+            if not failed:
+                break
+            meter.retries += 1
+            with meter.waiting(WaitReason.BACK_OFF):
+                await trio.sleep(retry.delay(number, rng))
+            part = batch.select(failed).with_values([pristine[index].copy() for index in failed])
+            again = await finish(attempt(part))
+            for index, result in zip(failed, again, strict=True):
+                results[index] = result
+                attempts[index] = number + 1
+        for index, result in enumerate(results):
+            if isinstance(result, Exception) and not isinstance(result, Defer):
+                results[index] = GivenUp(result, attempts[index], pristine[index])
+        return results
+
+    return results_with_retries
+
+
+def _worth_retrying(result: object) -> bool:
+    return isinstance(result, Exception) and not isinstance(result, RecordRefused | Defer)
+
+
+def on_any(call: Callable[[Any], Any], convert: Callable[[Any], Any], *, is_async: bool) -> Callable[[Any], Any]:
+    """Call with a payload of another type."""
+
+    async def once_async(value: Any) -> Any:
+        return await call(convert(value))
+
+    return once_async if is_async else lambda value: call(convert(value))
+
+
+def on_record(
+    call: Callable[..., Any], kind: PayloadType | None, *, is_async: bool, metadata: bool
+) -> Callable[..., Any]:
+    """Call with the payload of a record, or with its metadata too; the result becomes one about the record."""
+
+    def arguments(record: Record) -> tuple[Any, dict[str, Any]]:
+        value = record if kind is None else kind.convert(record.payload.after)
+        return value, {"metadata": record.metadata} if metadata else {}
+
+    def once(record: Record, *more: Any) -> Any:
+        value, named = arguments(record)
+        return _about(record, call(value, *more, **named))
+
+    async def once_async(record: Record, *more: Any) -> Any:
+        value, named = arguments(record)
+        return _about(record, await call(value, *more, **named))
+
+    return once_async if is_async else once
+
+
+def _about(record: Record, result: Any) -> Any:
+    """Return the result about a payload as one about the record that has it."""
+    if isinstance(result, list):
+        return [_piece(record, value) if is_payload(type(value)) else value for value in result]
+    if not is_payload(type(result)):
+        return result
+    record.payload.after = to_plain(result)
+    return record
+
+
+def _piece(record: Record, value: Any) -> Record:
+    payload = Payload(record.payload.before, to_plain(value))
+    return Record(record.position, record.operation, dict(record.metadata), record.key, payload)
+
+
+def on_batch(
+    call: Callable[..., Any], kind: PayloadType | None, *, is_async: bool, metadata: bool
+) -> Callable[..., Any]:
+    """Call with the payloads of a batch of records; the results become results about the records."""
+    assert kind is not None
+    assert not metadata
+
+    def once(batch: Batch, *more: Any) -> Any:
+        results = on_payloads(call, kind, batch, more, is_async=False)(batch.payloads)
+        return list(map(_about, batch.records, results)) if len(results) == len(batch) else results
+
+    async def once_async(batch: Batch, *more: Any) -> Any:
+        results = await on_payloads(call, kind, batch, more, is_async=True)(batch.payloads)
+        return list(map(_about, batch.records, results)) if len(results) == len(batch) else results
+
+    return once_async if is_async else once
+
+
+def on_payloads(
+    call: Callable[..., Any], kind: PayloadType, batch: Batch, more: tuple[Any, ...] = (), *, is_async: bool
+) -> Callable[..., Any]:
+    """Call once with those payloads that fit the type. The others are refused, and the call does not see them."""
+    misfits: dict[int, Exception] = {}
+
+    def fitting(values: list[Any]) -> list[Any]:
+        if kind.accepts(batch.kind):
+            return values
+        fits = []
+        for index, value in enumerate(values):
+            try:
+                fits.append(kind.convert(value))
+            except RecordRefused as error:
+                misfits[index] = error
+        return fits
+
+    def complete(results: Any) -> Any:
+        if not misfits:
+            return results
+        rest = list(results)
+        if len(rest) == len(batch) - len(misfits):
+            for index in sorted(misfits):
+                rest.insert(index, misfits[index])
+        return rest
+
+    async def once_async(values: list[Any]) -> Any:
+        fits = fitting(values)
+        return complete(await call(fits, *more) if fits else [])
+
+    def once(values: list[Any]) -> Any:
+        fits = fitting(values)
+        return complete(call(fits, *more) if fits else [])
+
+    return once_async if is_async else once

@@ -7,6 +7,7 @@ drain everything: every record that was made is in the output once.
 
 import argparse
 import json
+import math
 import os
 import re
 import signal
@@ -73,12 +74,14 @@ class Figures:
         return {**fields, **summed, "growth_mb_per_minute": self.growth_mb_per_minute()}
 
     def percentile(self, path: str, percent: int) -> float:
-        return statistics.quantiles(self.latencies[path], n=100)[percent - 1]
+        """NaN if there are fewer than two answers, as on a machine that is too busy."""
+        answers = self.latencies[path]
+        return statistics.quantiles(answers, n=100)[percent - 1] if len(answers) > 1 else math.nan
 
     def growth_mb_per_minute(self) -> float:
-        """The slope of memory over the second half: the first is allowed to warm up."""
+        """The slope of memory over the second half: the first is allowed to warm up. NaN with fewer than two points."""
         half = [(at, mb) for at, mb in self.memory_mb if at >= self.seconds / 2]
-        return 60 * statistics.linear_regression(*zip(*half, strict=True)).slope
+        return 60 * statistics.linear_regression(*zip(*half, strict=True)).slope if len(half) > 1 else math.nan
 
 
 def main() -> int:

@@ -3,27 +3,37 @@
 import logging
 import random
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
 import trio
 
 from conduit_py.backoff import Recovery
 from conduit_py.errors import FatalError, RunElsewhere, RunError, StateFailed
+from conduit_py.exactly_once.commit_together import CommitTogether
+from conduit_py.exactly_once.isolation import Isolation
 from conduit_py.exhaustion import exhaustion_of
 from conduit_py.graph.compile import as_graph
 from conduit_py.graph.node import Graph
 from conduit_py.inspect.tap import Taps
-from conduit_py.lifecycle.commit_strategies import commit_series
 from conduit_py.lifecycle.pipeline_log import PipelineLog
 from conduit_py.pipeline import Pipeline
+from conduit_py.pipeline_settings import Delivery
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
+from conduit_py.stream.commit import CommitEach, CommitFirst, CommitSeries, CommitStrategy, IndependentRuns
 from conduit_py.stream.meter import Meter, Progress, WaitReason
 from conduit_py.stream.run import Ending, How, Run
 
 log = logging.getLogger("conduit_py")
 
 NO_RECOVERY = Recovery(retries=0)
+
+STRATEGIES: Mapping[Delivery, tuple[type[CommitStrategy], Callable[[], CommitSeries]]] = {
+    "at_least_once": (CommitEach, lambda: IndependentRuns(CommitEach)),
+    "at_most_once": (CommitFirst, lambda: IndependentRuns(CommitFirst)),
+    "exactly_once": (CommitTogether, Isolation),
+}
+"""The commit strategy of each guarantee. A new one is a strategy, a row here and one in `graph/guarantees.py`."""
 
 
 class Supervisor:
@@ -51,7 +61,7 @@ class Supervisor:
         self._taps = taps or Taps()
         self._log = log or PipelineLog(self.pipeline.id)
         self._run: Run | None = None
-        self._commits = commit_series(self.pipeline.delivery)
+        self._commits = STRATEGIES[self.pipeline.delivery][1]()
         self._stop_requested = trio.Event()
         self._mended = trio.Event()
         self._stopped_by: Stopper | None = None
@@ -287,3 +297,8 @@ def blocked_on(meters: list[Meter]) -> str | None:
             if wait.reason not in (WaitReason.CHANNEL, WaitReason.WINDOW, WaitReason.SOURCE):
                 return f"{meter.node}: {wait}"
     return WaitReason.WINDOW.value
+
+
+def channel_size(delivery: Delivery) -> int:
+    """How many batches may wait on an edge of a pipeline with this guarantee."""
+    return STRATEGIES[delivery][0].channel_size

@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from conduit_py.errors import Problem
 from conduit_py.graph.guarantees import Promise, guarantees
 from conduit_py.graph.node import Node
-from conduit_py.lifecycle.commit_strategies import channel_size
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.lifecycle.pipeline_log import PipelineEvent
+from conduit_py.lifecycle.supervisor import channel_size
 from conduit_py.pipeline import DeadLetters
 from conduit_py.pipeline_settings import Delivery, EngineName
 from conduit_py.server.service import Redaction

@@ -24,7 +24,7 @@ FACE = {
         EndOfSource FatalError Fate FateHandler Fenced is_too_deep JSON_DEPTH_MAX Lag may_repeat_keys MessageId metadata
         NothingYet Operation Options Payload Payloads PieceRefused Positions PreparingDestination Processor processor
         QueueCounts Reading Record RecordRefused Records Result Rows SourceConnector SplittableSource StagedDestination
-        State Structured TransactionalDestination TransientError WriteGuarantee
+        State Structured TransactionalDestination TransientError Unchanged WriteGuarantee
     """,
     "conduit_py.sdk.arrow": """
         ARROW_ERRORS columns fit_to_schema FittedRows misfit_reason rows_of values_of

@@ -8,7 +8,7 @@ import yaml
 
 from conduit_py.config.interpolation import Interpolator
 from conduit_py.config.loaded import Desired, Loaded, LoadedPipeline
-from conduit_py.config.yaml_document import Diagnostics, Document, DocumentTooLarge, read_documents
+from conduit_py.config.yaml_document import Diagnostics, Document, DocumentTooLarge, Location, read_documents
 from conduit_py.config.yaml_nodes import QUEUE_KEYS, Connectors, read_dead_letters, read_id, read_processors, set_place
 from conduit_py.config.yaml_section import DocumentContext, Section
 from conduit_py.errors import PipelineInvalid
@@ -203,8 +203,12 @@ def _is_sound(loaded: LoadedPipeline, section: Section) -> bool:
     try:
         return loaded.graph is not None
     except PipelineInvalid as invalid:
+        diagnostics = section.context.diagnostics
         for problem in invalid.problems:
-            section.problem(problem.path, problem.message, problem.suggestion)
+            # That of the node, which may be far below the pipeline's.
+            known = problem.line is not None and problem.file == diagnostics.file
+            location = Location(problem.line or 1, 1) if known else section.location_of(problem.path)
+            diagnostics.problem(section.at(problem.path), location, problem.message, problem.suggestion)
         return False
 
 

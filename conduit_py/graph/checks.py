@@ -1,15 +1,18 @@
-"""Checks of a pipeline beyond its shape: its delivery guarantee, its files, processors that defer, the Spark engine."""
+"""Checks of a pipeline beyond its shape: guarantee, files, types of payloads, processors that defer, Spark."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Union
 
 import networkx as nx
 
 from conduit_py.errors import Problem
 from conduit_py.graph.node import Graph, Node, deferring_processors
+from conduit_py.payload_fit import describe_type, misfits, payload_form, union_members
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source
 from conduit_py.sdk.destination import WriteGuarantee
 from conduit_py.sdk.plugin import Connector, Options, connector_label
+from conduit_py.sdk.processor import FunctionProcessor, Unchanged
 from conduit_py.sdk.source import SharedSource
 
 _OR_AT_LEAST_ONCE = 'or use delivery="at_least_once"'
@@ -117,6 +120,93 @@ def _file_identity(connector: Connector[Options] | None) -> tuple[int, int] | st
         return os.path.realpath(path)
     except ValueError:
         return None
+
+
+class _Given(NamedTuple):
+    """The type of payloads on an edge, and the node that gave them that type."""
+
+    node: Node
+    type: Any
+
+
+def flow_problems(pipeline: Pipeline, nodes: Sequence[Node]) -> Iterator[Problem]:
+    """Yield every node that must refuse all records of another one, because it takes payloads of another type.
+
+    `nodes` is in topological order. Each origin is followed on its own: one that fits does not excuse another. A node
+    with a condition takes everything, because the condition may choose by the type.
+    """
+    leaving: dict[str, dict[str, _Given]] = {}
+    for node in nodes:
+        arriving = {origin: given for id in node.inputs for origin, given in leaving[id].items()}
+        refused = {origin for origin, given in arriving.items() if misfits(given.type, _takes(node)) is not None}
+        yield from _misfit_problems(node, [arriving[origin] for origin in arriving if origin in refused])
+        leaving[node.id] = _leaving(node, {origin: arriving[origin] for origin in arriving if origin not in refused})
+    letters = pipeline.dead_letters
+    handler = None if letters.problems else letters.policy.connector
+    if handler is not None and misfits(dict, handler.takes) is not None:
+        what = f"takes {describe_type(handler.takes)}, but dead letters are structured data"
+        hint = 'use a destination that writes them whole, such as a file with format="json"'
+        yield Problem("dead_letters.handler", what, hint, *(letters.place or (None, None)))
+
+
+def _takes(node: Node) -> Any:
+    declared = node.declared
+    if isinstance(declared, Source) or declared.problems or declared.when is not None:
+        return Any
+    plugin = declared.processor if isinstance(declared, Processor) else declared.connector
+    return plugin.takes if plugin is not None else Any
+
+
+def _leaving(node: Node, arriving: dict[str, _Given]) -> dict[str, _Given]:
+    declared = node.declared
+    if isinstance(declared, Destination):
+        return {}
+    plugin = declared.processor if isinstance(declared, Processor) else declared.connector
+    gives = Any if plugin is None or declared.problems else plugin.gives
+    if gives is Unchanged:
+        return arriving
+    if isinstance(declared, Processor) and declared.when is not None:
+        # Records for which the condition is false pass unchanged.
+        return {origin: _Given(node, Union[given.type, gives]) for origin, given in arriving.items()}  # noqa: UP007
+    return {node.id: _Given(node, gives)}
+
+
+def _misfit_problems(node: Node, refused: Sequence[_Given]) -> Iterator[Problem]:
+    """One problem for each type that does not fit: a hundred sources may give the same."""
+    plugin = node.declared.processor if isinstance(node.declared, Processor) else None
+    # Of the function, where there is one: its hints have to change, not the list of processors.
+    place = (plugin.place if isinstance(plugin, FunctionProcessor) else node.declared.place) or (None, None)
+    taken = _takes(node)
+    by_type: dict[str, list[_Given]] = {}
+    for given in refused:
+        by_type.setdefault(str(given.type), []).append(given)
+    for same in by_type.values():
+        first, more = same[0], len(same) - 1
+        giver = f"the {first.node.kind} {first.node.id!r}" + (f" (and {more} more)" if more else "")
+        reasons = "; ".join((misfits(first.type, taken) or [])[:_REASONS_MAX])
+        what = f"takes {describe_type(taken)}, but {giver} gives {describe_type(first.type)}"
+        yield Problem(
+            f"{node.kind}s.{node.id}",
+            f"{what}: {reasons}" if reasons else what,
+            _conversion(first, node, taken),
+            *place,
+        )
+
+
+_REASONS_MAX = 3
+
+
+def _conversion(given: _Given, node: Node, taken: Any) -> str:
+    forms = {payload_form(each) for each in union_members(given.type)}
+    if "structured" not in forms and payload_form(union_members(taken)[0]) == "structured":
+        hint = 'put the processor "json.decode" with field=".Payload.After" before it'
+        connector = given.node.declared.connector if isinstance(given.node.declared, Source) else None
+        reads_json = connector is not None and "format" in connector.options_model.model_fields
+        return f'read it with format="json", or {hint}' if reads_json else hint
+    if "raw" not in forms and taken is bytes:
+        return 'put the processor "json.encode" with field=".Payload.After" before it'
+    names = describe_type(taken), describe_type(given.type)
+    return f"return {names[0]} in {given.node.id!r}, take {names[1]} in {node.id!r}, or convert between them"
 
 
 def defer_problems(graph: Graph) -> Iterator[Problem]:

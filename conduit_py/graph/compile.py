@@ -7,7 +7,7 @@ from functools import partial
 import networkx as nx
 
 from conduit_py.errors import PipelineInvalid, Problem
-from conduit_py.graph.checks import defer_problems, delivery_problems, file_problems, spark_problems
+from conduit_py.graph.checks import defer_problems, delivery_problems, file_problems, flow_problems, spark_problems
 from conduit_py.graph.node import Graph, Kind, Node
 from conduit_py.pipeline import Destination, Pipeline, Processor, Source, derive
 from conduit_py.record import Record
@@ -20,15 +20,18 @@ PAIRS_MAX = 40_000
 """Of a source and a destination. A file of 70 kB can have 160 000, each with an edge and a promise of its own."""
 
 
-def compile_pipeline(pipeline: Pipeline) -> Graph:
-    """Return the graph of a pipeline. Raises one PipelineInvalid with all problems of definition and graph."""
+def compile_pipeline(pipeline: Pipeline, *, types_checked: bool = False) -> Graph:
+    """Return the graph of a pipeline. Raises one PipelineInvalid with all problems of definition and graph.
+
+    `types_checked` is for a part of a pipeline that was compiled before, elsewhere.
+    """
     draft = _Draft(pipeline)
     problems = [*_declared_problems(pipeline), *draft.problems, *delivery_problems(pipeline), *file_problems(pipeline)]
     if pipeline.spark is not None:
         problems += spark_problems(pipeline)
     # The shape of a graph with missing or duplicate nodes would only produce problems about problems.
     if not draft.problems:
-        problems += _shape_problems(draft)
+        problems += _shape_problems(draft) or ([] if types_checked else _type_problems(draft))
     if problems:
         raise PipelineInvalid(pipeline.id, problems)
     # By the order of the definition, so that votes, drawings and reports never depend on the order of a set.
@@ -204,6 +207,11 @@ def _shape_problems(draft: _Draft) -> list[Problem]:
     cycles = list(_cycles(draft))
     # Paths cannot be counted in a graph with cycles.
     return [*cycles, *_loose_ends(draft), *([] if cycles else _double_paths(draft))]
+
+
+def _type_problems(draft: _Draft) -> list[Problem]:
+    order = nx.topological_sort(draft.digraph)
+    return list(flow_problems(draft.pipeline, [draft.nodes[id] for id in order]))
 
 
 def _cycles(draft: _Draft) -> Iterator[Problem]:

@@ -61,6 +61,11 @@ class QueueSource(SharedSource[OptionsT]):
         raise NotImplementedError(f"{type(self).__qualname__} cannot read objects: its messages are the records")
 
     @property
+    def gives(self) -> Any:
+        # Objects may be of several formats.
+        return bytes if self.settings.messages is BodyKind.RECORD else Any
+
+    @property
     def settings(self) -> QueueOptions:
         options = self.options
         assert isinstance(options, QueueOptions)

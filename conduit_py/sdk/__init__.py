@@ -17,7 +17,7 @@ from conduit_py.sdk.destination import (
     WriteGuarantee,
 )
 from conduit_py.sdk.plugin import Options
-from conduit_py.sdk.processor import Processor, Result, Rows, processor
+from conduit_py.sdk.processor import Processor, Result, Rows, Unchanged, processor
 from conduit_py.sdk.source import (
     EndOfSource,
     Lag,
@@ -71,6 +71,7 @@ __all__ = [
     "Structured",
     "TransactionalDestination",
     "TransientError",
+    "Unchanged",
     "WriteGuarantee",
     "decode_json",
     "encode_json",

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from enum import Enum
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
@@ -52,6 +52,14 @@ class DestinationConnector(Connector[OptionsT], ABC):
 
     acks: ClassVar[AckMode] = AckMode.WRITE
     guarantee: ClassVar[WriteGuarantee] = WriteGuarantee.AT_LEAST_ONCE
+
+    @property
+    def takes(self) -> Any:
+        """The type of `payload.after` that it takes: dict, bytes, None for absent, or a union; Any takes all.
+
+        `check` reports a pipeline in which every record that arrives is of another type.
+        """
+        return Any
 
     def open(self) -> Awaitable[None] | None:
         """Get ready to write."""

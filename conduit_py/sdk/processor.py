@@ -58,6 +58,21 @@ class Processor(Plugin[OptionsT]):
 
     payload_type: PayloadType | None = None
     """The type of payload that `process` takes, or `process_batch` a list of; None if it takes records."""
+
+    @property
+    def takes(self) -> Any:
+        """The type of `payload.after` that it takes: dict, bytes, a type of the user, None for absent, or a union.
+
+        `check` reports a pipeline in which every record that arrives is refused for its type. Any, the default, is for
+        a processor that takes all, or refuses for other reasons.
+        """
+        return dict if self.by_table else Any
+
+    @property
+    def gives(self) -> Any:
+        """The type of `payload.after` of all that it returns, or `Unchanged`; Any, the default, if it depends."""
+        return dict if self.by_table else Any
+
     takes_metadata: bool = False
     """True if it takes the metadata of the record too, as an argument of that name."""
 
@@ -104,6 +119,10 @@ class Processor(Plugin[OptionsT]):
         return type(self).process_table is not Processor.process_table
 
 
+class Unchanged:
+    """What a processor gives that does not touch `payload.after`: `gives = Unchanged`."""
+
+
 class _Dataclass(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -124,6 +143,9 @@ TableResultT = TypeVar("TableResultT", bound="Awaitable[TableResult] | TableResu
 class FunctionProcessor(Processor[Options], Generic[P, R]):
     """A Python function as a processor. Calling it calls the function, for tests without a pipeline."""
 
+    takes: Any = Any
+    gives: Any = Any
+
     @collect_keyword_problems
     def __init__(
         self,
@@ -142,6 +164,7 @@ class FunctionProcessor(Processor[Options], Generic[P, R]):
         self.arrow = arrow
         signature = FunctionSignature(function, batch=batch, by_table=self.by_table)
         self.payload_type, self.takes_metadata = signature.payload_type, signature.takes_metadata
+        self.takes, self.gives = signature.takes, signature.gives
         self.stateful = state or signature.takes_state
         self.problems += signature.problems(self.place, state=self.stateful)
         self.defers = defers

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import msgspec
 
@@ -79,6 +79,14 @@ class SourceConnector(Connector[OptionsT], ABC):
     payload_type: type[msgspec.Struct] | None = None
     """The type of payload that the first processor takes, set before `open`. A source that decodes into it saves the
     conversion. What does not fit stays what it is, and the processor refuses it with the reason."""
+
+    @property
+    def gives(self) -> Any:
+        """The type of `payload.after` of all records: dict, bytes, None for absent, or a union; Any if it depends.
+
+        `check` reports a pipeline in which the next node can take none of them.
+        """
+        return Any
 
     def open(self, position: bytes | None) -> Awaitable[None] | None:
         """Get ready to read what follows `position`; None is from the beginning."""

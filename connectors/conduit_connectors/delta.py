@@ -76,6 +76,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     """
 
     acks: ClassVar[AckMode] = AckMode.FLUSH
+    takes = dict
 
     _application: str | None = None
     """In an exactly-once pipeline: its application id in the table."""

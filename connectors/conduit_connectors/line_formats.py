@@ -20,6 +20,8 @@ from conduit_py.sdk import (
 
 LineFormat: TypeAlias = Literal["lines", "json", "csv", "opencdc"]
 """What a line of a file is; CSV is in `file/csv_format.py`."""
+FORM_OF_LINES: dict[LineFormat, Any] = {"lines": bytes, "json": dict, "csv": dict, "opencdc": Any}
+"""The type of `payload.after` in the records of each format, for `gives` and `takes`."""
 
 
 def parse_raw(lines: Lines, positions: Sequence[bytes]) -> Reading:

@@ -2,12 +2,13 @@
 
 import os
 import select
-from typing import ClassVar, Literal, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 from pydantic import Field
 
 from conduit_connectors.json_lines import JsonLines
 from conduit_connectors.line_formats import (
+    FORM_OF_LINES,
     encode_json_lines,
     encode_opencdc_lines,
     encode_raw_lines,
@@ -51,6 +52,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def gives(self) -> Any:
+        return FORM_OF_LINES[self.options.format]
 
     def open(self, position: bytes | None) -> None:
         self._line = 0 if position is None else number_of("stdio", position)
@@ -135,6 +140,10 @@ class Destination(sdk.DestinationConnector[DestinationOptions]):
 
     def __init__(self, **options: Unpack[DestinationArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def takes(self) -> Any:
+        return FORM_OF_LINES[self.options.format]
 
     def write(self, batch: Batch) -> dict[int, str]:
         text, refused = _ENCODERS[self.options.format](batch)

@@ -52,6 +52,8 @@ class Encode(FieldProcessor[EncodeOptions]):
     stay as they are; structured data and lists are refused.
     """
 
+    takes_whole = gives_whole = bytes | None
+
     def __init__(self, **options: Unpack[EncodeArguments]) -> None:
         super().__init__(**options)
 
@@ -79,6 +81,7 @@ class Decode(FieldProcessor[DecodeOptions]):
     bytes. Null and absent values stay as they are.
     """
 
+    takes_whole = gives_whole = bytes | None
     _as_bytes: bool
 
     def __init__(self, **options: Unpack[DecodeArguments]) -> None:

@@ -4,7 +4,7 @@ from typing import Required, TypedDict, Unpack
 
 from pydantic import Field
 
-from conduit_py.sdk import Options, Processor, Record
+from conduit_py.sdk import Options, Processor, Record, Unchanged
 
 INDEX = "clone.index"
 
@@ -28,6 +28,7 @@ class Clone(Processor[CloneOptions]):
     """
 
     blocking = False
+    gives = Unchanged
     _count: int
 
     def __init__(self, **options: Unpack[CloneArguments]) -> None:

@@ -2,11 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Any, Required, TypeAlias, TypedDict, TypeVar
+from typing import Annotated, Any, ClassVar, Required, TypeAlias, TypedDict, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from conduit_py.sdk import Options, Processor, Record, RecordRefused
+from conduit_py.sdk import Options, Processor, Record, RecordRefused, Unchanged
 from conduit_py.sdk.template import FieldPath, RecordPart, field_path_error, split_outside_quotes
 
 
@@ -37,6 +37,24 @@ class FieldProcessor(Processor[FieldOptionsT], ABC):
     _after: bool
     _update: Callable[[Record, Callable[[Any], Any]], None]
     _change: Callable[[Any], Any]
+
+    takes_whole: ClassVar[Any] = Any
+    gives_whole: ClassVar[Any] = Any
+    """What it takes and gives if the field is `payload.after` as a whole."""
+
+    @property
+    def takes(self) -> Any:
+        field = self.options.field
+        if field.part is not RecordPart.AFTER:
+            return Any
+        return dict if field.names else self.takes_whole
+
+    @property
+    def gives(self) -> Any:
+        field = self.options.field
+        if field.part is not RecordPart.AFTER:
+            return Unchanged
+        return dict if field.names else self.gives_whole
 
     def open(self) -> None:
         field = self.options.field

@@ -5,7 +5,7 @@ from typing import Any, Required, Unpack
 from pydantic import Field
 
 from conduit_processors.field_processor import FieldArguments, FieldOptions, FieldProcessor, Structurable
-from conduit_py.sdk import DuplicateKeys, RecordRefused, decode_json, encode_json
+from conduit_py.sdk import DuplicateKeys, RecordRefused, Structured, decode_json, encode_json
 from conduit_py.sdk.template import FieldPath, kind_of
 
 
@@ -46,6 +46,8 @@ class Decode(FieldProcessor[DecodeOptions]):
     `duplicate_keys="last"` is set.
     """
 
+    gives_whole = Structured | None
+
     def __init__(self, **options: Unpack[DecodeArguments]) -> None:
         super().__init__(**options)
 
@@ -74,6 +76,9 @@ class Encode(FieldProcessor[JsonOptions]):
     Null and absent values stay as they are. What JSON cannot say (NaN, raw bytes) is refused; inside
     structured data bytes become base64 text, datetimes RFC 3339 text and Decimals text.
     """
+
+    takes_whole = Structured | None
+    gives_whole = bytes | None
 
     def __init__(self, **options: Unpack[JsonArguments]) -> None:
         super().__init__(**options)

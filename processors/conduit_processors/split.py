@@ -1,13 +1,13 @@
 """`split` makes a record of each element of a list."""
 
 import copy
-from typing import Required, TypedDict, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
 from pydantic import Field
 
 from conduit_processors.field_processor import Inner
-from conduit_py.sdk import Options, Processor, Record, RecordRefused
-from conduit_py.sdk.template import FieldPath, kind_of
+from conduit_py.sdk import Options, Processor, Record, RecordRefused, Unchanged
+from conduit_py.sdk.template import FieldPath, RecordPart, kind_of
 
 INDEX = "split.index"
 
@@ -36,6 +36,14 @@ class Split(Processor[SplitOptions]):
 
     def __init__(self, **options: Unpack[SplitArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def takes(self) -> Any:
+        return dict if self.options.field.part is RecordPart.AFTER else Any
+
+    @property
+    def gives(self) -> Any:
+        return dict if self.options.field.part is RecordPart.AFTER else Unchanged
 
     def open(self) -> None:
         self._field = self.options.field

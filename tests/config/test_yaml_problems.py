@@ -131,7 +131,7 @@ def test_all_mistakes_are_reported_at_once_with_line_and_suggestion(load: Load, 
             "    connectors:\n      - {id: dead-letters, type: source, plugin: generator}\n"
             "      - {id: out, type: destination, plugin: log}\n",
             [
-                "pipelines.yaml:3: pipelines.a.dead-letters: the id 'dead-letters' is already taken by the dead-letter "
+                "pipelines.yaml:5: pipelines.a.dead-letters: the id 'dead-letters' is already taken by the dead-letter "
                 "handler (give every node an id of its own)",
             ],
         ),

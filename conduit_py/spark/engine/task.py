@@ -136,7 +136,9 @@ async def run_task(pipeline: Pipeline, part: TaskInput) -> TaskResult:
     [read] = [each.connector for each in pipeline.sources if each.id == part.source]
     source = TaskInputSource(part.source, read, part)
     # A store that is thrown away: the driver keeps positions, state and letters.
-    run = Run(compile_pipeline(_task_pipeline(pipeline, source, part, results)), MemoryStore(), CommitEach())
+    # The driver has checked the types. Here fewer modules may be loaded, and with them fewer subclasses be known.
+    graph = compile_pipeline(_task_pipeline(pipeline, source, part, results), types_checked=True)
+    run = Run(graph, MemoryStore(), CommitEach())
     ending = await run.execute()
     if ending.error is not None:
         return TaskResult([], [], {}, error=WireError.of(ending.error))

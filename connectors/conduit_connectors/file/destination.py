@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Required, TypedDict, Unpack
+from typing import Any, ClassVar, Required, TypedDict, Unpack
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,7 @@ from conduit_connectors.file.appender import Appender, Device, is_device
 from conduit_connectors.file.csv_format import CsvTable, Delimiter, Names
 from conduit_connectors.file.staging import Staging
 from conduit_connectors.line_formats import (
+    FORM_OF_LINES,
     Encoded,
     LineFormat,
     encode_json_lines,
@@ -90,6 +91,10 @@ class Destination(sdk.StagedDestination[DestinationOptions], sdk.PreparingDestin
 
     def data_file(self) -> Path:
         return self.options.path
+
+    @property
+    def takes(self) -> Any:
+        return FORM_OF_LINES[self.options.format]
 
     def open(self) -> None:
         options = self.options

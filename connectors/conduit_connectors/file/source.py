@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import msgspec
 
@@ -20,7 +20,7 @@ from conduit_connectors.file.rotation import (
 )
 from conduit_connectors.file.source_options import SourceArguments, SourceOptions
 from conduit_connectors.json_lines import JsonLines
-from conduit_connectors.line_formats import parse_opencdc, parse_raw
+from conduit_connectors.line_formats import FORM_OF_LINES, parse_opencdc, parse_raw
 from conduit_connectors.lines import LineBuffer, Lines
 from conduit_py import sdk
 from conduit_py.sdk import EndOfSource, FatalError, Lag, NothingYet, Reading, Records
@@ -79,6 +79,10 @@ class Source(sdk.SplittableSource[SourceOptions]):
 
     def data_file(self) -> Path:
         return self.options.path
+
+    @property
+    def gives(self) -> Any:
+        return FORM_OF_LINES[self.options.format]
 
     def open(self, position: bytes | None) -> None:
         self._buffer = LineBuffer(0, 0)

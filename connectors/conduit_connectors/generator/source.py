@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -123,12 +125,21 @@ class Source(sdk.SplittableSource[SourceOptions]):
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
         super().__init__(**options)
 
+    @property
+    def gives(self) -> Any:
+        forms: list[Any] = [dict if shape.format == "structured" else bytes for shape in self._shapes()]
+        deletes = any(Operation.DELETE in shape.operations for shape in self._shapes())
+        return reduce(or_, [*forms, None] if deletes else forms)
+
+    def _shapes(self) -> list[Shape]:
+        options = self.options
+        return [options.shapes.get(name, options) for name in options.collections] if options.shapes else [options]
+
     async def open(self, position: bytes | None) -> None:
         options = self.options
         self._next = 0 if position is None else number_of("generator", position) + 1
         self._pace = RecordPace(options.rate, options.burst)
-        shapes = [options.shapes.get(name, options) for name in options.collections] if options.shapes else [options]
-        self._makers = [await self._maker(shape) for shape in shapes]
+        self._makers = [await self._maker(shape) for shape in self._shapes()]
         self._block: list[Record] = []
 
     def check_position(self, position: bytes) -> None:

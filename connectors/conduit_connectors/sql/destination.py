@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -39,6 +39,11 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
     int_max: ClassVar[int | None] = None
     finite: ClassVar[bool] = False
     _database: SqlDatabase | None = None
+
+    @property
+    def takes(self) -> Any:
+        # Absent ones are deletes, whose key is enough.
+        return dict | None if self.options.layout == "columns" else Any
 
     @abstractmethod
     def connect(self) -> SqlDatabase:

@@ -1,13 +1,13 @@
 """`field.exclude` removes fields."""
 
 from collections.abc import Sequence
-from typing import Annotated, Required, TypedDict, Unpack
+from typing import Annotated, Any, Required, TypedDict, Unpack
 
 from pydantic import BeforeValidator, Field
 
 from conduit_processors.field_processor import Removable, split_field_list
-from conduit_py.sdk import Options, Processor, Record
-from conduit_py.sdk.template import FieldPath
+from conduit_py.sdk import Options, Processor, Record, Unchanged
+from conduit_py.sdk.template import FieldPath, RecordPart
 
 
 class ExcludeOptions(Options):
@@ -37,6 +37,18 @@ class Exclude(Processor[ExcludeOptions]):
 
     def __init__(self, **options: Unpack[ExcludeArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def takes(self) -> Any:
+        inner = any(field.part is RecordPart.AFTER and field.names for field in self.options.fields)
+        return dict | None if inner else Any
+
+    @property
+    def gives(self) -> Any:
+        parts = {field.part for field in self.options.fields}
+        if not parts & {RecordPart.AFTER, RecordPart.PAYLOAD}:
+            return Unchanged
+        return dict | None if all(field.names for field in self.options.fields) else Any
 
     def open(self) -> None:
         self._fields = [field for field in self.options.fields if field.names]

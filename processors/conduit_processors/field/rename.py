@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Required, TypedDict, Unpack
+from typing import Annotated, Any, Required, TypedDict, Unpack
 
 from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
 
-from conduit_py.sdk import Options, Processor, Record, RecordRefused, Structured
-from conduit_py.sdk.template import FieldPath, field_path_error, kind_of, option_error, split_outside_quotes
+from conduit_py.sdk import Options, Processor, Record, RecordRefused, Structured, Unchanged
+from conduit_py.sdk.template import FieldPath, RecordPart, field_path_error, kind_of, option_error, split_outside_quotes
 
 
 def _check_mapping(value: object, check: ValidatorFunctionWrapHandler) -> dict[FieldPath, str]:
@@ -73,6 +73,17 @@ class Rename(Processor[RenameOptions]):
 
     def __init__(self, **options: Unpack[RenameArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def takes(self) -> Any:
+        return dict if self._renames_payload() else Any
+
+    @property
+    def gives(self) -> Any:
+        return dict if self._renames_payload() else Unchanged
+
+    def _renames_payload(self) -> bool:
+        return any(path.part is RecordPart.AFTER for path in self.options.mapping)
 
     def open(self) -> None:
         holders: dict[FieldPath, dict[str, str]] = {}

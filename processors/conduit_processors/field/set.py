@@ -10,8 +10,8 @@ from typing import Annotated, Any, Required, TypedDict, Unpack
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, field_validator
 
 from conduit_processors.field_processor import Settable
-from conduit_py.sdk import Options, Processor, Record, RecordRefused
-from conduit_py.sdk.template import FieldPath, Template, is_template, option_error
+from conduit_py.sdk import Options, Processor, Record, RecordRefused, Unchanged
+from conduit_py.sdk.template import FieldPath, RecordPart, Template, is_template, option_error
 
 
 def _value(value: object) -> object:
@@ -63,6 +63,19 @@ class Set(Processor[SetOptions]):
 
     def __init__(self, **options: Unpack[SetArguments]) -> None:
         super().__init__(**options)
+
+    @property
+    def takes(self) -> Any:
+        field = self.options.field
+        return dict | None if field.part is RecordPart.AFTER and field.names else Any
+
+    @property
+    def gives(self) -> Any:
+        field = self.options.field
+        if field.part is not RecordPart.AFTER:
+            return Unchanged
+        # As a whole it is what a template or function makes of it.
+        return dict if field.names else Any
 
     def open(self) -> None:
         self._set = self.options.field.set

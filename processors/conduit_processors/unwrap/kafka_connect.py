@@ -31,6 +31,7 @@ class KafkaConnect(Processor[KafkaConnectOptions]):
     """
 
     blocking = False
+    gives = dict
     _field: FieldPath
 
     def __init__(self, **options: Unpack[KafkaConnectArguments]) -> None:

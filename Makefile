@@ -30,12 +30,14 @@ install: $(READY)
 # Debian keeps the module that makes virtual environments in a package of its own.
 $(READY): pyproject.toml constraints.txt
 	@rm -rf .venv/.ready
-	@echo "setting up .venv, which takes about a minute"
+	@echo "setting up .venv: a virtual environment, then about 100 packages (one to five minutes, most of it download)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
 		(rm -rf .venv && apt-get update -q && apt-get install -qy python3-venv && $(PYTHON) -m venv .venv)
 	@$(BIN)/python -m pip uninstall --quiet --yes conduit-py 2>/dev/null
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	@touch $(READY)
+	@echo "installing conduit-py and what its tests need, as pinned in constraints.txt:"
+	@($(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt \
+		--editable '.[dev]' && touch $(READY)) | grep --line-buffered -E '^ *(Collecting|Building|Installing)'; test -e $(READY)
+	@echo "ready: .venv/bin/conduit-py"
 
 # Spark runs on Java; nothing else does.
 java:

@@ -10,7 +10,6 @@ ConduitError
 ├── PluginUnknown             no installed package has this plugin
 ├── EnvironmentUnfit          the machine or the state directory cannot be used; nothing was started
 │   ├── StateLocked           another process owns the state directory
-│   ├── JournalUnfit          the directory cannot be used as a journal
 │   └── ServerUnreachable     no server answers the command
 ├── ServerRefused             the server answered the command with an error
 ├── CommandUnclear            the command does not say enough
@@ -59,6 +58,7 @@ ConduitError
         ├── StopTimedOut      a graceful stop did not end within its deadline
         ├── StatementRefused  a database refuses a statement because of what it names
         ├── RowRefused        Spark cannot write a row, and has no dead letters
+        ├── JournalUnfit      the directory cannot be used as a journal
         ├── JournalDamaged    bytes of a journal are not what was written
         ├── JournalGap        a range of a journal is missing
         ├── FrameTooLarge     an append is larger than a frame can be

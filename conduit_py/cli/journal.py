@@ -128,6 +128,7 @@ def print_messages(directory: Path, wanted: CatOptions) -> ExitCode:
     """Print messages up to the end or `count`, or for ever with `follow`. Damage on the way sets the exit code."""
     files = JournalFiles(directory)
     if files.id is None and not wanted.follow:
+        files.check_end()
         raise JournalUnfit(f"there is no journal in {directory}", suggestion="name the directory of a journal")
     slices = _MessageSlices(files, wanted)
     try:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import outcome
 
-from conduit_py.config.load import PATTERNS, list_files, load_one, refuse_duplicate_ids
+from conduit_py.config.load import PATTERNS, list_files, load_one, refuse_duplicate_ids, warn_if_empty
 from conduit_py.config.loaded import Loaded, combine
 from conduit_py.errors import Problem
 
@@ -33,12 +33,15 @@ class LoadedFiles:
     files: Mapping[Path, Loaded] = field(default_factory=dict)
     refusal: Problem | None = None
     """Why no file could be read, if so."""
+    path: Path | None = None
+    """The folder that was read."""
 
     @property
     def whole(self) -> Loaded:
         """All usable pipelines, and every problem with the rest."""
         refused = Loaded(problems=() if self.refusal is None else (self.refusal,))
-        return refuse_duplicate_ids(combine([refused, *self.files.values()]))
+        whole = refuse_duplicate_ids(combine([refused, *self.files.values()]))
+        return whole if self.path is None else warn_if_empty(self.path, whole)
 
     def problem_of(self, id: str, file: Path) -> Problem | None:
         """Why a pipeline that used to be in a file is not usable now; None if it was removed from the file."""
@@ -102,7 +105,8 @@ class Definitions:
         }
         self.seen = {**looks, **{file: _look(file) for file in self._module_files()}}
         edited = self._find_edits(contents, before)
-        self._reading = LoadedFiles({file: self._read_one(file, file in edited, afresh=afresh) for file in files})
+        loaded = {file: self._read_one(file, file in edited, afresh=afresh) for file in files}
+        self._reading = LoadedFiles(loaded, path=self.path)
         return self._reading
 
     def _read_one(self, file: Path, edited: bool, *, afresh: bool) -> Loaded:

@@ -3,6 +3,7 @@
 import stat
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -65,7 +66,32 @@ def load_folder(path: Path) -> Loaded:
     write to, or that is in such a folder, is refused.
     """
     files, refusal = list_files(path)
-    return Loaded(problems=(refusal,)) if refusal else refuse_duplicate_ids(combine(map(load_one, files)))
+    if refusal:
+        return Loaded(problems=(refusal,))
+    return warn_if_empty(path, refuse_duplicate_ids(combine(map(load_one, files))))
+
+
+def warn_if_empty(path: Path, loaded: Loaded) -> Loaded:
+    """Add a warning that says where to look if a folder has no pipeline, as the root of a project."""
+    if loaded.pipelines or loaded.problems or not path.is_dir():
+        return loaded
+    searched = "it is searched for *.py, *.yaml and *.yml, its subfolders are not"
+    found = _subfolders_with_files(path)
+    # The folder that `init` makes comes first: folders of modules and tests have Python files too.
+    found = [each for each in found if each.name == "pipelines"] or found
+    hint = f"; did you mean {' or '.join(str(each) for each in found[:3])}?" if found else ""
+    warning = LoadWarning("", "there is no pipeline in this folder", searched + hint, str(path))
+    return loaded._replace(warnings=(*loaded.warnings, warning))
+
+
+def _subfolders_with_files(folder: Path) -> list[Path]:
+    found = []
+    for each in sorted(folder.iterdir()):
+        # What cannot be read is only not proposed.
+        with suppress(OSError):
+            if each.is_dir() and not each.name.startswith((".", "_")) and _files(each):
+                found.append(each)
+    return found
 
 
 def list_files(path: Path) -> tuple[list[Path], Problem | None]:

@@ -1,11 +1,13 @@
 """Loads the pipelines at the top level of a Python file; its errors name the user's own lines."""
 
+import builtins
 import hashlib
 import pkgutil
 import re
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -192,7 +194,7 @@ def _raise_for(error: Exception, file: Path, path: Path) -> NoReturn:
         ) from error
     if isinstance(error, ValidationError):
         raise FileInvalid(file, model_problems(error, Place(where, line or 0))) from error
-    hint = _import_hint(error, path) if isinstance(error, ImportError) else None
+    hint = _import_hint(error, path) if isinstance(error, ImportError) else _name_hint(error)
     if isinstance(error, ModuleExposed):
         raise FileInvalid(file, [Problem("", str(error), error.suggestion, where, line)]) from error
     what = "calls sys.exit() while it loads" if isinstance(error.__cause__, SystemExit) else describe(error)
@@ -237,6 +239,24 @@ def _spelling_hint(error: ImportError) -> str | None:
         return None
     public = [each for each in dir(module) if not each.startswith("_")]
     return did_you_mean(wanted, [*public, *_modules_in(getattr(module, "__path__", []))])
+
+
+def _name_hint(error: Exception) -> str | None:
+    """What a name or attribute that does not exist is spelled like. Python looks for that only when it prints."""
+    if not isinstance(error, NameError | AttributeError) or not error.name:
+        return None
+    known: list[str] = []
+    # `dir` of an object may be code of the user.
+    with suppress(Exception):
+        known = _names_in_scope(error) if isinstance(error, NameError) else dir(error.obj)
+    return did_you_mean(error.name, [each for each in known if not each.startswith("_")])
+
+
+def _names_in_scope(error: NameError) -> list[str]:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return [] if trace is None else [*trace.tb_frame.f_locals, *trace.tb_frame.f_globals, *dir(builtins)]
 
 
 def _modules_in(folders: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from conduit_py.journal.disk import AppendLock, Disk, synced_end
+from conduit_py.journal.disk import AppendLock, Disk, read_mark, synced_end
 from conduit_py.journal.errors import JournalUnfit
 from conduit_py.journal.frame import (
     HEADER_SIZE,
@@ -82,9 +82,10 @@ class Audit(NamedTuple):
 
 def audit(directory: Path) -> Audit:
     """Read a journal from end to end. It may be in use: a running append is at worst `unfinished`."""
-    starts = bases(directory)
+    # The mark first: a new journal has its first segment before it has a mark.
+    mark, starts = read_mark(directory), bases(directory)
     if not starts:
-        raise JournalUnfit(f"there is no journal in {directory}", suggestion="name the directory of a journal")
+        return _audit_empty(directory, mark)
     reports: list[SegmentReport] = []
     findings: list[AuditFinding] = []
     id, registers = "", Registers()
@@ -117,6 +118,14 @@ def audit(directory: Path) -> Audit:
         if (summary.sealed or info.missing_until) and following is None:
             findings.append(AuditFinding("missing", end, max(end, confirmed), "the last segment is missing", end))
     return Audit(id, reports, registers, findings)
+
+
+def _audit_empty(directory: Path, mark: tuple[str, int] | None) -> Audit:
+    """The audit of a directory without segments, which is no journal unless it was one."""
+    if mark is None:
+        raise JournalUnfit(f"there is no journal in {directory}", suggestion="name the directory of a journal")
+    id, confirmed = mark
+    return Audit(id, [], {}, [AuditFinding("missing", 0, confirmed, "every segment is missing", 0)])
 
 
 def _report(base: int, end: int, summary: SegmentSummary, created: str) -> SegmentReport:

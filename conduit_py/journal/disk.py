@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from conduit_py import crash_point
-from conduit_py.journal.errors import JournalBusy, JournalUnfit
+from conduit_py.journal.errors import JournalBusy, JournalFailed, JournalUnfit
 
 
 class Disk:
@@ -90,10 +90,7 @@ class AppendLock:
             # O_CLOEXEC: a child process would keep the lock held after this process has died.
             self._descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise JournalUnfit(
-                f"journal {directory} cannot be used: {error.strerror}",
-                suggestion="choose a directory that this user may write to",
-            ) from error
+            raise directory_error(f"journal {directory} cannot be used", error) from error
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -135,6 +132,16 @@ class AppendLock:
         return f"process {holders[0]}" if holders else "another process"
 
 
+_STAYS_SO = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
+
+
+def directory_error(what: str, error: OSError) -> JournalUnfit | JournalFailed:
+    """The error for a directory that cannot be used: a full disk may have room later, a missing permission stays."""
+    if error.errno in _STAYS_SO:
+        return JournalUnfit(f"{what}: {error.strerror}", suggestion="choose a directory that this user may write to")
+    return JournalFailed(f"{what}: {error.strerror or error}")
+
+
 NAME = "synced"
 _MARK = struct.Struct("<16sQ")
 
@@ -164,15 +171,21 @@ class SyncMark:
             self._descriptor = None
 
 
-def synced_end(directory: Path, journal: str) -> int:
-    """The offset before which everything was synced; 0 if that is unknown, as for a journal without a mark."""
+def read_mark(directory: Path) -> tuple[str, int] | None:
+    """The id of a journal, and the offset before which everything was synced; None if that is unknown."""
     try:
         data = (directory / NAME).read_bytes()
     except FileNotFoundError:
-        return 0
+        return None
     packed, checksum = data[: _MARK.size], data[_MARK.size :]
     if len(packed) < _MARK.size or zlib.crc32(packed).to_bytes(4, "little") != checksum:
-        return 0
+        return None
     id, end = _MARK.unpack(packed)
+    return id.decode(), end
+
+
+def synced_end(directory: Path, journal: str) -> int:
+    """The offset before which everything was synced; 0 if that is unknown, as for a journal without a mark."""
+    id, end = read_mark(directory) or ("", 0)
     # Of an earlier journal in this directory it says nothing.
-    return int(end) if id == journal.encode() else 0
+    return end if id == journal else 0

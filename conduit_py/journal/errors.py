@@ -4,8 +4,8 @@ from conduit_py.errors import EnvironmentUnfit, FatalError, Fenced, TransientErr
 from conduit_py.journal.registers import Registers, Selector
 
 
-class JournalUnfit(EnvironmentUnfit):
-    """The directory cannot be used as a journal. Nothing was changed."""
+class JournalUnfit(FatalError, EnvironmentUnfit):
+    """The directory cannot be used as a journal until somebody acts. Nothing was changed."""
 
     code = "journal.unfit"
 
@@ -17,6 +17,16 @@ def cut_short(journal: str, segment: str, end: int, confirmed: int) -> JournalUn
         f"{segment} was cut short or damaged at its end, and its last messages are lost",
         suggestion=f"put {segment} back from a copy; or accept the loss with `conduit-py journal repair {journal}`, "
         "and readers pass over these offsets with a warning",
+    )
+
+
+def emptied(journal: str, confirmed: int) -> JournalUnfit:
+    """The error for a journal whose segments were all removed."""
+    return JournalUnfit(
+        f"journal {journal} has no segments, but appends were confirmed up to offset {confirmed}: "
+        "its files were removed, and its messages are lost",
+        suggestion=f"put the files back from a copy; or accept the loss with `conduit-py journal repair {journal}`, "
+        f"and no offset is used again; to begin another journal there, remove {journal} as a whole",
     )
 
 

@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from conduit_py.errors import ConduitError
-from conduit_py.journal.disk import WAIT_SECONDS, AppendLock, Disk, SyncMark
-from conduit_py.journal.errors import FrameTooLarge, JournalFailed, JournalFull, JournalUnfit
+from conduit_py.journal.disk import WAIT_SECONDS, AppendLock, Disk, SyncMark, directory_error
+from conduit_py.journal.errors import FrameTooLarge, JournalFailed, JournalFull
 from conduit_py.journal.file_reader import FileReader, read_backward
 from conduit_py.journal.frame import (
     FRAME_SIZE_MAX,
@@ -66,10 +66,7 @@ class FileLog(Log):
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise JournalUnfit(
-                f"journal {directory} cannot be created: {error.strerror}",
-                suggestion="choose a directory that this user may write to",
-            ) from error
+            raise directory_error(f"journal {directory} cannot be created", error) from error
         self._lock = AppendLock(self.directory, wait_seconds=wait_seconds)
         try:
             with self._lock.hold():

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from conduit_py.journal.disk import synced_end
-from conduit_py.journal.errors import JournalDamaged, JournalFailed, JournalGap, JournalUnfit, cut_short
+from conduit_py.journal.disk import read_mark, synced_end
+from conduit_py.journal.errors import JournalDamaged, JournalFailed, JournalGap, JournalUnfit, cut_short, emptied
 from conduit_py.journal.frame import (
     GAP,
     HEADER_SIZE,
@@ -278,8 +278,10 @@ class JournalFiles:
 
     def check_end(self) -> None:
         """Raise JournalUnfit if something is missing at the end that an append had confirmed."""
-        confirmed = self._confirmed
-        # The mark first: a writer may append in between, and the files then end behind it.
+        # The mark first: a writer may create the journal or append in between, and the files then end behind it.
+        mark, confirmed = read_mark(self.directory), self._confirmed
+        if mark is not None and not bases(self.directory):
+            raise emptied(self.name, mark[1])
         if self.end < confirmed:
             raise cut_short(self.name, segment_name(bases(self.directory)[-1]), self.end, confirmed)
 

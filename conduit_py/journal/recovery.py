@@ -10,8 +10,8 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
-from conduit_py.journal.disk import Disk, synced_end
-from conduit_py.journal.errors import JournalUnfit, cut_short
+from conduit_py.journal.disk import Disk, read_mark, synced_end
+from conduit_py.journal.errors import JournalUnfit, cut_short, emptied
 from conduit_py.journal.frame import (
     GAP,
     HEADER_SIZE,
@@ -37,6 +37,9 @@ def open_last(directory: Path, disk: Disk) -> tuple[Segment, SegmentSummary]:
         disk.remove(leftover)
     starts = bases(directory)
     if not starts:
+        # A segment is durable before the mark is written, so a mark without segments means that they were removed.
+        if (mark := read_mark(directory)) is not None:
+            raise emptied(str(directory), mark[1])
         create_segment(directory, 0, secrets.token_hex(8), {}, disk)
         starts = [0]
     elif len(starts) > 1:
@@ -57,8 +60,8 @@ def open_segment(directory: Path, base: int, *, write: bool = False) -> Segment:
         why = str(error)
     except FileNotFoundError:
         why = "it is missing"
-    except OSError as error:
-        why = error.strerror or str(error)
+    except PermissionError as error:
+        why = error.strerror
     raise JournalUnfit(
         f"segment {segment_name(base)} of journal {directory} cannot be used: {why}",
         suggestion=f"see what else is wrong with `conduit-py journal verify {directory}`, "

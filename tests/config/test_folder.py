@@ -183,3 +183,21 @@ def test_a_file_is_loaded_by_its_suffix(folder: Path) -> None:
         load_file(folder / "c.py")
     with pytest.raises(FileInvalid):
         load_file(folder)
+
+
+def test_a_folder_without_a_pipeline_says_what_was_searched_and_where_files_are(folder: Path) -> None:
+    (folder / "setup.py").write_text("")
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_orders.py").write_text("")
+    searched = "it is searched for *.py, *.yaml and *.yml, its subfolders are not"
+    elsewhere = load_folder(folder).warnings[-1]
+    (folder / "pipelines").mkdir()
+    (folder / "pipelines" / "orders.py").write_text(python("orders"))
+    beside = said(load_folder(folder), folder)[-1]
+
+    assert (elsewhere.message, elsewhere.suggestion) == (
+        "there is no pipeline in this folder",
+        f"{searched}; did you mean {folder / 'tests'}?",
+    )
+    assert beside == f"warning: FOLDER: there is no pipeline in this folder ({searched}; did you mean pipelines?)"
+    assert said(Definitions(folder).read().whole, folder)[-1] == beside

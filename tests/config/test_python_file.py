@@ -248,3 +248,31 @@ def test_an_unknown_id_suggests_the_one_that_is_there(tmp_path: Path) -> None:
 
     (problem,) = raised.value.problems
     assert (problem.message, problem.suggestion) == ("has no pipeline 'frist'", "did you mean 'first'?")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "suggestion"),
+    [
+        (
+            "from conduit_py import processor\n@procesor\ndef f(r): ...",
+            "NameError: name 'procesor' is not defined",
+            "processor",
+        ),
+        ("def f():\n    orders = 1\n    return ordres\nf()", "NameError: name 'ordres' is not defined", "orders"),
+        ("pritn(1)", "NameError: name 'pritn' is not defined", "print"),
+        (
+            "import conduit_py\nconduit_py.Pipelin()",
+            "AttributeError: module 'conduit_py' has no attribute 'Pipelin'",
+            "Pipeline",
+        ),
+        ("xyzzy_quux", "NameError: name 'xyzzy_quux' is not defined", None),
+    ],
+)
+def test_a_name_that_is_not_there_suggests_one_that_is(
+    tmp_path: Path, text: str, message: str, suggestion: str | None
+) -> None:
+    with pytest.raises(FileInvalid) as raised:
+        load_pipelines(written(tmp_path, text))
+
+    (problem,) = raised.value.problems
+    assert (problem.message, problem.suggestion) == (message, suggestion and f"did you mean {suggestion!r}?")

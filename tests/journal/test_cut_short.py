@@ -1,13 +1,16 @@
 """A last segment that was cut short is a loss, refused by writers and readers; a torn append stays harmless."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
-from conduit_connectors import journal
+from conduit_connectors import journal, memory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import conduit_py
+from conduit_py import Pipeline, Recovery
 from conduit_py.journal.audit import audit, repair
 from conduit_py.journal.errors import JournalDamaged, JournalUnfit
 from conduit_py.journal.file_log import FileLog
@@ -188,13 +191,72 @@ def test_a_last_segment_that_is_missing_is_given_up_with_its_offsets(tmp_path: P
     assert audit(tmp_path).sound
 
 
-def test_another_journal_in_the_same_directory_is_not_held_to_the_mark(directory: Path) -> None:
-    last_file(directory).unlink()
+def test_another_journal_in_the_same_directory_is_not_held_to_the_mark(directory: Path, tmp_path: Path) -> None:
+    write(tmp_path / "other", 1)
+    shutil.copy(last_file(tmp_path / "other"), last_file(directory))
 
     with FileLog(directory) as log:
         log.append([b"new"])
 
+    assert numbers(directory) == [b"0", b"new"]
+
+
+def test_writers_readers_and_verify_refuse_a_journal_whose_segments_were_all_removed(directory: Path) -> None:
+    with FileLog(directory) as log:
+        end = log.barrier().end
+    last_file(directory).unlink()
+    lost = f"journal {directory} has no segments, but appends were confirmed up to offset {end}"
+
+    with pytest.raises(JournalUnfit, match=lost) as refused:
+        FileLog(directory)
+    with pytest.raises(JournalUnfit, match=lost):
+        journal.Source(path=directory).open(None)
+    with pytest.raises(JournalUnfit, match=lost):
+        journal.Source(path=directory, until="end").open(None)
+
+    [finding] = audit(directory).findings
+    assert (finding.kind, finding.begin, finding.end) == ("missing", 0, end)
+    assert not audit(directory).sound
+    assert refused.value.suggestion is not None
+    assert f"remove {directory} as a whole" in refused.value.suggestion
+    assert sorted(each.name for each in directory.iterdir()) == ["lock", "synced"]
+
+
+def test_a_repair_without_any_segment_uses_no_offset_again(directory: Path) -> None:
+    with FileLog(directory) as log:
+        id, end = log.id, log.barrier().end
+    last_file(directory).unlink()
+    repair(directory)
+    with FileLog(directory) as log:
+        new = log.append([b"new"])
+
+        assert log.id == id
+    assert new.begin > end
     assert numbers(directory) == [b"new"]
+    assert audit(directory).sound
+    assert audit(directory).lost
+
+
+def test_a_directory_that_was_removed_as_a_whole_is_a_new_journal(directory: Path) -> None:
+    shutil.rmtree(directory)
+    write(directory, 1)
+
+    assert numbers(directory) == [b"0"]
+
+
+@pytest.mark.parametrize("end", ["source", "destination"])
+def test_a_pipeline_does_not_start_again_for_it(directory: Path, end: str) -> None:
+    cut(directory, 1)
+    pipeline = Pipeline(
+        "p",
+        sources={"in": journal.Source(path=directory) if end == "source" else memory.Source(records=[1])},
+        destinations={"out": memory.Destination(into=[]) if end == "source" else journal.Destination(path=directory)},
+        recovery=Recovery(retries=1, delay_seconds=0.01),
+    )
+    outcome = conduit_py.run(pipeline)
+
+    assert isinstance(outcome.error, JournalUnfit)
+    assert (outcome.status, outcome.counts.recoveries, outcome.error.code) == ("degraded", 0, "journal.unfit")
 
 
 @pytest.mark.parametrize("mark", [b"", b"rubbish", bytes(28), None])

@@ -64,8 +64,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
         options = self.options
         self._files = JournalFiles(options.path)
         start = JournalPosition("", Checkpoint()) if position is None else JournalPosition.decode(position)
-        self._id = self._identify(start)
         self._files.check_end()
+        self._id = self._identify(start)
         self._skip = start.skip
         self._end = self._files.head() if options.until else None
         self._bodies: list[bytes] = []

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -116,7 +117,9 @@ def edit(call: ServerCall, id: str, file: Path | None, node: str | None) -> Exit
     if call.json:
         put_json(answer)
     else:
-        put(f"{id}: edited; `conduit-py dlq replay {id}` sends it")
+        # What the user copies must work: without a server, the command needs the state.
+        where = "".join(f" --{name} {value}" for name in ("state", "pipelines") if (value := getattr(call, name, None)))
+        put(f"{id}: edited; `conduit-py dlq replay {id}{where}` sends it")
     return ExitCode.OK
 
 
@@ -187,8 +190,10 @@ def _edit_in_editor(record: dict[str, Any]) -> Any:
     # Split, not given to a shell: EDITOR may have options, but must not run anything else.
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     # A folder of its own, mode 0700: the record may be confidential, and editors write backups beside the file.
-    with tempfile.TemporaryDirectory(prefix="conduit-") as folder:
-        file = Path(folder, "record.json")
+    folder = Path(tempfile.mkdtemp(prefix="conduit-"))
+    file = folder / "record.json"
+    kept = False
+    try:
         file.write_text(_pretty(record) + "\n")
         try:
             done = subprocess.run([*editor, str(file)])
@@ -199,7 +204,16 @@ def _edit_in_editor(record: dict[str, Any]) -> Any:
             ) from error
         if done.returncode:
             raise CommandUnclear(f"the editor ended with {done.returncode}; nothing was changed")
-        return _read_record(file)
+        try:
+            return _read_record(file)
+        except CommandUnclear as unclear:
+            # A forgotten comma must not cost the user the work of an hour.
+            kept = True
+            hint = f"your text is kept there: correct it and give it with --record {file}, then remove {folder}"
+            raise CommandUnclear(unclear.message, suggestion=hint) from unclear
+    finally:
+        if not kept:
+            shutil.rmtree(folder)
 
 
 def _read_record(file: Path) -> Any:

@@ -18,7 +18,7 @@ from conduit_py.pipeline import DeadLetters, Destination, Processor, Source
 from conduit_py.pipeline_settings import Delivery, SourceSettings
 from conduit_py.record import Payload, Record
 from conduit_py.sdk import registry
-from conduit_py.sdk.plugin import Place, Plugin
+from conduit_py.sdk.plugin import Place, Plugin, did_you_mean
 from conduit_py.sdk.processor import FunctionProcessor
 from conduit_py.sdk.template import Template, TemplateCondition, TemplateInvalid
 
@@ -196,7 +196,8 @@ def _kind(section: Section) -> registry.Kind | None:
     if kind == "destination":
         return "destination"
     if kind is not None:
-        section.problem("type", f"must be source or destination, not {kind[:40]!r}")
+        hint = did_you_mean(kind.strip().lower(), ["source", "destination"])
+        section.problem("type", f"must be source or destination, not {kind[:40]!r}", hint)
     return None
 
 

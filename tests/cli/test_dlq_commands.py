@@ -1,6 +1,7 @@
 """The commands `dlq` against a real server, with letters in a real state directory."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,7 @@ def test_a_letter_is_edited_in_the_editor(odd: "Serving") -> None:
     failed = odd("dlq", "edit", id, EDITOR="false")
     missing = odd("dlq", "edit", id, EDITOR="no-such-editor")
     broken = odd("dlq", "edit", id, EDITOR="sed -i 1d")
+    kept = Path(broken.stderr.split("--record ")[-1].split(",")[0])
 
     assert untouched.stdout == "nothing was changed\n"
     assert changed.returncode == 0
@@ -95,6 +97,9 @@ def test_a_letter_is_edited_in_the_editor(odd: "Serving") -> None:
     assert "the editor ended with 1" in failed.stderr
     assert "EDITOR" in missing.stderr
     assert "is not JSON" in broken.stderr
+    assert '"number": 12' in kept.read_text()
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
+    shutil.rmtree(kept.parent)
 
 
 def test_one_letter_is_spoken_of_as_one(odd: "Serving") -> None:

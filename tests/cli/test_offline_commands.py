@@ -39,6 +39,8 @@ def test_letters_of_a_run_are_listed_shown_and_sent_by_the_next_run(inside: "Com
     assert inside("run", "orders.py").returncode == 0
     letters = answer(inside, "dlq", "list")["letters"]
     shown = inside("dlq", "show", letters[0]["id"], *STATE)
+    (inside.folder / "record.json").write_text(json.dumps(answer(inside, "dlq", "show", letters[0]["id"])["record"]))
+    edited = inside("dlq", "edit", letters[0]["id"], "--record", "record.json", *STATE)
     replayed = inside("dlq", "replay", "--all", *STATE)
     queued = answer(inside, "dlq", "list", "--letter-state", "queued")["total"]
     (inside.folder / "mended").touch()
@@ -46,6 +48,7 @@ def test_letters_of_a_run_are_listed_shown_and_sent_by_the_next_run(inside: "Com
 
     assert [letter["error"] for letter in letters] == ["not this one"] * 2
     assert '"number": 7' in shown.stdout
+    assert f"`conduit-py dlq replay {letters[0]['id']} --state .conduit/state` sends it" in edited.stdout
     assert replayed.stdout.startswith("2 letters are sent again\n")
     assert queued == 2
     assert again.returncode == 0

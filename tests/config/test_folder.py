@@ -65,8 +65,11 @@ def test_only_pipeline_files_directly_in_the_folder_are_read(folder: Path) -> No
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("raise [[[")
     (folder / "folder.yaml").mkdir()
+    (folder / "a.py").write_text(python("only"))
+    loaded = load_folder(folder)
 
-    assert load_folder(folder) == Loaded()
+    assert [each.id for each in loaded.pipelines] == ["only"]
+    assert loaded._replace(pipelines=()) == Loaded()
 
 
 def test_a_bad_file_never_stops_the_others(folder: Path) -> None:

@@ -53,6 +53,15 @@ pipelines:
 """
 
 
+def test_a_misspelt_type_of_a_connector_has_a_suggestion(load: Load, said: Said) -> None:
+    text = "version: 2.2\npipelines:\n  - id: p\n    connectors:\n      - {id: in, type: sorce, plugin: generator}\n"
+
+    assert said(load(text))[0] == (
+        "pipelines.yaml:5: pipelines.p.connectors.in.type: must be source or destination, not 'sorce' "
+        "(did you mean 'source'?)"
+    )
+
+
 def test_all_mistakes_are_reported_at_once_with_line_and_suggestion(load: Load, said: Said) -> None:
     loaded = load(MISTAKES)
 

@@ -38,8 +38,8 @@ def open_last(directory: Path, disk: Disk) -> tuple[Segment, SegmentSummary]:
     starts = bases(directory)
     if not starts:
         # A segment is durable before the mark is written, so a mark without segments means that they were removed.
-        if (mark := read_mark(directory)) is not None:
-            raise emptied(str(directory), mark[1])
+        if (synced := read_mark(directory)) is not None:
+            raise emptied(str(directory), synced[1])
         create_segment(directory, 0, secrets.token_hex(8), {}, disk)
         starts = [0]
     elif len(starts) > 1:
@@ -61,7 +61,7 @@ def open_segment(directory: Path, base: int, *, write: bool = False) -> Segment:
     except FileNotFoundError:
         why = "it is missing"
     except PermissionError as error:
-        why = error.strerror
+        why = error.strerror or str(error)
     raise JournalUnfit(
         f"segment {segment_name(base)} of journal {directory} cannot be used: {why}",
         suggestion=f"see what else is wrong with `conduit-py journal verify {directory}`, "

@@ -138,6 +138,7 @@ def test_csv_keeps_a_row_of_one_absent_value_from_becoming_a_blank_line(path: Pa
             "the fields do not fit the columns of the file: missing 'n'; extra 'm', 'o'",
         ),
         ("csv", {"n": 1}, {"n": NAN}, "n is nan, which has no form in CSV"),
+        ("csv", {"n": 1}, {"n": 10**5000}, "n is an integer of 16610 bits, which has too many digits to be written"),
         ("csv", {"n": 1}, {"n": [1]}, "n is list, which has no form in CSV"),
         ("csv", {"n": 1}, {"n": b"1"}, "n is bytes, which has no form in CSV"),
         ("csv", {"n": "a"}, {"n": "\ud800"}, "cannot be written as UTF-8: surrogates not allowed"),

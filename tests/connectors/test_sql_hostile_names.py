@@ -47,11 +47,14 @@ SQLITE_TABLES = {
     "an index": "orders_by_n",
     "a view": "all_orders",
 }
-COLUMNS: dict[str, dict[str, Any]] = {
+COLUMNS: dict[str, dict[Any, Any]] = {
     "a NUL": {"a\0b": 1},
     "half of a surrogate pair": {"\udfff": 1},
     "too many": {f"c{n}": n for n in range(2500)},
     "half of a surrogate pair in a value": {"n": "\ud800"},
+    "no text": {1: 1},
+    "an integer that Python does not write in digits": {"n": 10**5000},
+    "such an integer within a list": {"n": [10**5000]},
 }
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, Field
 
+from conduit_connectors.integer_text import integer_text
 from conduit_connectors.line_formats import Encoded, encode_each, structured_fields, too_long, without_line_end
 from conduit_connectors.lines import LineBuffer, Lines
 from conduit_py.sdk import FatalError, Payload, Reading, Record, RecordRefused
@@ -270,7 +271,9 @@ def _text(name: str, value: object) -> str | None:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | Decimal) or (isinstance(value, float) and math.isfinite(value)):
+    if isinstance(value, int):
+        return integer_text(name, value)
+    if isinstance(value, Decimal) or (isinstance(value, float) and math.isfinite(value)):
         return str(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()

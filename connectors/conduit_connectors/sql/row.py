@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from pydantic import Field, field_validator
 
+from conduit_connectors.integer_text import integer_text
 from conduit_py.sdk import Batch, Operation, Options, Record, RecordRefused, encode_json, metadata
 
 OUR_TABLES = "conduit_"
@@ -40,6 +41,9 @@ class NameRules(msgspec.Struct, frozen=True):
             raise RecordRefused("has two fields whose names differ only in case, which are one column")
 
     def _check_name(self, name: str) -> None:
+        # The type is a promise of whoever made the record, and code of users makes records.
+        if not isinstance(name, str):
+            raise RecordRefused(f"has the field {name!r}, whose name is no text")
         if not is_name(name) or not (name or self.allows_empty):
             raise RecordRefused(f"has the name {name[:100]!r}, which no table or column can have")
         if self.bytes_max is not None and len(name) * 4 > self.bytes_max and len(name.encode()) > self.bytes_max:
@@ -171,8 +175,9 @@ class RowEncoder:
             return value
         if isinstance(value, int):
             if self._int_max is not None and not -self._int_max - 1 <= value <= self._int_max:
-                raise RecordRefused(f"{name!r} is {value}, which is too large for an integer of this database")
-            return value if -(2**63) <= value < 2**63 else str(value)
+                digits = integer_text(repr(name), value)
+                raise RecordRefused(f"{name!r} is {digits}, which is too large for an integer of this database")
+            return value if -(2**63) <= value < 2**63 else integer_text(repr(name), value)
         if isinstance(value, float):
             if self._finite and not _is_finite(value):
                 raise RecordRefused(f"{name!r} is {value}, which this database cannot store")

@@ -1,7 +1,8 @@
 """Dead letters over HTTP: list, count and show them, edit them, send them again, discard them."""
 
 import logging
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import trio
 from fastapi import APIRouter, Path, Query
@@ -35,6 +36,7 @@ log = logging.getLogger("conduit_py.server")
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
 
 IDS_MAX = 5000
+ViewT = TypeVar("ViewT")
 
 
 class _LetterConvertor(StringConvertor):
@@ -164,10 +166,7 @@ async def list_letters(service: InService, which: Annotated[PageQuery, Query()])
     """Letters without their records, the newest first."""
     filter = FilterQuery(**which.model_dump(exclude={"cursor", "limit"})).to_filter()
     page = await service.fleet.letters.box.page(filter, which.cursor, which.limit)
-    # In a thread, as everywhere below: a thousand letters of 8 KB take a while, and the event loop runs all pipelines.
-    letters = await trio.to_thread.run_sync(
-        lambda: [summary_view(each, service.redaction) for each in page.letters], abandon_on_cancel=True
-    )
+    letters = await _in_thread(service, lambda: [summary_view(each, service.redaction) for each in page.letters])
     return LettersView(letters=letters, next=page.next, total=page.total)
 
 
@@ -175,8 +174,8 @@ async def list_letters(service: InService, which: Annotated[PageQuery, Query()])
 async def list_causes(service: InService, which: Annotated[FilterQuery, Query()]) -> CausesView:
     """How many letters there are by node and cause, the most frequent first."""
     causes = await service.fleet.letters.box.causes(which.to_filter())
-    return await trio.to_thread.run_sync(
-        lambda: CausesView(causes=[cause_view(each, service.redaction) for each in causes]), abandon_on_cancel=True
+    return await _in_thread(
+        service, lambda: CausesView(causes=[cause_view(each, service.redaction) for each in causes])
     )
 
 
@@ -226,4 +225,11 @@ async def edit_letter(
 
 async def _letter_view(service: Service, letter: StoredLetter) -> LetterView:
     origin = await service.fleet.letters.locate(letter)
-    return await trio.to_thread.run_sync(letter_view, letter, origin, service.redaction, abandon_on_cancel=True)
+    return await _in_thread(service, lambda: letter_view(letter, origin, service.redaction))
+
+
+async def _in_thread(service: Service, view: Callable[[], ViewT]) -> ViewT:
+    """Make a view off the event loop: a thousand letters of 8 KB take a while, and the loop runs all pipelines."""
+    # Not among the threads that all share: pipelines would wait for those of hundreds of clients, and forty that
+    # compute at a time leave the event loop a fraction of its turns.
+    return await trio.to_thread.run_sync(view, abandon_on_cancel=True, limiter=service.view_threads)

@@ -12,7 +12,7 @@ import trio
 from starlette.types import ASGIApp, Message, Scope
 
 from conduit_py.server.errors import CODES, error_response
-from conduit_py.server.limits import ADMIT, LimitedConnection, Stream
+from conduit_py.server.limits import ADMIT, CLIENT_READ_SECONDS, LimitedConnection, Stream
 from conduit_py.wire_error import WireError
 
 HANDSHAKE_SECONDS = 10.0
@@ -227,22 +227,31 @@ class _Exchange:
             self._head = h11.Response(status_code=message["status"], headers=[*message.get("headers", []), _date()])
             self._bare = self._bare or message["status"] in (204, 304)
             return
-        events: list[h11.Event] = []
-        if self._head is not None:
-            # Together with the first of the body: most answers are one packet.
-            events, self._head = [self._head], None
-        if message.get("body") and not self._bare:
-            events.append(h11.Data(data=bytes(message["body"])))
-        if not message.get("more_body", False):
-            events.append(h11.EndOfMessage())
-        data = b"".join(self._protocol.send(event) or b"" for event in events)
+        head, self._head = self._head, None
+        body = memoryview(b"" if self._bare else bytes(message.get("body") or b""))
+        last = not message.get("more_body", False)
         try:
-            await self._stream.send_all(data)
-        except _GONE:
+            # One deadline for all pieces: a client that takes a little now and then would hold the whole body.
+            with trio.fail_after(CLIENT_READ_SECONDS):
+                for start in range(0, max(len(body), 1), CHUNK_BYTES):
+                    piece, final = body[start : start + CHUNK_BYTES], start + CHUNK_BYTES >= len(body)
+                    await self._stream.send_all(self._encode(head, bytes(piece), end=last and final))
+                    head = None
+        except (*_GONE, trio.TooSlowError):
             # There is nobody to answer, so there is nothing more to do here.
             self._gone.set()
             self._cancel_scope.cancel()
             await trio.lowlevel.checkpoint()
+
+    def _encode(self, head: h11.Response | None, piece: bytes, *, end: bool) -> bytes:
+        # The head together with the first of the body: most answers are one packet. A large body goes in pieces, which
+        # are copied (and encrypted) one at a time: many clients may hold one answer that is made for all of them.
+        events: list[h11.Event] = [] if head is None else [head]
+        if piece:
+            events.append(h11.Data(data=piece))
+        if end:
+            events.append(h11.EndOfMessage())
+        return b"".join(self._protocol.send(event) or b"" for event in events)
 
     async def watch(self) -> None:
         """Notice that the client is gone while its request is being answered."""

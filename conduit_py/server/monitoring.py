@@ -1,10 +1,11 @@
 """Health, readiness and metrics over HTTP, for load balancers, orchestrators and Prometheus."""
 
 from collections import Counter
-from typing import Literal
+from typing import Annotated, Literal
 
 import trio
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
+from fastapi.requests import HTTPConnection
 from pydantic import Field
 
 from conduit_py.errors import ConduitError
@@ -77,6 +78,32 @@ async def readyz(service: InService, response: Response) -> ReadyView:
     )
 
 
+class Scrapes:
+    """Makes the metrics for all clients that wait for them together. What a client gets was read after it asked."""
+
+    def __init__(self) -> None:
+        self._lock = trio.Lock()
+        self._begun = 0
+        self._text = b""
+
+    async def text(self, service: Service) -> bytes:
+        # Shared: 200 pipelines have 3 MB of metrics, which hold the event loop while they are written. Made for each of
+        # hundreds of clients, they would leave it no time for pipelines and `/healthz`.
+        asked = self._begun
+        async with self._lock:
+            if self._begun == asked:
+                self._begun += 1
+                await service.count_letters()
+                self._text = metrics_text(service.fleet)
+            return self._text
+
+
+async def _scrapes_of(connection: HTTPConnection) -> Scrapes:
+    scrapes = connection.app.state.scrapes
+    assert isinstance(scrapes, Scrapes)
+    return scrapes
+
+
 @router.get(
     "/metrics",
     tags=["metrics"],
@@ -89,10 +116,9 @@ async def readyz(service: InService, response: Response) -> ReadyView:
         },
     },
 )
-async def metrics(service: InService) -> Response:
+async def metrics(service: InService, scrapes: Annotated[Scrapes, Depends(_scrapes_of)]) -> Response:
     """Everything that is counted, of every pipeline and node."""
-    await service.count_letters()
-    return Response(metrics_text(service.fleet), headers={"content-type": CONTENT_TYPE})
+    return Response(await scrapes.text(service), headers={"content-type": CONTENT_TYPE})
 
 
 async def _store_error(service: Service) -> str | None:

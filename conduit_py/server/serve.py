@@ -115,6 +115,7 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
     app.state.live = live.LiveEvents()
     app.state.history = history.ChartHistory()
     app.state.taps = taps.TapCount()
+    app.state.scrapes = monitoring.Scrapes()
     modules = (access, pipelines, history, positions, dead_letters, taps, live, monitoring, web)
     routers = [*(module.router for module in modules), pipelines.reload_router, pipelines.plugin_router]
     for router in routers:

@@ -19,6 +19,8 @@ log = logging.getLogger("conduit_py.server")
 
 RETAIN_SECONDS = 60.0
 COUNT_SECONDS = 1.0
+VIEW_THREADS = 2
+"""How many views of dead letters are made at a time."""
 
 
 Redaction: TypeAlias = Callable[[str], str]
@@ -43,6 +45,7 @@ class Service:
         self.booted = trio.Event()
         self.closing = trio.Event()
         self.redaction: Redaction = redact_answer
+        self.view_threads = trio.CapacityLimiter(VIEW_THREADS)
         self._nursery = nursery
 
     def restart(self, id: str, *, asked_by: str) -> None:

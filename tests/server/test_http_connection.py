@@ -1,5 +1,6 @@
 """HTTP/1.1 on one connection: what it answers, how long it waits, and that it ends when its client is gone."""
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -13,6 +14,7 @@ from conduit_py.server.limits import ADMIT, CLIENT_READ_SECONDS, ConnectionLimit
 
 HEAD = b"Host: localhost\r\n"
 GET = b"GET /a%20b?c=d HTTP/1.1\r\n" + HEAD + b"\r\n"
+LAST_GET = b"GET / HTTP/1.1\r\n" + HEAD + b"Connection: close\r\n\r\n"
 
 
 class Recorder:
@@ -168,6 +170,59 @@ async def test_a_client_that_reads_nothing_ends_what_it_asked_for(autojump_clock
         await trio.sleep(100)
         assert cancelled == [CLIENT_READ_SECONDS]
         await client.aclose()
+
+
+async def test_a_large_answer_that_nobody_reads_is_held_once(autojump_clock: MockClock) -> None:
+    answer = b"x" * 20_000_000
+    held = []
+
+    async def send_all(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"20000000")]})
+        await send({"type": "http.response.body", "body": answer})
+
+    tracemalloc.start()
+    try:
+        async with connected(send_all) as client:
+            await client.send_all(GET)
+            await trio.sleep(CLIENT_READ_SECONDS / 2)
+            held.append(tracemalloc.get_traced_memory()[1])
+            await client.aclose()
+    finally:
+        tracemalloc.stop()
+
+    assert held[0] < 5_000_000
+
+
+async def test_a_large_answer_arrives_whole(autojump_clock: MockClock) -> None:
+    answer = bytes(range(256)) * 2000
+
+    async def send_all(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"512000")]})
+        await send({"type": "http.response.body", "body": answer})
+
+    async with connected(send_all) as client:
+        await client.send_all(LAST_GET)
+        head, _, body = (await read_all(client)).partition(b"\r\n\r\n")
+
+    assert statuses(head) == [b"200"]
+    assert body == answer
+
+
+async def test_a_client_that_reads_too_slowly_is_dropped_with_its_answer_half_sent(autojump_clock: MockClock) -> None:
+    async def send_all(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"50000000")]})
+        await send({"type": "http.response.body", "body": b"x" * 50_000_000})
+
+    async with connected(send_all) as client:
+        await client.send_all(GET)
+        received = 0
+        with suppress(trio.BrokenResourceError):
+            while chunk := await client.receive_some(100_000):
+                received += len(chunk)
+                await trio.sleep(1)
+
+    assert received < 50_000_000
+    assert trio.current_time() < 10 * CLIENT_READ_SECONDS
 
 
 async def test_an_answer_that_is_cut_short_does_not_look_whole(autojump_clock: MockClock) -> None:

@@ -1,5 +1,6 @@
 """Dead letters over HTTP: found, counted, shown, edited, sent again once, discarded; and who may do what."""
 
+import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from decimal import Decimal
@@ -343,3 +344,22 @@ async def test_letters_are_counted_in_the_metrics(shop: Shop) -> None:
     assert 'conduit_dead_letters{pipeline_name="shop",state="queued"} 0' in text
     assert 'conduit_records_replayed_total{pipeline_name="shop"} 1' in text
     assert 'conduit_dead_letters_bytes{pipeline_name="shop"} 0' not in text
+
+
+async def test_clients_take_no_threads_from_pipelines(shop: Shop) -> None:
+    begun, go_on = trio.Event(), threading.Event()
+
+    def redact_slowly(text: str) -> str:
+        trio.from_thread.run_sync(begun.set)
+        go_on.wait()
+        return text
+
+    shop.site.service.redaction = redact_slowly
+    async with trio.open_nursery() as nursery:
+        for _ in range(50):
+            nursery.start_soon(shop.site.client.get, LETTERS)
+        await begun.wait()
+        borrowed = trio.to_thread.current_default_thread_limiter().borrowed_tokens
+        go_on.set()
+
+    assert borrowed == 0

@@ -1,11 +1,14 @@
 """Errors of every kind have one shape, and health, plugins and limits say what they must."""
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 import trio
+from prometheus_client import REGISTRY, Metric
+from prometheus_client.registry import Collector
 from trio.testing import MockClock
 
 from conduit_py.server.limits import BYTES_MAX
@@ -228,3 +231,43 @@ async def test_half_a_request_does_nothing(autojump_clock: MockClock, open_site:
         assert site.service.fleet["a"].state.status == "running"
 
     assert sent == []
+
+
+class CountScrapes(Collector):
+    """A collector of a user, which is asked once for every text of the metrics."""
+
+    asked = 0
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        self.asked += 1
+        return []
+
+
+async def test_clients_that_wait_for_the_metrics_together_get_one_text(
+    autojump_clock: MockClock, open_site: "OpenSite"
+) -> None:
+    counted = CountScrapes()
+    REGISTRY.register(counted)
+    try:
+        async with open_site("a") as site, trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(site.client.get, "/metrics")
+    finally:
+        REGISTRY.unregister(counted)
+
+    # One for the first client, one for all that asked while the first was made.
+    assert 1 <= counted.asked <= 2
+
+
+async def test_metrics_are_read_after_a_client_asked_for_them(autojump_clock: MockClock, open_site: "OpenSite") -> None:
+    async with open_site("a") as site:
+        before = (await site.client.get("/metrics")).text
+        site.service.fleet.start("a")
+        await site.settled()
+        after = (await site.client.get("/metrics")).text
+
+    assert 'conduit_pipeline_status{pipeline_name="a",status="running"} 0' in before
+    assert 'conduit_pipeline_status{pipeline_name="a",status="running"} 1' in after

@@ -2,10 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from itertools import compress
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import msgspec
 
@@ -194,18 +193,26 @@ class Batch:
         columns = self._columns and self._columns.map(make)
         return Batch.of_payloads(self.span, make(self._payloads), self.sequences, self.pieces, self.kind, columns)
 
-    def with_values(self, values: list[Any]) -> "Batch":
-        """Return the same messages with other values: records if this batch holds records, else payloads."""
-        return self._of(values, self.sequences, self.pieces, self._columns)
+    def with_values(self, values: list[Any], kind: type | None = None) -> "Batch":
+        """Return the same messages with other values: records if this batch holds records, else payloads.
 
-    def keep(self, values: list[Any], kept: Sequence[bool]) -> "Batch":
-        """Return the messages that are kept, with these values in place of their own."""
+        `kind` is the type of all payloads, if that is known.
+        """
+        return self._of(values, self.sequences, self.pieces, self._columns, kind)
+
+    def without(self, gone: Sequence[int], values: list[Any], kind: type | None = None) -> "Batch":
+        """Return all messages but those at these indices, which must ascend, with these values in place of theirs."""
+        kept: Sequence[int] = _Without(self.sequences, gone)
+        if self.pieces is None and self._columns is None:
+            return self._of(values, kept, None, None, kind)
+        places = _Without(range(len(self)), gone)
 
         def chosen(column: Sequence[Any]) -> list[Any]:
-            return list(compress(column, kept))
+            return [column[place] for place in places]
 
-        pieces, columns = self.pieces and chosen(self.pieces), self._columns and self._columns.map(chosen)
-        return self._of(values, chosen(self.sequences), pieces, columns)
+        return self._of(
+            values, kept, self.pieces and chosen(self.pieces), self._columns and self._columns.map(chosen), kind
+        )
 
     def split(self, values: list[Any], indices: Sequence[int], pieces: Sequence[Piece] | None) -> "Batch":
         """Return the messages at these indices, which may repeat, with these values and as these pieces."""
@@ -213,15 +220,19 @@ class Batch:
         def chosen(column: Sequence[Any]) -> list[Any]:
             return [column[index] for index in indices]
 
-        return self._of(values, chosen(self.sequences), pieces, self._columns and self._columns.map(chosen))
+        columns = self._columns and self._columns.map(chosen)
+        return self._of(values, chosen(self.sequences), pieces, columns, kind_of(set(map(type, values))))
 
     def _of(
-        self, values: list[Any], sequences: Sequence[int], pieces: Sequence[Piece] | None, columns: Columns | None
+        self,
+        values: list[Any],
+        sequences: Sequence[int],
+        pieces: Sequence[Piece] | None,
+        columns: Columns | None,
+        kind: type | None,
     ) -> "Batch":
         if self._payloads is None:
             return Batch(self.span, values, sequences, pieces)
-        kinds = set(map(type, values))
-        kind = kinds.pop() if len(kinds) == 1 else None
         return Batch.of_payloads(self.span, values, sequences, pieces, kind, columns)
 
     def delivery_key(self, index: int) -> bytes:
@@ -259,6 +270,42 @@ class Batch:
         """
         message = self.id(index)
         self.span.fate_handlers.setdefault(message.sequence, []).append((message, handler))
+
+
+def kind_of(kinds: set[type]) -> type | None:
+    """Return the one type of all values, or None if there are several."""
+    return next(iter(kinds)) if len(kinds) == 1 else None
+
+
+@dataclass(slots=True, eq=False)
+class _Without(Sequence[int]):
+    """Numbers without those at some indices. They are listed when somebody asks: a ledger needs only their count."""
+
+    numbers: Sequence[int]
+    gone: Sequence[int]
+    _listed: list[int] | None = field(default=None, init=False)
+
+    def _list(self) -> list[int]:
+        if self._listed is None:
+            listed = list(self.numbers)
+            # From the end, so that the other indices stay what they are.
+            for index in reversed(self.gone):
+                del listed[index]
+            self._listed = listed
+        return self._listed
+
+    def __len__(self) -> int:
+        return len(self.numbers) - len(self.gone)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self._list()[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._list())
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from itertools import compress, repeat
-from operator import is_not, not_
+from itertools import compress
+from operator import is_not
 from typing import Any, NamedTuple
 
 import msgspec
 import trio
 
-from conduit_py.batch import Batch, NamedPieces, Piece
+from conduit_py.batch import Batch, NamedPieces, Piece, kind_of
 from conduit_py.dead_letter import Failure, RefusedWithLetter
 from conduit_py.errors import CannotDefer, ContractBroken, RunError
 from conduit_py.graph.compile import DestinationCondition
@@ -181,23 +181,24 @@ class ProcessorNode:
         kinds = set(map(type, results))
         # Exact types: anything else, such as a subclass of Record, is looked at one by one.
         if all(map(self.value_test(batch), kinds - _FILTERED)):
-            return self._filter_out(batch, results, kinds >= _FILTERED)
+            return self._filter_out(batch, results, kinds)
         return _Routing(self, batch, results).outcome()
 
     def value_test(self, batch: Batch) -> Callable[[type], bool]:
         """Return the test for the types of values that may leave this node in place of those of a batch."""
         return RECORD_TYPES.__contains__ if batch.holds_records else is_payload
 
-    def _filter_out(self, batch: Batch, results: list[Any], filtered: bool) -> Batch:
-        """Return the batch of these results, without the filtered ones and without a Python step per record."""
+    def _filter_out(self, batch: Batch, results: list[Any], kinds: set[type]) -> Batch:
+        """Return the batch of these results, without the filtered ones."""
         if batch.holds_records and any(map(is_not, filter(None, results), compress(batch.records, results))):
             for record, original in zip(filter(None, results), compress(batch.records, results), strict=True):
                 record.position = record.position or original.position
-        if not filtered:
-            return batch.with_values(results)
-        kept = list(map(is_not, results, repeat(None)))
-        self.filter(batch, list(compress(batch.sequences, map(not_, kept))))
-        return batch.keep(list(compress(results, kept)), kept)
+        kind = kind_of(kinds - _FILTERED)
+        if not kinds >= _FILTERED:
+            return batch.with_values(results, kind)
+        gone = [index for index, result in enumerate(results) if result is None]
+        self.filter(batch, [batch.sequences[index] for index in gone])
+        return batch.without(gone, [result for result in results if result is not None], kind)
 
     def filter(self, batch: Batch, sequences: list[int]) -> None:
         self._context.meter.filtered += len(sequences)

@@ -27,11 +27,11 @@ class PayloadType:
         self.convert = self._conversion(declared)
 
     def accepts(self, kind: type | None) -> bool:
-        """Return True if payloads of exactly this type need no conversion."""
+        """Return True if payloads of this type need no conversion."""
         if self._is_typed_dict:
             # The type of the value says nothing about its fields.
             return False
-        return kind is self.kind or (kind is not None and kind is self.decodes_into)
+        return kind is self.kind or (kind is not None and self.decodes_into in kind.__mro__)
 
     def _conversion(self, declared: Any) -> Callable[[Any], Any]:
         if declared is bytes:

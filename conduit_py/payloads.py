@@ -26,6 +26,8 @@ class Positions(Sequence[bytes]):
 
     template: bytes
     numbers: Sequence[int]
+    ascending: bool = False
+    """True if every number is larger than the one before. Then nobody looks for repeated positions."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -36,7 +38,7 @@ class Positions(Sequence[bytes]):
     def __getitem__(self, index: slice) -> "Positions": ...
     def __getitem__(self, index: int | slice) -> "bytes | Positions":
         if isinstance(index, slice):
-            return Positions(self.template, self.numbers[index])
+            return Positions(self.template, self.numbers[index], self.ascending)
         return self.template % self.numbers[index]
 
     def __iter__(self) -> Iterator[bytes]:
@@ -48,7 +50,8 @@ class Positions(Sequence[bytes]):
     def join(self, later: Sequence[bytes]) -> Sequence[bytes]:
         """Return these positions and the later ones as one sequence."""
         if isinstance(later, Positions) and later.template == self.template:
-            return Positions(self.template, [*self.numbers, *later.numbers])
+            ascending = self.ascending and later.ascending and self.numbers[-1] < later.numbers[0]
+            return Positions(self.template, [*self.numbers, *later.numbers], ascending)
         return [*self, *later]
 
 

@@ -36,10 +36,15 @@ class JsonLines:
     def __init__(
         self, payload_type: type[msgspec.Struct] | None = None, duplicate_keys: DuplicateKeys = "refuse"
     ) -> None:
-        self._kind: type = payload_type or dict
+        self._payload_type = payload_type
         self._typed = msgspec.json.Decoder(payload_type).decode if payload_type is not None else None
-        self._decode = self._typed or _decode_object
         self._duplicate_keys = duplicate_keys
+        self._decode_into(payload_type)
+        self._may_narrow = payload_type is not None and _can_narrow(payload_type)
+
+    def _decode_into(self, payload_type: type[msgspec.Struct] | None) -> None:
+        self._kind: type = payload_type or dict
+        self._decode = _decode_object if payload_type is None else msgspec.json.Decoder(payload_type).decode
         self._members = _MemberCount(payload_type)
 
     def parse(self, lines: Lines, positions: Sequence[bytes]) -> Reading:
@@ -48,12 +53,24 @@ class JsonLines:
                 values = list(map(self._decode, lines.texts))
                 keeps_all = self._duplicate_keys == "last" or self._members.is_that_of(b"".join(lines.texts), values)
                 if keeps_all and not _any_too_deep(lines.texts):
-                    return Reading(Payloads(values, positions, self._kind), {})
+                    kind = self._kind
+                    if self._may_narrow and self._members.present:
+                        self._narrow(self._members.present)
+                    return Reading(Payloads(values, positions, kind), {})
             except _CANNOT_DECODE:
+                if self._kind is not (self._payload_type or dict):
+                    # Perhaps a line only lacks a field that those before it had.
+                    self._decode_into(self._payload_type)
+                    return self.parse(lines, positions)
                 # A blank or bad line is rare, so a second pass over all lines finds it.
-                pass
         parsed = parse_each(lines, positions, self._parse_one)
         return Reading(Payloads(parsed.values, parsed.positions), parsed.refused)
+
+    def _narrow(self, present: Sequence[str]) -> None:
+        """Require fields that lines have had so far. Whether a line has them then needs no look at each value."""
+        assert self._payload_type is not None
+        self._may_narrow = False
+        self._decode_into(_with_required(self._payload_type, present))
 
     def _parse_one(self, text: bytes) -> Any:
         value: Structured = decode_json(text, duplicate_keys=self._duplicate_keys)
@@ -93,7 +110,8 @@ class _MemberCount:
         is_plain = not hasattr(payload_type, "__post_init__")
         self._defaults = {name: each for name, each in defaults.items() if is_plain and each == each}
         self._colon_fields: tuple[str, ...] = ()
-        self._present: tuple[str, ...] = ()
+        self.present: tuple[str, ...] = ()
+        """The fields with a default that a line had, with another value."""
 
     def is_that_of(self, text: bytes, values: list[Any]) -> bool:
         """Return True if no line repeats a key. False is nearly always a repeated key."""
@@ -111,7 +129,7 @@ class _MemberCount:
         """Return how many members the lines have at least: a field with a default may be missing, or have it."""
         # Never too many: a field counted that was not there would hide a repeated one.
         count: int = required * len(values)
-        for name in self._present:
+        for name in self.present:
             count += sum(map(ne, map(attrgetter(name), values), repeat(self._defaults[name])))
         return count
 
@@ -127,7 +145,35 @@ class _MemberCount:
     def _learn(self, value: dict[str, Any]) -> None:
         found = (name for name, item in value.items() if type(item) is str and ":" in item)
         self._colon_fields = tuple(dict.fromkeys([*self._colon_fields, *found]))[:_COLON_FIELDS_MAX]
-        self._present = tuple(name for name, default in self._defaults.items() if value[name] != default)
+        self.present = tuple(name for name, default in self._defaults.items() if value[name] != default)
+
+
+def _can_narrow(payload_type: type[msgspec.Struct]) -> bool:
+    """Return True if requiring a field changes nothing but what is decoded: not its name, and not what is encoded."""
+    config = payload_type.__struct_config__
+    is_plain = not config.omit_defaults and config.tag is None and not hasattr(payload_type, "__post_init__")
+    return is_plain and all(field.encode_name == field.name for field in msgspec.structs.fields(payload_type))
+
+
+def _with_required(payload_type: type[msgspec.Struct], names: Sequence[str]) -> type[msgspec.Struct]:
+    """Return a subclass of the same name in which these fields have no default."""
+    # All fields, not only these: the encoder writes them in the order in which they are defined.
+    return msgspec.defstruct(
+        payload_type.__name__,
+        [_definition(field, required=field.name in names) for field in msgspec.structs.fields(payload_type)],
+        bases=(payload_type,),
+        module=payload_type.__module__,
+        namespace={"__qualname__": payload_type.__qualname__, "__doc__": payload_type.__doc__},
+        kw_only=True,
+    )
+
+
+def _definition(field: Any, *, required: bool) -> Any:
+    if required or field.required:
+        return field.name, field.type
+    if field.default is msgspec.NODEFAULT:
+        return field.name, field.type, msgspec.field(default_factory=field.default_factory)
+    return field.name, field.type, msgspec.field(default=field.default)
 
 
 def _default(field: Any) -> Any:

@@ -120,3 +120,23 @@ def test_a_field_that_is_set_without_a_member_does_not_hide_a_repeated_key() -> 
     [(_, _, why)] = parse(parser, ['{"n":1,"n":2}'])
 
     assert why == "the key 'n' is there twice in one object"
+
+
+def test_a_field_that_all_lines_had_so_far_may_be_missing_later() -> None:
+    parser = JsonLines(strict_form(Event))
+    full = [f'{{"at":"12:00","n":{n},"note":"x"}}' for n in range(3)]
+
+    first, again = parse(parser, full), parse(parser, full)
+    short = parse(parser, ['{"at":"12:00","n":7}', *full])
+    repeated = parse(parser, [*full, '{"at":"12:00","n":7,"note":"x","note":"y"}'])
+
+    assert first == again
+    assert msgspec.json.encode([value for value, _, _ in first]) == msgspec.json.encode(
+        [value for value, _, _ in again]
+    )
+    assert {type(value) for value, _, _ in again} != {type(value) for value, _, _ in first}, (
+        "decoded into a narrower type"
+    )
+    assert [value for value, _, _ in short] == [Event("12:00", 7), *(Event("12:00", n, "x") for n in range(3))]
+    assert [refused for _, _, refused in repeated[:3]] == [None] * 3
+    assert "note" in str(repeated[3][2])

@@ -399,3 +399,13 @@ def test_a_source_that_breaks_the_contract_of_payloads_fails(source: Any, text: 
 
     assert outcome.error is not None
     assert text in str(outcome.error)
+
+
+def test_joined_positions_ascend_only_if_both_do_and_the_second_begins_behind_the_first() -> None:
+    first, behind, before = (Positions(b"%d", numbers, ascending=True) for numbers in ([3, 5], [6, 9], [5, 9]))
+
+    assert [bytes(each) for each in first.join(behind)] == [b"3", b"5", b"6", b"9"]
+    for later, ascending in ((behind, True), (before, False), (Positions(b"%d", [6, 9]), False)):
+        joined = first.join(later)
+        assert isinstance(joined, Positions)
+        assert joined.ascending is ascending

@@ -169,7 +169,7 @@ class Handle:
     def positions(self, ends: Sequence[int]) -> Sequence[bytes]:
         """The positions of records that end at these offsets, ascending, all of them read."""
         if ends and ends[0] >= HEAD_SIZE:
-            return Positions(self._position, ends)
+            return Positions(self._position, ends, ascending=True)
         return [bytes(self.position(end)) for end in ends]
 
     def position(self, offset: int) -> FilePosition:

@@ -4,7 +4,7 @@ Imports nothing, so that `--help` answers at once. What only one module uses sta
 """
 
 # Pipelines
-BATCH_SIZE = 256
+BATCH_SIZE = 512
 """The most records of a source that travel together."""
 WINDOW = 32_768
 """The most records of a source that are read and not yet settled."""

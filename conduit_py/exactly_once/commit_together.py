@@ -18,7 +18,7 @@ from conduit_py.exactly_once.checkpoint import (
     encode_letters,
     encode_replays,
 )
-from conduit_py.exactly_once.gate import HeldRecords, Sealed, TransactionGate
+from conduit_py.exactly_once.gate import HeldRecords, Sealed, TransactionGate, within_windows
 from conduit_py.exactly_once.participants import Participants
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
@@ -49,13 +49,12 @@ class CommitTogether(CommitStrategy):
     The first `isolated` records are committed in transactions of `size` records, without overlap.
     """
 
-    holds_writes = True
     channel_size = 16  # The next transaction is read and processed while writers wait for the commit of the last.
 
     def __init__(self, graph: Graph, store: Store, *, isolated: int = 0, size: int = 1) -> None:
         self._pipeline = graph.pipeline.id
         self._store = store
-        self._limits = _within_windows(graph, graph.pipeline.settings.transaction or TransactionLimits())
+        self._limits = within_windows(graph, graph.pipeline.settings.transaction or TransactionLimits())
         self.isolated = isolated
         """The number of records left to commit in small transactions."""
         self.gate = TransactionGate(self._limits.model_copy(update={"max_records": size}) if isolated else self._limits)
@@ -192,6 +191,7 @@ class CommitTogether(CommitStrategy):
                 if not overlaps:
                     self._open_next()
                     self.gate.release()
+                    self.holds_writes = False
             if self._forwarder is not None:
                 await self._forwarder.finish()
         except Fenced as error:
@@ -224,6 +224,7 @@ class CommitTogether(CommitStrategy):
         for deferral in self._deferrals.values():
             deferral.open()
         self.gate.open_next()
+        self.holds_writes = True
 
     @property
     def _quiet(self) -> bool:
@@ -284,6 +285,7 @@ class CommitTogether(CommitStrategy):
         self._committing = 0
         # I5: only now may the next transaction be written. I12: only now are the sources acked.
         self.gate.release()
+        self.holds_writes = False
         for source, ranges in sealed.ranges.items():
             await self._parts.settlers[source].release(ranges)
         self._past(sealed.records)
@@ -333,12 +335,6 @@ class CommitTogether(CommitStrategy):
         )
         fenced.node = error.node
         return fenced
-
-
-def _within_windows(graph: Graph, limits: TransactionLimits) -> TransactionLimits:
-    """Limit transactions to half of the smallest window: two are in flight, and a full window blocks its source."""
-    fits = max(1, min(source.window for source in graph.pipeline.sources) // 2)
-    return limits.model_copy(update={"max_records": min(limits.max_records, fits)})
 
 
 async def _keep(handler: DeadLetterHandler, letters: Sequence[DeadLetter]) -> None:

@@ -9,6 +9,7 @@ import trio
 
 from conduit_py.batch import Batch
 from conduit_py.dead_letter import DeadLetter
+from conduit_py.graph.node import Graph
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
 from conduit_py.store.claim import Intent
@@ -224,3 +225,9 @@ class HeldRecords:
     def open(self) -> None:
         """Pass the held batches to the transaction that begins now."""
         self._shut = False
+
+
+def within_windows(graph: Graph, limits: TransactionLimits) -> TransactionLimits:
+    """Limit transactions to half of the smallest window: two are in flight, and a full window blocks its source."""
+    fits = max(1, min(source.window for source in graph.pipeline.sources) // 2)
+    return limits.model_copy(update={"max_records": min(limits.max_records, fits)})

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 CHANNEL_SIZE = 2
 """Batches waiting in a channel: enough for both ends to work at once, too few to hide a slow receiver."""
 
+LIGHT_MESSAGES_MAX = 64
+"""A commit of so few messages is followed by the next one without waiting for more."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -104,7 +107,7 @@ class CommitStrategy(ABC):
 
     channel_size = CHANNEL_SIZE
     holds_writes = False
-    """True if `before_write` may have to wait."""
+    """True while nothing may be written before `before_write` returns."""
     admit_max: int | None = None
     """How many records `admit` takes at once; None for any number."""
 
@@ -172,8 +175,9 @@ class CommitEach(CommitStrategy):
 
     async def settle(self, source: str, ranges: Sequence[SettledRange]) -> None:
         settler = self._settlers[source]
+        light = sum(each.stop - each.start for each in ranges) <= LIGHT_MESSAGES_MAX
         # The pace measures the commit: the slower the store, the more messages each commit covers.
-        with settler.pace.step():
+        with settler.pace.step(light=light):
             await settler.commit([each.positions for each in ranges])
 
     def finish(self, source: str) -> None:

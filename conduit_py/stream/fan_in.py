@@ -1,5 +1,7 @@
 """FanIn: the inbox of a task, which several nodes may send to."""
 
+from collections.abc import Callable
+
 import trio
 
 from conduit_py.batch import Batch
@@ -14,6 +16,8 @@ class FanIn:
 
     def __init__(self, size: int) -> None:
         self._sender, self.inbox = trio.open_memory_channel[Batch](size)
+        self.take_at_once: Callable[[Batch], bool] = _refuse
+        """Takes a batch without the channel, if the receiver can do that now; True if it has."""
 
     def connect(self) -> "trio.MemorySendChannel[Batch]":
         """Return a sending end for one more sender, which must close it."""
@@ -28,3 +32,7 @@ class FanIn:
     def queued(self) -> int:
         """The number of batches waiting in the channel."""
         return self.inbox.statistics().current_buffer_used
+
+
+def _refuse(batch: Batch) -> bool:
+    return False

@@ -6,8 +6,8 @@ from types import TracebackType
 import trio
 
 from conduit_py.batch import Batch
+from conduit_py.stream.fan_in import FanIn
 from conduit_py.stream.meter import Meter, WaitReason
-from conduit_py.stream.plugin_calls import TURN_SECONDS
 
 
 class FanOut:
@@ -18,30 +18,26 @@ class FanOut:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._followers: list[tuple[trio.MemorySendChannel[Batch], bool]] = []
-        self._yields_at = float("-inf")
+        self._followers: list[tuple[FanIn, trio.MemorySendChannel[Batch], bool]] = []
 
-    def add(self, channel: "trio.MemorySendChannel[Batch]", *, changes_records: bool) -> None:
-        self._followers.append((channel, changes_records))
+    def add(self, follower: FanIn, *, changes_records: bool) -> None:
+        self._followers.append((follower, follower.connect(), changes_records))
 
     def send(self, batch: Batch) -> Awaitable[None] | None:
-        """Send a batch; return None, or what must be awaited before the next batch is sent."""
+        """Send a batch; return None, or what must be awaited before the next batch is sent.
+
+        This is no checkpoint. A sender that never waits must let other tasks run by itself.
+        """
         waiting = []
         batches = [batch] if len(self._followers) == 1 else self._copies(batch)
-        for (channel, _), own in zip(self._followers, batches, strict=True):
+        for (follower, channel, _), own in zip(self._followers, batches, strict=True):
+            if follower.take_at_once(own):
+                continue
             try:
                 channel.send_nowait(own)
             except trio.WouldBlock:
                 waiting.append((channel, own))
-        if waiting:
-            return self._wait(waiting)
-        # `send_nowait` is no checkpoint: a sender that never waits would starve every other task. But one round of all
-        # tasks costs more than a small batch.
-        now = trio.current_time()
-        if now < self._yields_at:
-            return None
-        self._yields_at = now + TURN_SECONDS
-        return trio.lowlevel.checkpoint()  # noqa: ASYNC105 the caller awaits it
+        return self._wait(waiting) if waiting else None
 
     async def _wait(self, waiting: "list[tuple[trio.MemorySendChannel[Batch], Batch]]") -> None:
         # Invariant 1: no send is abandoned or left to a task, so each follower receives batches in order.
@@ -52,7 +48,7 @@ class FanOut:
 
     def _copies(self, batch: Batch) -> list[Batch]:
         """Return the batch for each follower: a copy for each that may change records, if others see them too."""
-        changing = [changes for _, changes in self._followers]
+        changing = [changes for *_, changes in self._followers]
         copies = [batch.copy(deep=True) if changes else batch for changes in changing[:-1]]
         # The last one may have the original if nobody else sees it.
         last = batch.copy(deep=True) if changing[-1] and not all(changing) else batch
@@ -65,5 +61,5 @@ class FanOut:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # However the task ends: the loop of a follower ends only when its channel does (invariant 8).
-        for channel, _ in self._followers:
+        for _, channel, _ in self._followers:
             channel.close()

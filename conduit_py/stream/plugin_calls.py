@@ -48,6 +48,8 @@ class PluginCaller:
         self._slow_calls = 0
         self._yields_at = float("-inf")
         self._ways: dict[str, Callable[..., Awaitable[Any]]] = {}
+        sync = {name: not is_async(getattr(plugin, name)) for name in _LOOP_METHODS if hasattr(plugin, name)}
+        self._here = {name for name, is_sync in sync.items() if is_sync and plugin.blocking in (None, False)}
 
     async def __call__(self, name: str, *args: Any) -> Any:
         # Found once for each method: looking at signatures for every batch would cost more than the call.
@@ -67,23 +69,31 @@ class PluginCaller:
             return method  # type: ignore[no-any-return]
         if self.inherits(name):
             return _skip
-        if self.plugin.blocking is False or (name in ("read", "write") and self.plugin.blocking is None):
-            return lambda *args: self._here_while_quick(method, *args)
+        if self.plugin.blocking is False or name in self._here:
+            return lambda *args: self._here_while_quick(name, *args)
         return lambda *args: self.in_thread(method, *args, final=name in _FINAL)
 
-    async def _here_while_quick(self, method: Callable[..., Any], *args: Any) -> Any:
-        if self._slow_calls == SLOW_CALLS_MAX:
+    async def _here_while_quick(self, name: str, *args: Any) -> Any:
+        if self._slow_calls >= SLOW_CALLS_MAX:
             # For good, unlike a processor: a `read` that waits is quick while there is data, and would hold up
             # every pipeline each time that there is none.
-            return await self.in_thread(method, *args)
+            return await self.in_thread(getattr(self.plugin, name), *args)
         # Let other tasks run, or a source of single records would fill a whole batch before its first record is sent.
         # But not before each call: one round of all tasks costs more than a small batch.
         if trio.current_time() >= self._yields_at:
             await trio.lowlevel.cancel_shielded_checkpoint()
             self._yields_at = trio.current_time() + TURN_SECONDS
+        return self.call_here(name, *args)
+
+    def is_quick(self, name: str) -> bool:
+        """Return True if the method may be called with `call_here`, which saves a coroutine and a turn of all tasks."""
+        return name in self._here and self._slow_calls < SLOW_CALLS_MAX
+
+    def call_here(self, name: str, *args: Any) -> Any:
+        """Call a quick method in the task of the caller, which lets other tasks run now and then."""
         started = time.perf_counter()
         try:
-            return method(*args)
+            return getattr(self.plugin, name)(*args)
         finally:
             # On a busy machine any call may be slow once. Only a call that blocks is slow several times in a row.
             is_slow = self.plugin.blocking is None and time.perf_counter() - started > SLOW_SECONDS
@@ -118,6 +128,7 @@ class PluginCaller:
 
 
 _NONE = object()
+_LOOP_METHODS = ("read", "write")
 _FINAL = ("teardown", "close")
 
 

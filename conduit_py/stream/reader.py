@@ -16,7 +16,7 @@ from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter, WaitReason
-from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, is_async
+from conduit_py.stream.plugin_calls import TURN_SECONDS, PluginCaller, PluginErrors, is_async
 from conduit_py.stream.processor_node import ProcessorNode, run_chain
 from conduit_py.stream.signal import IdleBackoff, Signal
 
@@ -26,6 +26,9 @@ class Reader:
 
     Invariant 6: never requests more records than the ledger has credit for. Invariant 7: does not
     read while the window or the buffer is full. `completed` is True if the source ended without a stop.
+
+    A source that is quick is read by the dispatcher, which calls `pull`. The task of the reader only waits for what
+    the source lacks, because a change of tasks costs more than to read a batch.
     """
 
     def __init__(
@@ -48,6 +51,11 @@ class Reader:
         self._stop_requested = trio.Event()
         self._stop_called = False
         self._scope = trio.CancelScope()
+        self._may_pull = False
+        self._idle: IdleBackoff | None = None
+        self._end_of_pulls = Signal()
+        self._why_ended: EndOfSource | NothingYet | None = None
+        buffer.pull = self.pull
         self.completed = False
 
     def stop(self) -> None:
@@ -55,6 +63,8 @@ class Reader:
         # Invariant 8: a graceful stop reaches only the readers. All other nodes end by their closed channels.
         self._stop_requested.set()
         self._wake.set()
+        self._may_pull = False
+        self._end_of_pulls.set()
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -67,34 +77,68 @@ class Reader:
                 nursery.cancel_scope.cancel()
 
     async def _read_all(self) -> None:
-        idle: IdleBackoff | None = None
         while n := await self._wait_for_room():
-            with PluginErrors(self._node, "read"), self._meter.waiting(WaitReason.SOURCE):
-                try:
-                    reading = await self._calls("read", n)
-                # Kept as values: outside of this block, or `PluginErrors` would turn these signals into NodeFailed.
-                except (EndOfSource, NothingYet) as signal:
-                    reading = signal
-            if isinstance(reading, EndOfSource):
+            signal = await (self._let_pull() if self._calls.is_quick("read") else self._read(n))
+            if isinstance(signal, EndOfSource):
                 # A stopped source may end in the same way, but a restart would find more records.
                 self.completed = not self._stop_requested.is_set()
                 return
-            if isinstance(reading, NothingYet):
-                idle = idle or IdleBackoff()
+            if isinstance(signal, NothingYet):
+                self._idle = self._idle or IdleBackoff()
                 # Waits for a stop, not just for the time: a stop must not take as long as the back-off.
-                with self._meter.waiting(WaitReason.SOURCE), trio.move_on_after(idle.next()):
+                with self._meter.waiting(WaitReason.SOURCE), trio.move_on_after(self._idle.next()):
                     await self._stop_requested.wait()
-                continue
-            idle = None
-            records, refused = check_reading(self._node, reading, n)
-            count = len(records)
-            # Invariant 6: counted when read, not when sent. Records in the buffer are in flight too.
-            self._ledger.admit(count)
-            # Records in columns are never groups.
-            self._meter.records += count_records(records) if isinstance(records, list) else count
-            self._meter.batches += 1
-            self._meter.batch_sizes.observe(count)
-            self._buffer.put(records, refused)
+
+    async def _read(self, n: int) -> EndOfSource | NothingYet | None:
+        """Read once; return what the source raised in place of records."""
+        with PluginErrors(self._node, "read"), self._meter.waiting(WaitReason.SOURCE):
+            try:
+                reading = await self._calls("read", n)
+            # Inside of this block, or `PluginErrors` would turn these signals into NodeFailed.
+            except (EndOfSource, NothingYet) as signal:
+                return signal
+        self._accept(reading, n)
+        return None
+
+    def _accept(self, reading: Any, n: int) -> None:
+        records, refused = check_reading(self._node, reading, n)
+        self._idle, count = None, len(records)
+        # Invariant 6: counted when read, not when sent. Records in the buffer are in flight too.
+        self._ledger.admit(count)
+        # Records in columns are never groups.
+        self._meter.records += count_records(records) if isinstance(records, list) else count
+        self._meter.batches += 1
+        self._meter.batch_sizes.observe(count)
+        self._buffer.put(records, refused)
+
+    async def _let_pull(self) -> EndOfSource | NothingYet | None:
+        """Let the dispatcher read until it cannot go on; return what the source raised, if that is why."""
+        self._may_pull, self._why_ended = True, None
+        # The dispatcher may be waiting for records.
+        self._buffer.wake()
+        await self._end_of_pulls.wait()
+        self._may_pull = False
+        return self._why_ended
+
+    def pull(self) -> None:
+        """Read a quick source until half a batch is there, or for as long as one turn of a task may take."""
+        until = trio.current_time() + TURN_SECONDS
+        while self._may_pull:
+            n = min(self._buffer.room, self._ledger.credit)
+            self._may_pull = n > 0 and self._calls.is_quick("read")
+            if self._may_pull:
+                with PluginErrors(self._node, "read"):
+                    try:
+                        reading = self._calls.call_here("read", n)
+                    except (EndOfSource, NothingYet) as signal:
+                        self._may_pull, self._why_ended = False, signal
+            if not self._may_pull:
+                self._end_of_pulls.set()
+                return
+            self._accept(reading, n)
+            # A source of single records fills a batch, but no record waits for long.
+            if 2 * self._buffer.room <= self._buffer.batch_size or trio.current_time() >= until:
+                return
 
     async def _wait_for_room(self) -> int:
         """Wait until records may be read; return how many, or 0 after a stop."""
@@ -176,8 +220,11 @@ class ReadBuffer:
 
     def __init__(self, batch_size: int, taken: Signal) -> None:
         self.batch_size = batch_size
+        self.pull: Callable[[], None] = lambda: None
+        """Puts records into this buffer if that needs no wait."""
         self._taken = taken
         self._filled = Signal()
+        self._yields_at = float("-inf")
         self._closed = False
         self._records: list[Record] | Payloads = []
         self._refused: dict[int, str] = {}
@@ -200,6 +247,10 @@ class ReadBuffer:
             self._records = list(records) if isinstance(records, list) else records
         self._filled.set()
 
+    def wake(self) -> None:
+        """Let `take` call `pull` again."""
+        self._filled.set()
+
     def close(self) -> None:
         """Let `take` return None after the last record."""
         self._closed = True
@@ -207,10 +258,17 @@ class ReadBuffer:
 
     async def take(self) -> "tuple[list[Record] | Payloads, dict[int, str], float] | None":
         """Wait for records, then remove and return all, with the time of the first read; None when closed and empty."""
+        # `pull` is no checkpoint: a dispatcher that never waits would starve every other task. But one round of all
+        # tasks costs more than a small batch.
+        if trio.current_time() >= self._yields_at:
+            await trio.lowlevel.checkpoint()
+            self._yields_at = trio.current_time() + TURN_SECONDS
         while not self._records:
-            if self._closed:
-                return None
-            await self._filled.wait()
+            self.pull()
+            if not self._records:
+                if self._closed:
+                    return None
+                await self._filled.wait()
         taken = self._records, self._refused, self._read_at
         self._records, self._refused = [], {}
         # The reader may be waiting for this room, not for credit.
@@ -266,7 +324,8 @@ class Dispatcher:
         if isinstance(positions, Positions):
             # Made from one template, so they differ exactly if their numbers do. A range never repeats one.
             numbers = positions.numbers
-            repeats = not isinstance(numbers, range) and len(set(numbers)) < len(numbers)
+            distinct = positions.ascending or isinstance(numbers, range)
+            repeats = not distinct and len(set(numbers)) < len(numbers)
             if repeats or positions[0] == self._last_position:
                 raise ContractBroken(node, "read() returned a position twice")
             self._last_position = positions[-1]

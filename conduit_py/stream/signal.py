@@ -26,23 +26,27 @@ class Pace:
     """Starts the first step at once, and spaces later ones by `seconds` plus ten times their duration.
 
     A single record has no delay. Under load one fsync or commit serves many batches, more so if it is
-    slow. No step is delayed by more than `SECONDS_MAX`.
+    slow. A light step serves only a few records, so there is nothing to gain by waiting for more: it is followed
+    as soon as it leaves most of the time to others. No step is delayed by more than `SECONDS_MAX`.
     """
 
     SECONDS_MAX = 0.1
+    LIGHT_SHARE = 3
+    """A light step is followed after this many times its duration."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.due_at = float("-inf")
 
     @contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self, *, light: bool = False) -> Iterator[None]:
         """Measure a step, which is the block."""
         started = trio.current_time()
         yield
         # Counted from the end of the step. Counted from its start, a slow step would be due again at once.
         ended = trio.current_time()
-        self.due_at = ended + min(self._seconds + 10 * (ended - started), self.SECONDS_MAX)
+        seconds = self.LIGHT_SHARE * (ended - started) if light else self._seconds + 10 * (ended - started)
+        self.due_at = ended + min(seconds, self.SECONDS_MAX)
 
 
 class IdleBackoff:

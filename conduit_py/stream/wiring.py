@@ -190,9 +190,10 @@ class Wiring:
         if connector.acks is AckMode.LATER and not self._commit.stages(connector):
             ack_reader = AckReader(context, self._caller(f"{node.id}-answers", connector))
             self.tasks.append(Task(node.id, ack_reader.run))
-        writer = Writer(context, declared, calls, ack_reader)
-        inbox = self._fan_ins[node.id].inbox
-        self.tasks.append(Task(node.id, lambda: writer.run(inbox)))
+        fan_in = self._fan_ins[node.id]
+        writer = Writer(context, declared, calls, ack_reader, fan_in.inbox)
+        fan_in.take_at_once = writer.write_at_once
+        self.tasks.append(Task(node.id, writer.run))
 
     def _add_replay(self) -> None:
         """Add the replay of dead letters, with an entry at every node that can refuse a record."""
@@ -222,7 +223,7 @@ class Wiring:
         if node.id in self._fan_ins:
             fan_out = FanOut(self.meters[DEAD_LETTERS])
             # No copy: `Replay` has already copied the records of the letter.
-            fan_out.add(self._fan_ins[node.id].connect(), changes_records=False)
+            fan_out.add(self._fan_ins[node.id], changes_records=False)
             return [], fan_out
         chain, fan_out = self._chain(node)
         return ([] if node.kind == "source" else [self.processors[node.id]]) + chain, fan_out
@@ -236,5 +237,5 @@ class Wiring:
         fan_out = FanOut(self.meters[node.id])
         for follower in node.outputs:
             changes_records = self._graph.nodes[follower].kind == "processor"
-            fan_out.add(self._fan_ins[follower].connect(), changes_records=changes_records)
+            fan_out.add(self._fan_ins[follower], changes_records=changes_records)
         return chain, fan_out

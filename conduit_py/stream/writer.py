@@ -1,7 +1,9 @@
 """Writer: the only caller of a destination's `write` and `flush`."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -22,7 +24,7 @@ from conduit_py.stream.signal import Pace
 from conduit_py.user_errors import as_plugin_error, code_location
 
 FLUSH_SECONDS = 0.005
-FLUSH_RECORDS_MAX = 8192
+FLUSH_RECORDS_MAX = 16_384
 
 
 class Writer:
@@ -33,7 +35,12 @@ class Writer:
     """
 
     def __init__(
-        self, context: NodeContext, declared: Destination, calls: PluginCaller, ack_reader: AckReader | None
+        self,
+        context: NodeContext,
+        declared: Destination,
+        calls: PluginCaller,
+        ack_reader: AckReader | None,
+        inbox: "trio.MemoryReceiveChannel[Batch]",
     ) -> None:
         self._context = context
         self._node = context.node
@@ -48,17 +55,23 @@ class Writer:
         self._flushes = self._flush_acks or (ack_reader is not None and not calls.inherits("flush"))
         self._calls = calls
         self._ack_reader = ack_reader
+        self._inbox = inbox
+        is_plain = declared.when is None and adapter is None and ack_reader is None and self._retry.attempts == 1
+        self._writes_at_once = is_plain
+        """True if a write needs nothing but the call and the votes."""
+        self._rest = trio.CancelScope()
+        """The wait for the next batch. Its deadline is when everything written must be flushed."""
         self._meter = context.meter
         self._look: Look | None = None
         self._pace = Pace(FLUSH_SECONDS)
         self._unflushed: list[tuple[Span, Sequence[int]]] = []
         self._unflushed_count = 0
 
-    async def run(self, inbox: trio.MemoryReceiveChannel[Batch]) -> None:
+    async def run(self) -> None:
         # `with`, not `async with`: a checkpoint here would let a sender fail on the closed channel first,
         # and that error would be kept instead of ours.
-        with inbox:
-            while (batch := await self._next(inbox)) is not None:
+        with self._inbox:
+            while (batch := await self._next()) is not None:
                 # I5: the intents of the transaction before must be carried out before anything is written.
                 if self._context.commit.holds_writes:
                     with self._meter.waiting(WaitReason.COMMIT):
@@ -72,21 +85,45 @@ class Writer:
                 await self._calls("finish")
             self._ack_reader.finish()
 
-    async def _next(self, inbox: trio.MemoryReceiveChannel[Batch]) -> Batch | None:
+    async def _next(self) -> Batch | None:
         """Return the next batch; flush everything written before a long wait for it."""
         try:
             while True:
                 try:
                     # A batch that is already there is written before the flush, so that one fsync serves both.
-                    return inbox.receive_nowait()
+                    return self._inbox.receive_nowait()
                 except trio.WouldBlock:
-                    if not self._unflushed:
-                        return await inbox.receive()
-                with trio.move_on_at(self._pace.due_at):
-                    return await inbox.receive()
+                    self._rest = trio.CancelScope(deadline=self._pace.due_at if self._unflushed else math.inf)
+                with self._rest:
+                    return await self._inbox.receive()
                 await self._flush()
         except trio.EndOfChannel:
             return None
+
+    def write_at_once(self, batch: Batch) -> bool:
+        """Write a batch in the task of its sender, if nothing can make it wait; return True if it is written.
+
+        A change of tasks costs more than to write a small batch.
+        """
+        # Invariant 1: the writer waits for its inbox, so everything that was sent before is written.
+        if (
+            not self._writes_at_once
+            or not self._calls.is_quick("write")
+            or not self._inbox.statistics().tasks_waiting_receive
+            or self._context.commit.holds_writes
+            or self._context.tap_point.taps
+        ):
+            return False
+        with PluginErrors(self._node, "write"), self._meter.waiting(None, timing=self._meter.calls):
+            try:
+                answer = self._calls.call_here("write", batch.copy(deep=False))
+            except RecordRefused as error:
+                answer = _refuse_all(batch, error)
+        self._end_write(batch, answer)
+        if self._unflushed and (self._flush_is_due or self._rest.deadline == math.inf):
+            # Its task flushes, which takes a thread.
+            self._rest.deadline = -math.inf if self._flush_is_due else self._pace.due_at
+        return True
 
     async def _write(self, batch: Batch) -> None:
         ledger = self._context.ledgers[batch.span.source]
@@ -97,8 +134,20 @@ class Writer:
         if self._ack_reader is not None:
             self._ack_reader.expect(batch)
         given = len(batch) if batch.span.sizes is None else count_records(batch.records)
-        batch, refused = await self._write_with_retries(batch)
+        self._end_write(*await self._write_with_retries(batch), given)
+        if self._flushes and self._flush_is_due:
+            await self._flush()
+
+    def _end_write(self, batch: Batch, answer: Any, attempt: int = 1, given: int | None = None) -> None:
+        """Vote on a batch that was written, or note that its messages wait for a flush.
+
+        `answer` is what the last attempt returned, and `given` the number of records before the first, if it differs.
+        """
         reach("writer.after_write")
+        reasons = check_refusals(self._node, answer, len(batch)) if answer else {}
+        refused = {index: Failure(self._node, reason, attempt) for index, reason in reasons.items()}
+        if given is None:
+            given = len(batch) if batch.span.sizes is None else count_records(batch.records)
         self._meter.records += given - len(refused)
         self._meter.batches += 1
         self._meter.batch_sizes.observe(given)
@@ -112,10 +161,12 @@ class Writer:
             if batch:
                 self._unflushed.append((batch.span, batch.sequences))
                 self._unflushed_count += len(batch)
-            if self._unflushed_count >= FLUSH_RECORDS_MAX or trio.current_time() >= self._pace.due_at:
-                await self._flush()
         elif self._ack_reader is None:
-            ledger.ack(batch.span, batch.sequences, self._context.voters)
+            self._context.ledgers[batch.span.source].ack(batch.span, batch.sequences, self._context.voters)
+
+    @property
+    def _flush_is_due(self) -> bool:
+        return self._unflushed_count >= FLUSH_RECORDS_MAX or trio.current_time() >= self._pace.due_at
 
     async def _write_tapped(self, batch: Batch) -> None:
         self._look = self._context.tap_point.look(batch)
@@ -129,8 +180,8 @@ class Writer:
         finally:
             self._look = None
 
-    async def _write_with_retries(self, batch: Batch) -> tuple[Batch, dict[int, Failure]]:
-        """Write the batch, with retries; return the batch of the last attempt and the refused indices in it."""
+    async def _write_with_retries(self, batch: Batch) -> tuple[Batch, Any, int]:
+        """Write the batch, with retries; return the batch of the last attempt, its answer and its number."""
         meter, attempt = self._meter, 1
         # Invariant 1: the next batch waits until this one is done, so a retry repeats and never reorders.
         while batch:
@@ -139,9 +190,8 @@ class Writer:
                     try:
                         answer = await self._call_write(batch.copy(deep=False))
                     except RecordRefused as error:
-                        answer = dict.fromkeys(range(len(batch)), refusal_text(error))
-                refused = check_refusals(self._node, answer, len(batch)) if answer else {}
-                return batch, {index: Failure(self._node, reason, attempt) for index, reason in refused.items()}
+                        answer = _refuse_all(batch, error)
+                return batch, answer, attempt
             except TransientError as error:
                 if attempt == self._retry.attempts:
                     raise
@@ -152,7 +202,7 @@ class Writer:
                 if self._ack_reader is not None:
                     # Messages acked during the failed write must not be written again.
                     batch = self._ack_reader.still_open(batch)
-        return batch, {}
+        return batch, None, attempt
 
     def _matching(self, batch: Batch, ledger: Ledger) -> Batch:
         """Return the messages that match `when`; for this destination the others are filtered."""
@@ -198,3 +248,7 @@ class Writer:
         # Invariant 2: votes on what was written come after the flush that made it durable.
         for span, sequences in unflushed:
             self._context.ledgers[span.source].ack(span, sequences, self._context.voters)
+
+
+def _refuse_all(batch: Batch, error: RecordRefused) -> dict[int, str]:
+    return dict.fromkeys(range(len(batch)), refusal_text(error))

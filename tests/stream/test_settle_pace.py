@@ -1,0 +1,39 @@
+"""When progress is committed: at once while there is little to commit, once for many batches under load."""
+
+from typing import Any
+
+from trio.testing import MockClock
+
+from conduit_py import Destination, Pipeline, Source
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.store.memory import MemoryStore
+from conduit_py.stream.settler import SETTLE_SECONDS
+from conduit_py.testing import Delay, EventLog, ScriptedDestination, ScriptedSource
+
+
+async def run(log: EventLog, records: int, script: dict[int, Any], store: MemoryStore | None = None) -> None:
+    pipeline = Pipeline(
+        "p",
+        sources=[Source("in", ScriptedSource(records=records, log=log, script=script), batch_size=200)],
+        destinations=[Destination("out", ScriptedDestination(log=log))],
+    )
+    await Supervisor(pipeline, store or MemoryStore()).run()
+    log.check()
+
+
+async def test_single_records_are_acked_when_they_are_handled(autojump_clock: MockClock) -> None:
+    """A fixed pace would hold up each of them, and one commit for several saves nothing here."""
+    log = EventLog()
+    seconds = SETTLE_SECONDS / 5
+    await run(log, 10, {number: Delay(seconds) for number in range(10)})
+
+    assert [event.at for event in log.did("ack")] == [event.at for event in log.did("write")]
+
+
+async def test_under_load_one_commit_serves_several_batches(autojump_clock: MockClock) -> None:
+    log = EventLog()
+    # A hundred records, then a pause that is much shorter than the pace, again and again.
+    await run(log, 2000, {number: Delay(SETTLE_SECONDS / 10) for number in range(0, 2000, 100)})
+
+    acked_at = sorted({event.at for event in log.did("ack")})
+    assert len(acked_at) <= 10, "twenty batches"

@@ -18,6 +18,7 @@ class PayloadType:
     """
 
     def __init__(self, declared: Any) -> None:
+        self.declared = declared
         kind = get_origin(declared) or declared
         self._is_typed_dict = is_typeddict(kind)
         self.kind: type = dict if self._is_typed_dict else kind

@@ -24,6 +24,7 @@ import msgspec
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from conduit_py.graph.node import Graph, Node
+from conduit_py.payload_type import PayloadType
 from conduit_py.sdk.plugin import Plugin
 
 
@@ -174,6 +175,8 @@ class _Comparison:
             attributes = [name for name in vars(one) if name not in ("place", "problems")]
             known = sorted(attributes) == sorted(name for name in vars(other) if name not in ("place", "problems"))
             return known and self._fields(vars(one), vars(other), attributes)
+        if isinstance(one, PayloadType):
+            return self.same(one.declared, other.declared)
         if isinstance(one, BaseModel):
             return self.same((dict(one), one.__pydantic_private__), (dict(other), other.__pydantic_private__))
         if isinstance(one, msgspec.Struct):
@@ -215,6 +218,8 @@ class _Comparison:
             # The rest of the class is derived from these by pydantic, unless it has validators.
             return not _validates(one) and not _validates(other) and self.same(_model(one), _model(other))
         if names != {name for name in vars(other) if name not in _MADE_BY_PYTHON}:
+            return False
+        if issubclass(one, msgspec.Struct) and not self.same(_struct(one), _struct(other)):
             return False
         return self._fields(vars(one), vars(other), sorted(names))
 
@@ -263,6 +268,13 @@ def _attributes(function: types.FunctionType) -> dict[str, object]:
 def _validates(model: type[BaseModel]) -> bool:
     infos = model.__pydantic_decorators__
     return any(getattr(infos, field.name) for field in dataclasses.fields(infos))
+
+
+def _struct(struct: Any) -> tuple[object, ...]:
+    """What the class dictionary of a Struct does not have."""
+    config = struct.__struct_config__
+    settings = {name: repr(getattr(config, name)) for name in sorted(dir(config)) if not name.startswith("_")}
+    return struct.__struct_encode_fields__, struct.__struct_defaults__, settings
 
 
 def _model(model: type[BaseModel]) -> tuple[object, ...]:

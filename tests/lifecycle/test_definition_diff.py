@@ -21,6 +21,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
 from conduit_connectors import file, generator
 from conduit_py import DeadLetters, Destination, Pipeline, Processor, Record, Retry, Source, processor, sdk
 
@@ -72,6 +73,21 @@ def with_globals(record: Record) -> Record | None:
     return record
 
 
+class Order(msgspec.Struct):
+    n: int
+    note: str = "none"
+
+
+@processor
+def typed(order: Order) -> Order:
+    return order
+
+
+@processor
+def of_dicts(order: dict[str, int]) -> dict[str, int]:
+    return order
+
+
 class Options(sdk.Options):
     limit: int = 3
     words: list[str] = []
@@ -106,6 +122,8 @@ pipeline = Pipeline(
         Processor("count", Counting(limit=5), workers=2, retry=Retry(attempts=2)),
         Processor("lambda", lambda record: record, when=above(4)),
         Processor("partly", functools.partial(lambda by, record: record, 3)),
+        Processor("typed", typed),
+        Processor("dicts", of_dicts),
     ],
     destinations=[Destination("kept", file.Destination(path="kept")), Destination("own", Own())],
     dead_letters=DeadLetters(lambda letter: None),
@@ -178,6 +196,11 @@ def test_what_changes_nothing(tmp_path: Path, old: str, new: str) -> None:
         ('["n"] > limit', '["n"] >= limit', {"lambda"}),
         ("lambda record: record, when", "lambda record: None, when", {"lambda"}),
         ("record: record, 3)", "record: record, 4)", {"partly"}),
+        ("    n: int\n", "    n: float\n", {"typed"}),
+        ('note: str = "none"', 'note: str = ""', {"typed"}),
+        ("typed(order: Order)", "typed(order: dict)", {"typed"}),
+        ("(msgspec.Struct):", "(msgspec.Struct, rename='upper'):", {"typed"}),
+        ("order: dict[str, int])", "order: dict)", {"dicts"}),
     ],
 )
 def test_an_edit_of_a_processor_is_noticed_there_and_nowhere_else(

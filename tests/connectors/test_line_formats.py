@@ -1,0 +1,58 @@
+"""Lines by the batch: what is written and refused is what the records alone would give."""
+
+import math
+from typing import Any
+
+import pytest
+from builders import batch_of
+from conduit_connectors.line_formats import Encode, encode_json_lines, encode_opencdc_lines
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conduit_py import Payload, Record
+from conduit_py.record import Operation
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.sampled_from(["", "null", 'a"null', "\n", "é", "\ud800"]),
+    st.binary(max_size=3),
+    st.just({1, 2}),
+    st.just(object()),
+)
+FIELDS = st.dictionaries(st.sampled_from(["a", "null", "é"]), VALUES | st.lists(VALUES, max_size=2), max_size=3)
+DATA = st.none() | st.binary(max_size=4) | FIELDS
+RECORDS = st.builds(
+    Record,
+    position=st.binary(max_size=4),
+    operation=st.sampled_from(Operation),
+    metadata=st.dictionaries(st.sampled_from(["x", "null"]), st.sampled_from(["", "null"]), max_size=2),
+    key=DATA,
+    payload=st.builds(Payload, DATA, DATA),
+)
+
+
+@pytest.mark.parametrize("encode", [encode_json_lines, encode_opencdc_lines])
+@given(records=st.lists(RECORDS, max_size=6))
+def test_a_batch_is_encoded_as_its_records_are(encode: Encode, records: list[Record]) -> None:
+    alone = [encode(batch_of(record.copy())) for record in records]
+
+    together = encode(batch_of(*[record.copy() for record in records]))
+
+    assert together.text == b"".join(each.text for each in alone)
+    assert together.refused == {index: each.refused[0] for index, each in enumerate(alone) if each.refused}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, [-math.inf], {"deep": math.nan}])
+@pytest.mark.parametrize("absent", [None, {"a": 1}])
+def test_a_number_that_json_does_not_have_refuses_its_record_alone(value: Any, absent: Any) -> None:
+    """The encoder writes null for it, and absent parts of a record are null too."""
+    good = Record(key=b"k", payload=Payload(absent, {"n": 1}))
+    bad = Record(key=b"k", payload=Payload(absent, {"n": value}))
+
+    encoded = encode_opencdc_lines(batch_of(good, bad, good.copy()))
+
+    assert list(encoded.refused) == [1]
+    assert encoded.text == 2 * (good.to_json() + b"\n")

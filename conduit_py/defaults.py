@@ -6,6 +6,8 @@ Imports nothing, so that `--help` answers at once. What only one module uses sta
 # Pipelines
 BATCH_SIZE = 512
 """The most records of a source that travel together."""
+BATCH_BYTES = 256 * 1024
+"""About how many bytes of records travel together: more of them would leave the caches of the processor."""
 WINDOW = 32_768
 """The most records of a source that are read and not yet settled."""
 STOP_SECONDS = 30.0

@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
 import trio
 
 from conduit_py.batch import Batch
 from conduit_py.dead_letter import DeadLetter
 from conduit_py.graph.node import Graph
+from conduit_py.payloads import estimated_bytes
 from conduit_py.pipeline_settings import TransactionLimits
 from conduit_py.record import Record
 from conduit_py.store.claim import Intent
@@ -18,7 +18,6 @@ from conduit_py.stream.ledger import SettledRange
 from conduit_py.stream.signal import Pace, Signal
 
 COMMIT_SECONDS = 0.005
-SAMPLE_SIZE = 8
 
 
 class TransactionGate:
@@ -152,27 +151,6 @@ class Sealed:
     @property
     def positions(self) -> dict[str, bytes]:
         return {source: ranges[-1].positions[-1] for source, ranges in self.ranges.items() if ranges}
-
-
-def estimated_bytes(records: Sequence[Record]) -> int:
-    """Estimate the size of records from a sample: measuring each record would cost more than moving it."""
-    step = -(-len(records) // SAMPLE_SIZE)
-    sample = records[::step]
-    return sum(map(_bytes, sample)) * len(records) // len(sample)
-
-
-def _bytes(record: Record) -> int:
-    after = record.payload.after
-    if isinstance(after, bytes) and record.payload.before is None:
-        return len(after) + 64
-    try:
-        return len(_ENCODER.encode(record))
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        # Only an estimate: a value without a JSON form is refused by the destination, if at all.
-        return 1024
-
-
-_ENCODER = msgspec.json.Encoder()
 
 
 class HeldRecords:

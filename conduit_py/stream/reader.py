@@ -5,11 +5,12 @@ from typing import Any
 
 import trio
 
+from conduit_py import defaults
 from conduit_py.batch import Batch
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
-from conduit_py.payloads import Payloads, Positions, join
+from conduit_py.payloads import Payloads, Positions, estimated_bytes, join
 from conduit_py.record import RECORD_TYPES, Record, count_records, group_sizes
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
 from conduit_py.stream.commit import NodeContext
@@ -137,7 +138,7 @@ class Reader:
                 return
             self._accept(reading, n)
             # A source of single records fills a batch, but no record waits for long.
-            if 2 * self._buffer.room <= self._buffer.batch_size or trio.current_time() >= until:
+            if self._buffer.half_full or trio.current_time() >= until:
                 return
 
     async def _wait_for_room(self) -> int:
@@ -211,6 +212,10 @@ def _check_refused(node: str, refused: Any, count: int) -> None:
             raise ContractBroken(node, f"read() refused record {index!r} of {count}")
 
 
+_MEASURED = 2
+"""How many records of a read are measured to estimate the size of all."""
+
+
 class ReadBuffer:
     """Holds at most one batch. The reader adds records; the dispatcher takes all of them at once.
 
@@ -227,16 +232,25 @@ class ReadBuffer:
         self._yields_at = float("-inf")
         self._closed = False
         self._records: list[Record] | Payloads = []
+        self._fitting = batch_size
         self._refused: dict[int, str] = {}
         self._read_at = 0.0
 
     @property
     def room(self) -> int:
-        return self.batch_size - len(self._records)
+        """How many records fit into the batch. Large ones make small batches."""
+        return max(min(self.batch_size, self._fitting) - len(self._records), 0)
+
+    @property
+    def half_full(self) -> bool:
+        return 2 * len(self._records) >= min(self.batch_size, self._fitting)
 
     def put(self, records: "list[Record] | Payloads", refused: Mapping[int, str]) -> None:
         """Add at most `room` records; `refused` maps indices among them to reasons."""
         assert len(records) <= self.room
+        # Measured on what was read last: a size is known only when the record is there. Groups are large on purpose.
+        if isinstance(records, Payloads) or type(records[0]) is Record:
+            self._fitting = max(1, defaults.BATCH_BYTES * len(records) // estimated_bytes(records, _MEASURED))
         if self._records:
             self._refused.update((len(self._records) + index, reason) for index, reason in refused.items())
             self._records = join(self._records, records)

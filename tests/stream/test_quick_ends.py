@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from conduit_py import Batch, DeadLetters, Destination, Pipeline, Record, Retry, Source, processor, sdk
+from conduit_py.defaults import BATCH_BYTES
 from conduit_py.inspect.tap import Tap, Taps
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import PipelineState, Status
@@ -189,6 +190,37 @@ async def test_single_records_fill_a_batch_while_the_pipeline_is_busy(autojump_c
 
     assert batches == [2] * 10, "half a batch is enough to go on with"
     assert written(seen) == list(range(20))
+
+
+@pytest.mark.parametrize("kind", [bytes, dict])
+async def test_large_records_make_small_batches(kind: type) -> None:
+    """Batches of megabytes leave the caches, and their records wait for each other."""
+    batches: list[int] = []
+
+    class Large(QuickSource):
+        def read(self, n: int) -> sdk.Records:
+            records = super().read(n)
+            assert isinstance(records, list)
+            for record in records:
+                record.payload.after = b"x" * 10_000 if kind is bytes else {"text": "x" * 10_000}
+            return records
+
+    @processor(batch=True)
+    def count(batch: Batch) -> list[None]:
+        batches.append(len(batch))
+        return [None] * len(batch)
+
+    seen: list[Any] = []
+    pipeline = Pipeline(
+        "p",
+        sources=[Source("in", Large(script=[2000], seen=seen))],
+        processors=[count],
+        destinations=[Destination("out", QuickDestination(seen=seen))],
+    )
+    await run(pipeline)
+
+    assert sum(batches) == 2000
+    assert max(batches[1:]) <= BATCH_BYTES / 10_000, "the first one is read before the size is known"
 
 
 async def test_a_tap_that_comes_and_goes_does_not_change_the_order(autojump_clock: MockClock) -> None:

@@ -243,7 +243,7 @@ ${s.cause}`} cause=${s} most=${o} query=${t} showPipeline=${n} onChoose=${r} />`
       <${Ve} class="primary" disabled=${!u} onClick=${()=>ro(c).then(a)}>Replay ${p}…<//>
       <${Ve} class="danger-quiet" disabled=${!u} onClick=${()=>sl(c).then(a)}>Discard ${p}…<//>
     </div>
-  </div>`}function Eh({filtered:e,onClear:t}){return e?$`<${Rt} title="No dead letter matches"><button type="button" onClick=${t}>Show all</button><//>`:$`<${Rt} title="No dead letters" text="Records that a node refuses are kept here, for pipelines whose dead letters go to the journal." />`}function Or({title:e,onClose:t,wide:n=!1,closable:r=!0,children:o}){let l=be(null);return ne(()=>{let a=document.activeElement;return l.current.showModal(),l.current.querySelector("[data-first]")?.focus(),()=>{a instanceof HTMLElement&&a.isConnected&&a.focus()}},[]),$`<dialog ref=${l} class=${n?"wide":""} aria-labelledby="dialog-title" onCancel=${a=>{a.preventDefault(),r&&t()}} onClose=${t} onClick=${a=>r&&a.target===l.current&&t()}>
+  </div>`}function Eh({filtered:e,onClear:t}){return e?$`<${Rt} title="No dead letter matches"><button type="button" onClick=${t}>Show all</button><//>`:$`<${Rt} title="No dead letters" text="Records that a node refuses are kept here, for pipelines with DeadLetters.keep()." />`}function Or({title:e,onClose:t,wide:n=!1,closable:r=!0,children:o}){let l=be(null);return ne(()=>{let a=document.activeElement;return l.current.showModal(),l.current.querySelector("[data-first]")?.focus(),()=>{a instanceof HTMLElement&&a.isConnected&&a.focus()}},[]),$`<dialog ref=${l} class=${n?"wide":""} aria-labelledby="dialog-title" onCancel=${a=>{a.preventDefault(),r&&t()}} onClose=${t} onClick=${a=>r&&a.target===l.current&&t()}>
     <div class="dialog-body">
       <h2 id="dialog-title">${e}</h2>
       ${o}
@@ -331,7 +331,7 @@ ${s}`} data-level=${u} data-flow=${c>0?p$(c):"none"} data-edge=${`${l} ${s}`}>
       <li data-level="blocked">blocked by what follows</li>
       <li class="legend-note">width is records per second</li>
     </ul>
-    <p>Dead letters go to <b>${t}</b>${n?$`: <a href=${re(["pipelines",e.id,"dead-letters"])}>${nt(n)} since start</a>`:""}</p>
+    <p>Dead letters go to <b>${t==="journal"?"the state":t}</b>${n?$`: <a href=${re(["pipelines",e.id,"dead-letters"])}>${nt(n)} since start</a>`:""}</p>
   </footer>`}function f$({x:e,y:t,width:n,height:r}){return{left:`${e-n/2}px`,top:`${t-r/2}px`,width:`${n}px`,height:`${r}px`}}function d$({x:e,y:t,anchor:n,side:r},o,l){let s=r*(6+o/2);return l==="LR"?{x:e,y:t+s+(r>0?8:0),"text-anchor":n}:{x:e+s,y:t,"text-anchor":n}}function ed(e){return e>0?Math.min(12,1.5+2*Math.log10(1+e)):1.5}function p$(e){return e<20?"slow":e<2e3?"steady":"fast"}function h$(e,t){let n=t<500,r=JSON.stringify([e.nodes.map(i=>i.id),e.edges]),o=yr(()=>["LR","TB"].map(i=>({direction:i,...Jf(e.nodes,e.edges,i,n?172:216)})),[r,n]),l=i=>Math.min(1,t/i.width),s=l(o[0])>=a$||l(o[0])>l(o[1])?o[0]:o[1];return{...s,scale:Math.max(l(s),.55)}}function m$(){let e=be(null),[t,n]=ee(1e3);return ne(()=>{let r=new ResizeObserver(([o])=>n(Math.floor(o.contentRect.width)));return r.observe(e.current),()=>r.disconnect()},[]),[e,t]}function nd({exhibit:e,open:t}){let{at:n,message:r,before:o,after:l,outcome:s,error:i,pieces:a=0,cut:c=[]}=e,[u,p]=ee(t),h=l??[],m=o===null;return $`<li class="exhibit" data-outcome=${s}>
     <details open=${u} onToggle=${y=>p(y.currentTarget.open)}>
       <summary>

@@ -72,6 +72,7 @@ function Edges({ pipeline, drawing, alive }) {
 }
 
 function GraphFoot({ pipeline }) {
+  // "journal" is an old name of the API for letters that are kept.
   const { handler, records } = pipeline.dead_letters;
   return html`<footer class="graph-foot">
     <ul class="legend" aria-label="Edges">
@@ -80,7 +81,7 @@ function GraphFoot({ pipeline }) {
       <li data-level="blocked">blocked by what follows</li>
       <li class="legend-note">width is records per second</li>
     </ul>
-    <p>Dead letters go to <b>${handler}</b>${records ? html`: <a href=${href(["pipelines", pipeline.id, "dead-letters"])}>${rate(records)} since start</a>` : ""}</p>
+    <p>Dead letters go to <b>${handler === "journal" ? "the state" : handler}</b>${records ? html`: <a href=${href(["pipelines", pipeline.id, "dead-letters"])}>${rate(records)} since start</a>` : ""}</p>
   </footer>`;
 }
 

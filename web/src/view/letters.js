@@ -65,5 +65,5 @@ function LetterToolbar({ query, filter, chosen, total, loading, filtered, onChan
 
 function NoLetters({ filtered, onClear }) {
   if (filtered) return html`<${Empty} title="No dead letter matches"><button type="button" onClick=${onClear}>Show all</button><//>`;
-  return html`<${Empty} title="No dead letters" text="Records that a node refuses are kept here, for pipelines whose dead letters go to the journal." />`;
+  return html`<${Empty} title="No dead letters" text="Records that a node refuses are kept here, for pipelines with DeadLetters.keep()." />`;
 }

@@ -180,7 +180,7 @@ class _Keep(DeadLetterHandler):
             # One letter that cannot be encoded must not take along those before it: their messages are acked.
             await self._keep_before(letters, error)
         except (StateFailed, EnvironmentUnfit) as error:
-            raise _failure(letters, 0, error.message) from error
+            raise _failure(letters, 0, error.message, error.suggestion) from error
         if time.time() - self._retained_at > RETAIN_SECONDS:
             await self._forget_old()
 
@@ -276,10 +276,10 @@ class _CallFunction(DeadLetterHandler):
                 raise _failure(letters, stored, describe(as_error(error))) from error
 
 
-def _failure(letters: Sequence[DeadLetter], stored: int, why: str) -> LettersNotStored:
+def _failure(letters: Sequence[DeadLetter], stored: int, why: str, advice: str | None = None) -> LettersNotStored:
     letter = letters[stored]
     error = DeadLetterFailed(
         f"a dead letter could not be stored: {why}; {letter.node} had refused the record: {letter.error}",
-        suggestion=letter.advise("repair the dead-letter handler and run again: the record was not acked"),
+        suggestion=letter.advise(f"{advice or 'repair the dead-letter handler'}, then run again: it was not acked"),
     )
     return LettersNotStored(error, letter, stored)

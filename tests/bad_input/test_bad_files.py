@@ -188,4 +188,13 @@ def test_a_full_disk_for_the_state_acks_nothing_that_is_not_remembered(folder: F
     assert in_order(folder.arrived(), repeats_max=8) == list(range(400))
 
 
+def test_a_full_disk_for_dead_letters_acks_none_that_is_not_kept_and_says_what_to_do(folder: Folder) -> None:
+    wide(folder, 1500)
+    head = "def refuse(record):\n    raise ValueError('not wanted')\n"
+    folder.pipeline(processors="[refuse]", dead_letters="DeadLetters.keep(window_size=0)", head=head)
+    answer = run_on_tiny_disk(folder, "1m", "--state", "disk/state")
+
+    assert answer.has(10, "a dead letter could not be stored", "letters.db", "disk is full", "free space on that disk")
+
+
 # Definitions that are wrong: nothing starts, and one answer has all of it.

@@ -168,7 +168,9 @@ class _LettersFile:
         except BaseException as error:
             self._roll_back(connection, error)
             if isinstance(error, (sqlite3.Error, *UNREADABLE)):
-                raise use_error(self._file, FORMAT, "written", error, _CHECK_DISK) from error
+                full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+                advice = "free space on that disk" if full else _CHECK_DISK
+                raise use_error(self._file, FORMAT, "written", error, advice) from error
             raise
 
     def _roll_back(self, connection: sqlite3.Connection, error: BaseException) -> None:

@@ -12,10 +12,12 @@ import trio
 from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import ConduitError, ContractBroken, FleetError, NodeFailed, RunError, describe
 from conduit_py.owned_thread import OwnedThread
+from conduit_py.payloads import Payloads
+from conduit_py.record import RECORD_TYPES, Record
 from conduit_py.sdk.destination import Answer, DestinationConnector, refusal_text
 from conduit_py.sdk.plugin import Connector, Plugin
 from conduit_py.sdk.processor import Processor
-from conduit_py.sdk.source import SourceConnector
+from conduit_py.sdk.source import Reading, SourceConnector
 from conduit_py.user_errors import as_error, as_plugin_error, code_location
 
 log = logging.getLogger("conduit_py")
@@ -202,6 +204,35 @@ class PluginErrors(msgspec.Struct, eq=False):
         if advice is None and (location := code_location(cause)) is not None:
             advice = f"see {location}"
         raise NodeFailed(self.node, self.doing, cause, suggestion=advice) from cause
+
+
+def check_reading(node: str, reading: Any, n: int) -> "tuple[list[Record] | Payloads, Mapping[int, str]]":
+    """Check what `read(n)` of a source returned; return its records, and the refused ones as index → reason."""
+    records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
+    # A loop around a source that returns nothing, and does not say so, would never sleep.
+    if not records:
+        raise ContractBroken(node, "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource")
+    if isinstance(records, Payloads):
+        if len(records.positions) != len(records):
+            rule = f"read() returned {len(records)} payloads with {len(records.positions)} positions"
+            raise ContractBroken(node, rule)
+    elif not isinstance(records, list) or not set(map(type, records)) <= RECORD_TYPES:
+        raise ContractBroken(node, "read() must return a list of Record")
+    if len(records) > n:
+        raise ContractBroken(node, f"read({n}) returned {len(records)} records")
+    if refused != {}:
+        _check_refused(node, refused, len(records))
+    return records, refused
+
+
+def _check_refused(node: str, refused: Any, count: int) -> None:
+    """Check each reading by itself: in a joined batch, a wrong index would refuse a record of another reading."""
+    if not isinstance(refused, Mapping):
+        rule = f"read() must return refused records as a mapping of index to reason, not {type(refused).__name__}"
+        raise ContractBroken(node, rule)
+    for index in refused:
+        if not isinstance(index, int) or not 0 <= index < count:
+            raise ContractBroken(node, f"read() refused record {index!r} of {count}")
 
 
 def check_refusals(node: str, answer: Any, count: int) -> dict[int, str]:

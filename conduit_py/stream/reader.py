@@ -11,13 +11,13 @@ from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
 from conduit_py.payloads import Payloads, Positions, estimated_bytes, join
-from conduit_py.record import RECORD_TYPES, Record, count_records, group_sizes
-from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
+from conduit_py.record import Record, count_records, group_sizes
+from conduit_py.sdk.source import EndOfSource, NothingYet, SourceConnector
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter, WaitReason
-from conduit_py.stream.plugin_calls import TURN_SECONDS, PluginCaller, PluginErrors, is_async
+from conduit_py.stream.plugin_calls import TURN_SECONDS, PluginCaller, PluginErrors, check_reading, is_async
 from conduit_py.stream.processor_node import ProcessorNode, run_chain
 from conduit_py.stream.signal import IdleBackoff, Signal
 
@@ -181,35 +181,6 @@ class Reader:
         finally:
             # Also if `stop` failed: teardown releases what `open` acquired.
             await self._calls("teardown")
-
-
-def check_reading(node: str, reading: Any, n: int) -> "tuple[list[Record] | Payloads, Mapping[int, str]]":
-    """Check what `read(n)` of a source returned; return its records, and the refused ones as index → reason."""
-    records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
-    # A loop around a source that returns nothing, and does not say so, would never sleep.
-    if not records:
-        raise ContractBroken(node, "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource")
-    if isinstance(records, Payloads):
-        if len(records.positions) != len(records):
-            rule = f"read() returned {len(records)} payloads with {len(records.positions)} positions"
-            raise ContractBroken(node, rule)
-    elif not isinstance(records, list) or not set(map(type, records)) <= RECORD_TYPES:
-        raise ContractBroken(node, "read() must return a list of Record")
-    if len(records) > n:
-        raise ContractBroken(node, f"read({n}) returned {len(records)} records")
-    if refused != {}:
-        _check_refused(node, refused, len(records))
-    return records, refused
-
-
-def _check_refused(node: str, refused: Any, count: int) -> None:
-    """Check each reading by itself: in a joined batch, a wrong index would refuse a record of another reading."""
-    if not isinstance(refused, Mapping):
-        rule = f"read() must return refused records as a mapping of index to reason, not {type(refused).__name__}"
-        raise ContractBroken(node, rule)
-    for index in refused:
-        if not isinstance(index, int) or not 0 <= index < count:
-            raise ContractBroken(node, f"read() refused record {index!r} of {count}")
 
 
 _MEASURED = 2

@@ -27,16 +27,19 @@ pipelines:
       - {id: out, type: destination, plugin: builtin:log}
 """
 PYTHON = """
+import sys
+
 from conduit_connectors import generator, log
 from conduit_py import Destination, Pipeline, Source
 
 class Counted(Source):
-    "A source that notes when it is asked for its problems, which compiling a pipeline does once."
+    "A source that notes when a pipeline is compiled, which begins with its declared problems."
 
     @property
     def problems(self):
-        with open("asked", "a") as asked:
-            asked.write("once ")
+        if "_declared_problems" in sys._getframe(1).f_code.co_qualname:
+            with open("asked", "a") as asked:
+                asked.write("once ")
         return self._problems
 
     @problems.setter

@@ -7,8 +7,7 @@ import trio
 
 from conduit_py.record import Record
 from conduit_py.sdk.source import NothingYet
-from conduit_py.stream.plugin_calls import PluginCaller
-from conduit_py.stream.reader import check_reading
+from conduit_py.stream.plugin_calls import PluginCaller, check_reading
 from conduit_py.stream.signal import IdleBackoff
 
 

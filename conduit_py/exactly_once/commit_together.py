@@ -69,6 +69,10 @@ class CommitTogether(CommitStrategy):
         self._forwarder: PipelineForwarder | None = None
 
     @property
+    def holds_writes(self) -> bool:
+        return self.gate.holds_writes
+
+    @property
     def uncommitted(self) -> int:
         """The number of records in the open transaction and in the one that is being committed."""
         return self._committing + self.gate.records
@@ -191,7 +195,6 @@ class CommitTogether(CommitStrategy):
                 if not overlaps:
                     self._open_next()
                     self.gate.release()
-                    self.holds_writes = False
             if self._forwarder is not None:
                 await self._forwarder.finish()
         except Fenced as error:
@@ -224,7 +227,6 @@ class CommitTogether(CommitStrategy):
         for deferral in self._deferrals.values():
             deferral.open()
         self.gate.open_next()
-        self.holds_writes = True
 
     @property
     def _quiet(self) -> bool:
@@ -285,7 +287,6 @@ class CommitTogether(CommitStrategy):
         self._committing = 0
         # I5: only now may the next transaction be written. I12: only now are the sources acked.
         self.gate.release()
-        self.holds_writes = False
         for source, ranges in sealed.ranges.items():
             await self._parts.settlers[source].release(ranges)
         self._past(sealed.records)

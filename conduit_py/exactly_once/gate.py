@@ -44,7 +44,7 @@ class TransactionGate:
         """The number of sources that have not ended, plus one for the replay of dead letters."""
         self._closed = False
         self._opened = trio.Event()
-        self._held = False
+        self.holds_writes = False
         self._released = trio.Event()
 
     async def enter(self, source: str, records: Sequence[Record], position: bytes) -> None:
@@ -119,20 +119,20 @@ class TransactionGate:
         """Begin the next transaction. Its records are read and processed, but not written before `release`."""
         self.full = self._closed = False
         self.opened_at = trio.current_time()
-        self._held, self._released = True, trio.Event()
+        self.holds_writes, self._released = True, trio.Event()
         self._opened.set()
         # Replaced at once: a task that waits on an event that stays set would spin.
         self._opened = trio.Event()
 
     def release(self) -> None:
         """Allow writes of the open transaction. Call this when the one before is committed and applied."""
-        self._held = False
+        self.holds_writes = False
         self._released.set()
 
     async def wait_writable(self) -> None:
         """Wait until the transaction before the open one is committed and applied."""
         # I5: a loop, because the next transaction may be opened, and held, before this task runs again.
-        while self._held:
+        while self.holds_writes:
             await self._released.wait()
 
 

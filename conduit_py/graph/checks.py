@@ -138,7 +138,8 @@ def flow_problems(pipeline: Pipeline, nodes: Sequence[Node]) -> Iterator[Problem
     leaving: dict[str, dict[str, _Given]] = {}
     for node in nodes:
         arriving = {origin: given for id in node.inputs for origin, given in leaving[id].items()}
-        refused = {origin for origin, given in arriving.items() if misfits(given.type, _takes(node)) is not None}
+        taken = _takes(node)
+        refused = {origin for origin, given in arriving.items() if misfits(given.type, taken) is not None}
         yield from _misfit_problems(node, [arriving[origin] for origin in arriving if origin in refused])
         leaving[node.id] = _leaving(node, {origin: arriving[origin] for origin in arriving if origin not in refused})
     letters = pipeline.dead_letters

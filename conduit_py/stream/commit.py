@@ -106,8 +106,6 @@ class CommitStrategy(ABC):
     """
 
     channel_size = CHANNEL_SIZE
-    holds_writes = False
-    """True while nothing may be written before `before_write` returns."""
     admit_max: int | None = None
     """How many records `admit` takes at once; None for any number."""
 
@@ -126,6 +124,11 @@ class CommitStrategy(ABC):
     @abstractmethod
     async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
         """Wait until these records may be sent to the first node."""
+
+    @property
+    def holds_writes(self) -> bool:
+        """True while nothing may be written before `before_write` returns."""
+        return False
 
     async def before_write(self) -> None:
         """Wait until destinations may be written to."""

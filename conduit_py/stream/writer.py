@@ -56,8 +56,7 @@ class Writer:
         self._calls = calls
         self._ack_reader = ack_reader
         self._inbox = inbox
-        is_plain = declared.when is None and adapter is None and ack_reader is None and self._retry.attempts == 1
-        self._writes_at_once = is_plain
+        self._is_plain = declared.when is None and adapter is None and ack_reader is None and self._retry.attempts == 1
         """True if a write needs nothing but the call and the votes."""
         self._rest = trio.CancelScope()
         """The wait for the next batch. Its deadline is when everything written must be flushed."""
@@ -107,11 +106,11 @@ class Writer:
         """
         # Invariant 1: the writer waits for its inbox, so everything that was sent before is written.
         if (
-            not self._writes_at_once
+            not self._is_plain
+            or self._context.tap_point.taps
+            or self._context.commit.holds_writes
             or not self._calls.is_quick("write")
             or not self._inbox.statistics().tasks_waiting_receive
-            or self._context.commit.holds_writes
-            or self._context.tap_point.taps
         ):
             return False
         with PluginErrors(self._node, "write"), self._meter.waiting(None, timing=self._meter.calls):

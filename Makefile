@@ -3,6 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
+# Empty is off. Where it is on, as in many containers, each of the many processes that tests start compiles
+# every module again, a third of its start.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: help install java demo demo-page demo-spark page test check format bench bench-latency bench-memory bench-growth bench-instructions bench-fleet bench-spark exactly-once spark-soak test-yarn clean
 
 help:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from engine_world import PART_SIZE, WAYS, Supervise, World
+from quick_java import use_quick_java
 from shared_cluster import shared_cluster
 from spark_cluster import SMALL_CONF
 
@@ -23,7 +24,11 @@ from conduit_py.store.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_java() -> None:
+    """Most of these tests start Java."""
+    use_quick_java()
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +42,7 @@ def spark_options(
         conf = {
             **SMALL_CONF,
             # Derby, which comes with Spark, would leave its log in the working directory.
-            "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Dderby.stream.error.file={folder}/derby.log",
-            "spark.executor.extraJavaOptions": QUICK_JAVA,
+            "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={folder}/derby.log",
             "spark.sql.shuffle.partitions": "2",
             "spark.jars": str(_postgres_driver(pytestconfig)),
             "spark.sql.warehouse.dir": str(folder / f"warehouse-{worker_id}"),

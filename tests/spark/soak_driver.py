@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 from conduit_connectors import file, postgres, spark
-from spark_cluster import QUICK_JAVA, SMALL_CONF
+from spark_cluster import DEEP_STACK, SMALL_CONF
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, TransactionLimits, processor
 from conduit_py.spark.engine.supervisor import SparkSupervisor
@@ -25,8 +25,8 @@ FAILED = 3
 LOOK_SECONDS = 0.01
 CONF = {
     **SMALL_CONF,
-    "spark.driver.extraJavaOptions": QUICK_JAVA,
-    "spark.executor.extraJavaOptions": QUICK_JAVA,
+    "spark.driver.extraJavaOptions": DEEP_STACK,
+    "spark.executor.extraJavaOptions": DEEP_STACK,
 }
 
 

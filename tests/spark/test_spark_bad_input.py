@@ -24,7 +24,6 @@ from conduit_py.status import LastError, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.store.store import open_store
 
-QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 CAPTURED: Any = {"capture_stdout": True, "capture_stderr": True}
 
 COPYING = """
@@ -70,7 +69,7 @@ async def run_command(program: Path, **environment: str) -> tuple[int, str]:
     command = [str(Path(sys.executable).with_name("conduit-py")), "run", str(program)]
     command += ["--state", str(program.with_name("state"))]
     with trio.fail_after(300):
-        ran = await trio.run_process(command, env=os.environ | QUICK_JAVA | environment, check=False, **CAPTURED)
+        ran = await trio.run_process(command, env=os.environ | environment, check=False, **CAPTURED)
     return ran.returncode, ran.stdout.decode() + ran.stderr.decode()
 
 

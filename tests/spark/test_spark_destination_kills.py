@@ -25,11 +25,9 @@ from conduit_connectors import spark
 from conduit_py import Destination, Pipeline, Source, TransactionLimits
 
 folder = Path(os.environ["FOLDER"])
-quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 at = dict(master=os.environ["MASTER"], start_seconds=200, conf={
     "spark.cores.max": "2", "spark.executor.cores": "1", "spark.executor.memory": "512m",
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.jars": os.environ["JAR"],
-    "spark.driver.extraJavaOptions": quick, "spark.executor.extraJavaOptions": quick,
 })
 
 def numbers(session):

@@ -294,7 +294,7 @@ async def test_a_killed_driver_loses_nothing_and_repeats_nothing(
     program, state = tmp_path / "doubling.py", tmp_path / "state"
     program.write_text(DOUBLING.format(folder=str(tmp_path)))
     command = [str(Path(sys.executable).with_name("conduit-py")), "run", str(program), "--state", str(state)]
-    environment = os.environ | {"CONDUIT_KILL_AT": "transaction.after_commit:2", "JDK_JAVA_OPTIONS": JAVA}
+    environment = os.environ | {"CONDUIT_KILL_AT": "transaction.after_commit:2"}
 
     killed = await trio.run_process(
         [*command, "--engine", "spark", "--master", "local[2]"], env=environment, check=False, **CAPTURED
@@ -310,6 +310,3 @@ async def test_a_killed_driver_loses_nothing_and_repeats_nothing(
     after = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(each["n"], each["double"]) for each in after] == [(n, 2 * n) for n in range(1000)]
     assert len((tmp_path / "dead.jsonl").read_text().splitlines()) == 1
-
-
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

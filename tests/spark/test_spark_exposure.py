@@ -12,8 +12,7 @@ from pathlib import Path
 from conduit_py.spark.session.options import SparkOptions
 from conduit_py.spark.session.shared_session import shared
 
-conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"} | json.loads(sys.argv[2])
-session = shared.acquire(SparkOptions(master=sys.argv[1], conf=conf))
+session = shared.acquire(SparkOptions(master=sys.argv[1], conf=json.loads(sys.argv[2])))
 from pyspark import SparkContext
 
 def listeners(pid):

@@ -47,7 +47,7 @@ def pipeline(id, **more):
     )
 
 
-conf = {{"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}}
+conf = {{"spark.driver.memory": "512m"}}
 here = pipeline("here")
 there = pipeline("there", engine=Spark(master="local[1]", conf=conf))
 """

@@ -97,8 +97,7 @@ def test_another_session_starts_when_java_was_killed() -> None:
     code = """
 import os, signal, trio
 from conduit_connectors.spark import Source
-conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-numbers = Source(mode="keyed", key=["id"], query="SELECT id FROM range(3)", master="local[1]", conf=conf)
+numbers = Source(mode="keyed", key=["id"], query="SELECT id FROM range(3)", master="local[1]")
 source = numbers.fresh()
 source.open(None)
 from pyspark import SparkContext

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 from conduit_connectors.spark import Jdbc, Source
+from spark_cluster import DEEP_STACK
 
 from conduit_py.errors import TransientError
 
@@ -92,7 +93,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
+        "spark.driver.extraJavaOptions": DEEP_STACK,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",

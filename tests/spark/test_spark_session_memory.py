@@ -14,12 +14,11 @@ from pathlib import Path
 from conduit_connectors import memory, spark
 from conduit_py import Destination, Pipeline, Source
 
-quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError"
 lake = spark.Destination(
     path=str(Path("lake").absolute()), columns="n INT, text STRING", rows_max=10**9, bytes_max=1 << 40, delay_seconds=1,
     master="local[1]",
     conf={
-        "spark.driver.memory": os.environ["HEAP"], "spark.driver.extraJavaOptions": quick,
+        "spark.driver.memory": os.environ["HEAP"], "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
         # Else Spark does not start with so little.
         "spark.testing.reservedMemory": "1",
     },

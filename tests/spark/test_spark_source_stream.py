@@ -263,7 +263,6 @@ pipeline = Pipeline(
     sources=[Source("numbers", spark.Source(
         mode="stream", format="parquet", columns="n BIGINT", path=str(folder / "numbers"), stage=folder / "stage",
         options={"maxFilesPerTrigger": "1"}, available_now=True, master="local[1]",
-        conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
     ), window=100)],
     processors=[fatal],
     destinations=[Destination("out", file.Destination(path=folder / "out.jsonl", format="json"))],

@@ -13,8 +13,8 @@ from typing import Self
 
 from process_tree import Process, processes
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
-"""Only the first tier of compilation and the serial collector: for processes that live for seconds or do little."""
+DEEP_STACK = "-Xss4m"
+"""Without the later tiers of compilation, plans of Spark need a deeper stack."""
 SMALL_CONF = {
     "spark.cores.max": "2",
     "spark.executor.cores": "1",
@@ -88,7 +88,7 @@ class SparkCluster:
         import pyspark
 
         environment = os.environ | {
-            "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
+            "SPARK_DAEMON_JAVA_OPTS": DEEP_STACK,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,

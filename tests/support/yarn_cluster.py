@@ -18,9 +18,9 @@ import pyspark
 import pytest
 from loopback import end_with_parent, free_port
 from process_tree import processes
+from quick_java import QUICK_JAVA
 
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 MEMORY_MB = 4096

@@ -149,7 +149,10 @@ class Batch:
         return self.span.origin or self.span.source
 
     def __len__(self) -> int:
-        return len(self.sequences)
+        # Not of `sequences`, which may have to be counted.
+        values = self._records if self._payloads is None else self._payloads
+        assert values is not None
+        return len(values)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
@@ -198,7 +201,9 @@ class Batch:
 
         `kind` is the type of all payloads, if that is known.
         """
-        return self._of(values, self.sequences, self.pieces, self._columns, kind)
+        if self._payloads is None:
+            return Batch(self.span, values, self.sequences, self.pieces)
+        return Batch.of_payloads(self.span, values, self.sequences, self.pieces, kind, self._columns)
 
     def without(self, gone: Sequence[int], values: list[Any], kind: type | None = None) -> "Batch":
         """Return all messages but those at these indices, which must ascend, with these values in place of theirs."""

@@ -47,13 +47,6 @@ class Positions(Sequence[bytes]):
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
 
-    def join(self, later: Sequence[bytes]) -> Sequence[bytes]:
-        """Return these positions and the later ones as one sequence."""
-        if isinstance(later, Positions) and later.template == self.template:
-            ascending = self.ascending and later.ascending and self.numbers[-1] < later.numbers[0]
-            return Positions(self.template, [*self.numbers, *later.numbers], ascending)
-        return [*self, *later]
-
 
 class Columns(msgspec.Struct):
     """The parts of records other than position and payload.after, one value per record; None: all have the default."""
@@ -103,12 +96,19 @@ class Payloads(Sequence[Record]):
 
 def join(earlier: "list[Record] | Payloads", later: "list[Record] | Payloads") -> "list[Record] | Payloads":
     """Return the records of two reads as one sequence; in columns if both are, with nothing but payloads."""
-    if isinstance(earlier, Payloads) and isinstance(later, Payloads):
-        positions = earlier.positions
-        if earlier.columns is None and later.columns is None and isinstance(positions, Positions):
-            kind = earlier.kind if earlier.kind is later.kind else None
-            return Payloads(earlier.payloads + later.payloads, positions.join(later.positions), kind)
-    return [*earlier, *later]
+    if not isinstance(earlier, Payloads) or not isinstance(later, Payloads):
+        return [*earlier, *later]
+    if earlier.columns is not None or later.columns is not None:
+        return [*earlier, *later]
+    one, other = earlier.positions, later.positions
+    positions: Sequence[bytes]
+    if isinstance(one, Positions) and isinstance(other, Positions) and one.template == other.template:
+        ascending = one.ascending and other.ascending and one.numbers[-1] < other.numbers[0]
+        positions = Positions(one.template, [*one.numbers, *other.numbers], ascending)
+    else:
+        positions = [*one, *other]
+    kind = earlier.kind if earlier.kind is later.kind else None
+    return Payloads(earlier.payloads + later.payloads, positions, kind)
 
 
 def make_records(
@@ -180,18 +180,13 @@ _ENCODER = msgspec.json.Encoder()
 
 def estimated_bytes(records: Sequence[Record], sample_size: int = SAMPLE_SIZE) -> int:
     """Estimate the size of records from a sample: measuring each record would cost more than moving it."""
-    step = -(-len(records) // sample_size)
-    sample: Sequence[Any] = records.payloads[::step] if isinstance(records, Payloads) else records[::step]
-    return sum(map(_bytes, sample)) * len(records) // len(sample)
-
-
-def _bytes(value: Any) -> int:
-    """Return about how many bytes a record or payload has."""
-    data = value.payload.after if isinstance(value, Record) and value.payload.before is None else value
-    if isinstance(data, bytes):
-        return len(data) + 64
-    try:
-        return len(_ENCODER.encode(value))
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        # Only an estimate: a value without a JSON form is refused by the destination, if at all.
-        return 1024
+    values: Sequence[Any] = records.payloads if isinstance(records, Payloads) else records
+    size, sample = 0, values[:: -(-len(values) // sample_size)]
+    for value in sample:
+        data = value.payload.after if isinstance(value, Record) and value.payload.before is None else value
+        try:
+            size += len(data) + 64 if isinstance(data, bytes) else len(_ENCODER.encode(value))
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            # Only an estimate: a value without a JSON form is refused by the destination, if at all.
+            size += 1024
+    return size * len(values) // len(sample)

@@ -14,6 +14,9 @@ FRAMES_MAX = 8
 # What only surrounds the data path: how a run is started, shown and supervised.
 AROUND = ("cli", "telemetry", "config", "graph", "lifecycle")
 
+# Several batches, so that some of them wait while others are flushed.
+RECORDS = 2000
+
 PIPELINE = """
 import sys
 from pathlib import Path
@@ -75,7 +78,7 @@ Path("called.json").write_text(json.dumps({"status": status, "called": sorted(ca
 def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     at = tmp_path_factory.mktemp("traced")
     (at / "pipeline.py").write_text(PIPELINE)
-    (at / "in.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(300)))
+    (at / "in.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(RECORDS)))
     subprocess.run([sys.executable, "-c", TRACED_RUN], cwd=at, check=True, capture_output=True, timeout=300)
     found: dict[str, Any] = json.loads((at / "called.json").read_text())
     found["called"] = [each for each in found["called"] if not each[0].startswith(AROUND)]
@@ -85,7 +88,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_the_traced_run_writes_every_record(traced: dict[str, Any]) -> None:
-    assert (traced["status"], traced["written"]) == (0, 300)
+    assert (traced["status"], traced["written"]) == (0, RECORDS)
 
 
 def test_a_record_meets_few_files_and_functions(traced: dict[str, Any]) -> None:

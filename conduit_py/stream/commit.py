@@ -106,6 +106,8 @@ class CommitStrategy(ABC):
     """
 
     channel_size = CHANNEL_SIZE
+    admits_at_once = False
+    """True if `admit` does nothing, so that a batch need not wait for it."""
     admit_max: int | None = None
     """How many records `admit` takes at once; None for any number."""
 
@@ -165,6 +167,7 @@ class CommitEach(CommitStrategy):
     Invariant 2: nothing is saved before it is settled, so a crash repeats records and never skips one.
     """
 
+    admits_at_once = True
     _settlers: "Mapping[str, Settler]"
     _replay: "Replay | None"
 
@@ -191,6 +194,8 @@ class CommitEach(CommitStrategy):
 
 class CommitFirst(CommitEach):
     """At-most-once: saves and acks a position before its record is sent. A crash loses the records in flight."""
+
+    admits_at_once = False
 
     async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
         # Before the record is sent: a crash then loses it, and nothing is ever delivered twice.

@@ -74,7 +74,8 @@ class Ledger:
         """True if messages may be held for the next transaction; then every vote calls `on_quiet`."""
         # Not a plain dict: finding its first key is linear in the number of keys deleted before it.
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
-        self._next_sequence = 0
+        self.next_sequence = 0
+        """The sequence of the next message to be registered."""
         self._unsettled = 0
         self.in_flight = 0
         self.credit = window
@@ -87,11 +88,6 @@ class Ledger:
         """The time at which the oldest unreleased message was read."""
         oldest = next(iter(self._entries.values()), None)
         return oldest.span.read_at if oldest is not None else None
-
-    @property
-    def next_sequence(self) -> int:
-        """The sequence of the next message to be registered."""
-        return self._next_sequence
 
     def has_before(self, sequence: int) -> bool:
         """Return True if a message with a lower sequence is not released yet."""
@@ -116,9 +112,12 @@ class Ledger:
 
     def register(self, positions: Sequence[bytes], read_at: float = 0.0) -> Span:
         """Give admitted messages their identities, in this order. Call this before they are sent."""
-        span = Span(self._pipeline, self._source, self._next_sequence, positions, read_at, self._scope)
-        self._next_sequence += len(positions)
-        self._entries[span.first] = _Entry(span, len(positions) * self._voters.bit_count())
+        span, count = (
+            Span(self._pipeline, self._source, self.next_sequence, positions, read_at, self._scope),
+            len(positions),
+        )
+        self.next_sequence += count
+        self._entries[span.first] = _Entry(span, count * self._voters.bit_count())
         self._unsettled += 1
         return span
 

@@ -4,9 +4,10 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import msgspec
 import trio
 
 from conduit_py.batch import Batch, MessageId
@@ -47,19 +48,18 @@ class PluginCaller:
         self.plugin = plugin
         self.node = node
         self._thread: OwnedThread | None = None
+        self.seconds = 0.0
+        """How long the last `call_here` took."""
         self._slow_calls = 0
         self._yields_at = float("-inf")
-        self._ways: dict[str, Callable[..., Awaitable[Any]]] = {}
         sync = {name: not is_async(getattr(plugin, name)) for name in _LOOP_METHODS if hasattr(plugin, name)}
         self._here = {name for name, is_sync in sync.items() if is_sync and plugin.blocking in (None, False)}
+        # Found once for each method: looking at signatures for every batch would cost more than the call.
+        self._ways = {name: self._way(name) for name in _FLOW_METHODS if hasattr(plugin, name)}
 
     async def __call__(self, name: str, *args: Any) -> Any:
-        # Found once for each method: looking at signatures for every batch would cost more than the call.
-        way = self._ways.get(name)
-        if way is None:
-            way = self._ways[name] = self._way(name)
         try:
-            return await way(*args)
+            return await (self._ways.get(name) or self._way(name))(*args)
         except Exception:
             raise
         except BaseException as raised:
@@ -97,8 +97,9 @@ class PluginCaller:
         try:
             return getattr(self.plugin, name)(*args)
         finally:
+            self.seconds = time.perf_counter() - started
             # On a busy machine any call may be slow once. Only a call that blocks is slow several times in a row.
-            is_slow = self.plugin.blocking is None and time.perf_counter() - started > SLOW_SECONDS
+            is_slow = self.seconds > SLOW_SECONDS and self.plugin.blocking is None
             self._slow_calls = self._slow_calls + 1 if is_slow else 0
 
     async def in_thread(self, call: Callable[..., Any], *args: Any, final: bool = False) -> Any:
@@ -131,6 +132,7 @@ class PluginCaller:
 
 _NONE = object()
 _LOOP_METHODS = ("read", "write")
+_FLOW_METHODS = (*_LOOP_METHODS, "ack", "flush", "answers", "teardown")
 _FINAL = ("teardown", "close")
 
 
@@ -176,7 +178,8 @@ class ThreadStay:
         return over
 
 
-class PluginErrors(msgspec.Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class PluginErrors(AbstractContextManager["PluginErrors"]):
     """Translates what a plugin raises in a block: a RunError keeps its class, everything else becomes NodeFailed.
 
     A generator would cost more than the rest of a quick call: this runs several times for every batch.
@@ -184,8 +187,6 @@ class PluginErrors(msgspec.Struct, eq=False):
 
     node: str
     doing: str
-
-    def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:
@@ -209,19 +210,22 @@ class PluginErrors(msgspec.Struct, eq=False):
 def check_reading(node: str, reading: Any, n: int) -> "tuple[list[Record] | Payloads, Mapping[int, str]]":
     """Check what `read(n)` of a source returned; return its records, and the refused ones as index → reason."""
     records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
-    # A loop around a source that returns nothing, and does not say so, would never sleep.
-    if not records:
-        raise ContractBroken(node, "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource")
     if isinstance(records, Payloads):
-        if len(records.positions) != len(records):
-            rule = f"read() returned {len(records)} payloads with {len(records.positions)} positions"
+        count = len(records.payloads)
+        if len(records.positions) != count:
+            rule = f"read() returned {count} payloads with {len(records.positions)} positions"
             raise ContractBroken(node, rule)
-    elif not isinstance(records, list) or not set(map(type, records)) <= RECORD_TYPES:
+    elif records and not (isinstance(records, list) and set(map(type, records)) <= RECORD_TYPES):
         raise ContractBroken(node, "read() must return a list of Record")
-    if len(records) > n:
-        raise ContractBroken(node, f"read({n}) returned {len(records)} records")
+    else:
+        count = len(records) if records else 0
+    # A loop around a source that returns nothing, and does not say so, would never sleep.
+    if not count:
+        raise ContractBroken(node, "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource")
+    if count > n:
+        raise ContractBroken(node, f"read({n}) returned {count} records")
     if refused != {}:
-        _check_refused(node, refused, len(records))
+        _check_refused(node, refused, count)
     return records, refused
 
 

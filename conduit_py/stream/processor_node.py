@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from itertools import compress
 from operator import is_not
+from types import NoneType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -171,7 +172,7 @@ class ProcessorNode:
 
     def _outcome(self, batch: Batch, results: Results) -> Batch:
         """Cast the votes of the messages that end here; return the batch that leaves this node."""
-        meter, count = self._context.meter, len(batch)
+        meter, count = self._context.meter, len(results)
         meter.records += count
         meter.batches += 1
         meter.batch_sizes.observe(count)
@@ -179,23 +180,23 @@ class ProcessorNode:
         if batch.holds_records and not any(map(is_not, results, batch.records)):
             return batch
         kinds = set(map(type, results))
+        has_filtered = NoneType in kinds
+        kinds.discard(NoneType)
+        kind = kind_of(kinds)
         # Exact types: anything else, such as a subclass of Record, is looked at one by one.
-        if all(map(self.value_test(batch), kinds - _FILTERED)):
-            return self._filter_out(batch, results, kinds)
-        return _Routing(self, batch, results).outcome()
+        if (kind is None or kind is not batch.kind) and not all(map(self.value_test(batch), kinds)):
+            return _Routing(self, batch, results).outcome()
+        if batch.holds_records and any(map(is_not, filter(None, results), compress(batch.records, results))):
+            for record, original in zip(filter(None, results), compress(batch.records, results), strict=True):
+                record.position = record.position or original.position
+        return self._filter_out(batch, results, kind) if has_filtered else batch.with_values(results, kind)
 
     def value_test(self, batch: Batch) -> Callable[[type], bool]:
         """Return the test for the types of values that may leave this node in place of those of a batch."""
         return RECORD_TYPES.__contains__ if batch.holds_records else is_payload
 
-    def _filter_out(self, batch: Batch, results: list[Any], kinds: set[type]) -> Batch:
+    def _filter_out(self, batch: Batch, results: list[Any], kind: type | None) -> Batch:
         """Return the batch of these results, without the filtered ones."""
-        if batch.holds_records and any(map(is_not, filter(None, results), compress(batch.records, results))):
-            for record, original in zip(filter(None, results), compress(batch.records, results), strict=True):
-                record.position = record.position or original.position
-        kind = kind_of(kinds - _FILTERED)
-        if not kinds >= _FILTERED:
-            return batch.with_values(results, kind)
         gone = [index for index, result in enumerate(results) if result is None]
         self.filter(batch, [batch.sequences[index] for index in gone])
         return batch.without(gone, [result for result in results if result is not None], kind)
@@ -264,9 +265,6 @@ class _TappedPool:
             raise
         look.on_results([result.error if isinstance(result, GivenUp) else result for result in results])
         return results
-
-
-_FILTERED = {type(None)}
 
 
 class _Generation(NamedTuple):

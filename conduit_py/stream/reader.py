@@ -49,6 +49,7 @@ class Reader:
         self._buffer = buffer
         self._wake = wake
         self._meter = meter
+        self._errors = PluginErrors(node, "read")
         self._stop_requested = trio.Event()
         self._stop_called = False
         self._scope = trio.CancelScope()
@@ -92,7 +93,7 @@ class Reader:
 
     async def _read(self, n: int) -> EndOfSource | NothingYet | None:
         """Read once; return what the source raised in place of records."""
-        with PluginErrors(self._node, "read"), self._meter.waiting(WaitReason.SOURCE):
+        with self._errors, self._meter.waiting(WaitReason.SOURCE):
             try:
                 reading = await self._calls("read", n)
             # Inside of this block, or `PluginErrors` would turn these signals into NodeFailed.
@@ -101,16 +102,21 @@ class Reader:
         self._accept(reading, n)
         return None
 
-    def _accept(self, reading: Any, n: int) -> None:
+    def _accept(self, reading: Any, n: int) -> bool:
+        """Put what was read into the buffer; return True if it holds half a batch."""
         records, refused = check_reading(self._node, reading, n)
-        self._idle, count = None, len(records)
+        if isinstance(records, Payloads):
+            # Records in columns are never groups.
+            count = read = len(records.payloads)
+        else:
+            count, read = len(records), count_records(records)
+        self._idle = None
         # Invariant 6: counted when read, not when sent. Records in the buffer are in flight too.
         self._ledger.admit(count)
-        # Records in columns are never groups.
-        self._meter.records += count_records(records) if isinstance(records, list) else count
+        self._meter.records += read
         self._meter.batches += 1
         self._meter.batch_sizes.observe(count)
-        self._buffer.put(records, refused)
+        return self._buffer.put(records, count, refused)
 
     async def _let_pull(self) -> EndOfSource | NothingYet | None:
         """Let the dispatcher read until it cannot go on; return what the source raised, if that is why."""
@@ -122,13 +128,12 @@ class Reader:
         return self._why_ended
 
     def pull(self) -> None:
-        """Read a quick source until half a batch is there, or for as long as one turn of a task may take."""
-        until = trio.current_time() + TURN_SECONDS
+        """Read a quick source until half a batch is there, or the turn of the dispatcher is over."""
         while self._may_pull:
             n = min(self._buffer.room, self._ledger.credit)
             self._may_pull = n > 0 and self._calls.is_quick("read")
             if self._may_pull:
-                with PluginErrors(self._node, "read"):
+                with self._errors:
                     try:
                         reading = self._calls.call_here("read", n)
                     except (EndOfSource, NothingYet) as signal:
@@ -136,9 +141,8 @@ class Reader:
             if not self._may_pull:
                 self._end_of_pulls.set()
                 return
-            self._accept(reading, n)
             # A source of single records fills a batch, but no record waits for long.
-            if self._buffer.half_full or trio.current_time() >= until:
+            if self._accept(reading, n) or trio.current_time() >= self._buffer.turn_ends_at:
                 return
 
     async def _wait_for_room(self) -> int:
@@ -198,11 +202,13 @@ class ReadBuffer:
         self.batch_size = batch_size
         self.pull: Callable[[], None] = lambda: None
         """Puts records into this buffer if that needs no wait."""
+        self.turn_ends_at = float("-inf")
+        """When the dispatcher must let other tasks run."""
         self._taken = taken
         self._filled = Signal()
-        self._yields_at = float("-inf")
         self._closed = False
         self._records: list[Record] | Payloads = []
+        self._count = 0
         self._fitting = batch_size
         self._refused: dict[int, str] = {}
         self._read_at = 0.0
@@ -210,27 +216,27 @@ class ReadBuffer:
     @property
     def room(self) -> int:
         """How many records fit into the batch. Large ones make small batches."""
-        return max(min(self.batch_size, self._fitting) - len(self._records), 0)
+        return max(min(self.batch_size, self._fitting) - self._count, 0)
 
-    @property
-    def half_full(self) -> bool:
-        return 2 * len(self._records) >= min(self.batch_size, self._fitting)
+    def put(self, records: "list[Record] | Payloads", count: int, refused: Mapping[int, str]) -> bool:
+        """Add these `count` records, for which there is room; return True if half a batch is there.
 
-    def put(self, records: "list[Record] | Payloads", refused: Mapping[int, str]) -> None:
-        """Add at most `room` records; `refused` maps indices among them to reasons."""
-        assert len(records) <= self.room
+        `refused` maps indices among them to reasons.
+        """
         # Measured on what was read last: a size is known only when the record is there. Groups are large on purpose.
         if isinstance(records, Payloads) or type(records[0]) is Record:
-            self._fitting = max(1, defaults.BATCH_BYTES * len(records) // estimated_bytes(records, _MEASURED))
-        if self._records:
-            self._refused.update((len(self._records) + index, reason) for index, reason in refused.items())
+            self._fitting = max(1, defaults.BATCH_BYTES * count // estimated_bytes(records, _MEASURED))
+        if self._count:
+            self._refused.update((self._count + index, reason) for index, reason in refused.items())
             self._records = join(self._records, records)
         else:
             self._read_at = trio.current_time()
             self._refused.update(refused)
             # Copied into our own list, because the source may reuse the one it returned.
             self._records = list(records) if isinstance(records, list) else records
+        self._count += count
         self._filled.set()
+        return 2 * self._count >= min(self.batch_size, self._fitting)
 
     def wake(self) -> None:
         """Let `take` call `pull` again."""
@@ -245,17 +251,17 @@ class ReadBuffer:
         """Wait for records, then remove and return all, with the time of the first read; None when closed and empty."""
         # `pull` is no checkpoint: a dispatcher that never waits would starve every other task. But one round of all
         # tasks costs more than a small batch.
-        if trio.current_time() >= self._yields_at:
+        if trio.current_time() >= self.turn_ends_at:
             await trio.lowlevel.checkpoint()
-            self._yields_at = trio.current_time() + TURN_SECONDS
-        while not self._records:
+            self.turn_ends_at = trio.current_time() + TURN_SECONDS
+        while not self._count:
             self.pull()
-            if not self._records:
+            if not self._count:
                 if self._closed:
                     return None
                 await self._filled.wait()
         taken = self._records, self._refused, self._read_at
-        self._records, self._refused = [], {}
+        self._records, self._count, self._refused = [], 0, {}
         # The reader may be waiting for this room, not for credit.
         self._taken.set()
         return taken
@@ -287,9 +293,10 @@ class Dispatcher:
                 positions = records.positions if isinstance(records, Payloads) else [each.position for each in records]
                 self._check(positions)
                 # Before registration: every message in the ledger counts as part of the open transaction.
-                await context.commit.admit(context.node, records, positions)
+                if not context.commit.admits_at_once:
+                    await context.commit.admit(context.node, records, positions)
                 span = self._ledger.register(positions, read_at)
-                sequences = range(span.first, span.first + len(positions))
+                sequences = range(span.first, self._ledger.next_sequence)
                 reach("dispatcher.after_register")
                 if isinstance(records, Payloads):
                     batch = Batch.of_payloads(span, records.payloads, sequences, None, records.kind, records.columns)
@@ -298,7 +305,10 @@ class Dispatcher:
                     batch = Batch(span, records, sequences)
                 if context.tap_point.taps:
                     context.tap_point.read(batch, refused)
-                await run_chain(self._chain, self._nack(batch, refused) if refused else batch, self._fan_out)
+                sending = run_chain(self._chain, self._nack(batch, refused) if refused else batch, self._fan_out)
+                # Only the chain holds the batch: what a processor replaces is freed at once, while it is in the caches.
+                del taken, records, batch
+                await sending
         context.commit.finish(context.node)
         if self.on_end is not None:
             self.on_end()

@@ -56,6 +56,7 @@ class Settler:
         self._dead_letters = dead_letters
         self._store = store
         self._calls = calls
+        self._has_ack = not calls.inherits("ack")
         self._meter = context.meter
         self.shard_tracker = shard_tracker
         self.pace = Pace(SETTLE_SECONDS)
@@ -131,7 +132,7 @@ class Settler:
 
     async def _ack(self, positions: Sequence[Sequence[bytes]]) -> None:
         with PluginErrors(self._context.node, "ack"), self._meter.waiting(WaitReason.SOURCE_ACK):
-            if not self._calls.inherits("ack"):
+            if self._has_ack:
                 await self._calls("ack", list(chain.from_iterable(positions)))
         reach("settler.after_ack")
 

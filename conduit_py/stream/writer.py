@@ -61,6 +61,7 @@ class Writer:
         self._rest = trio.CancelScope()
         """The wait for the next batch. Its deadline is when everything written must be flushed."""
         self._meter = context.meter
+        self._errors = PluginErrors(context.node, "write")
         self._look: Look | None = None
         self._pace = Pace(FLUSH_SECONDS)
         self._unflushed: list[tuple[Span, Sequence[int]]] = []
@@ -75,7 +76,11 @@ class Writer:
                 if self._context.commit.holds_writes:
                     with self._meter.waiting(WaitReason.COMMIT):
                         await self._context.commit.before_write()
-                await (self._write_tapped(batch) if self._context.tap_point.taps else self._write(batch))
+                if not self._write_here(batch):
+                    await (self._write_tapped(batch) if self._context.tap_point.taps else self._write(batch))
+                is_due = self._unflushed_count >= FLUSH_RECORDS_MAX or trio.current_time() >= self._pace.due_at
+                if self._unflushed and is_due:
+                    await self._flush()
         # The inbox has ended: nothing else would flush the last batches.
         if not self._staged:
             await self._flush()
@@ -105,23 +110,33 @@ class Writer:
         A change of tasks costs more than to write a small batch.
         """
         # Invariant 1: the writer waits for its inbox, so everything that was sent before is written.
+        if not self._inbox.statistics().tasks_waiting_receive or not self._write_here(batch):
+            return False
+        if self._unflushed_count >= FLUSH_RECORDS_MAX:
+            # Its task flushes, which takes a thread.
+            self._rest.deadline = -math.inf
+        elif self._unflushed and self._rest.deadline == math.inf:
+            self._rest.deadline = self._pace.due_at
+        return True
+
+    def _write_here(self, batch: Batch) -> bool:
+        """Write a batch without waiting for anything; return False if that cannot be done."""
         if (
             not self._is_plain
+            or not self._calls.is_quick("write")
             or self._context.tap_point.taps
             or self._context.commit.holds_writes
-            or not self._calls.is_quick("write")
-            or not self._inbox.statistics().tasks_waiting_receive
         ):
             return False
-        with PluginErrors(self._node, "write"), self._meter.waiting(None, timing=self._meter.calls):
-            try:
-                answer = self._calls.call_here("write", batch.copy(deep=False))
-            except RecordRefused as error:
-                answer = _refuse_all(batch, error)
+        try:
+            with self._errors:
+                try:
+                    answer = self._calls.call_here("write", batch.copy(deep=False))
+                except RecordRefused as error:
+                    answer = _refuse_all(batch, error)
+        finally:
+            self._meter.calls.observe(self._calls.seconds)
         self._end_write(batch, answer)
-        if self._unflushed and (self._flush_is_due or self._rest.deadline == math.inf):
-            # Its task flushes, which takes a thread.
-            self._rest.deadline = -math.inf if self._flush_is_due else self._pace.due_at
         return True
 
     async def _write(self, batch: Batch) -> None:
@@ -134,8 +149,6 @@ class Writer:
             self._ack_reader.expect(batch)
         given = len(batch) if batch.span.sizes is None else count_records(batch.records)
         self._end_write(*await self._write_with_retries(batch), given)
-        if self._flushes and self._flush_is_due:
-            await self._flush()
 
     def _end_write(self, batch: Batch, answer: Any, attempt: int = 1, given: int | None = None) -> None:
         """Vote on a batch that was written, or note that its messages wait for a flush.
@@ -163,10 +176,6 @@ class Writer:
         elif self._ack_reader is None:
             self._context.ledgers[batch.span.source].ack(batch.span, batch.sequences, self._context.voters)
 
-    @property
-    def _flush_is_due(self) -> bool:
-        return self._unflushed_count >= FLUSH_RECORDS_MAX or trio.current_time() >= self._pace.due_at
-
     async def _write_tapped(self, batch: Batch) -> None:
         self._look = self._context.tap_point.look(batch)
         try:
@@ -185,7 +194,7 @@ class Writer:
         # Invariant 1: the next batch waits until this one is done, so a retry repeats and never reorders.
         while batch:
             try:
-                with PluginErrors(self._node, "write"), meter.waiting(WaitReason.WRITE, timing=meter.calls):
+                with self._errors, meter.waiting(WaitReason.WRITE, timing=meter.calls):
                     try:
                         answer = await self._call_write(batch.copy(deep=False))
                     except RecordRefused as error:

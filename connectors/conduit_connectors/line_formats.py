@@ -95,7 +95,8 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 def encode_json_lines(batch: Batch) -> Encoded:
     """One line each: `payload.after` as a JSON object. Raw and absent payloads, NaN and infinity are refused."""
     values = batch.payloads
-    if batch.kind is not bytes and bytes not in (kinds := set(map(type, values))) and type(None) not in kinds:
+    kinds = {batch.kind} if batch.kind is not None else set(map(type, values))
+    if bytes not in kinds and type(None) not in kinds:
         try:
             text = _encode_lines(values)
         except (TypeError, ValueError, OverflowError, RecursionError):

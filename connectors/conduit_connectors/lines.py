@@ -1,7 +1,10 @@
 """LineBuffer: cuts blocks of bytes into whole lines, with bounded memory for any line."""
 
 import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 
@@ -11,6 +14,39 @@ KEPT_OF_LONG_LINE = 1024
 _BOM = b"\xef\xbb\xbf"
 
 
+@dataclass(slots=True, eq=False)
+class LineEnds(Sequence[int]):
+    """The offsets at which consecutive lines end, of which the first begins at `start`.
+
+    They are added up when somebody asks: mostly only the last one is wanted, for the position that is stored.
+    """
+
+    start: int
+    sizes: list[int]
+    last: int
+    _listed: list[int] | None = field(default=None, init=False)
+
+    def _list(self) -> list[int]:
+        if self._listed is None:
+            self._listed = list(accumulate(self.sizes, initial=self.start))[1:]
+        return self._listed
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == -1 and self.sizes:
+            return self.last
+        if index == 0 and self.sizes:
+            return self.start + self.sizes[0]
+        if index == slice(0, len(self.sizes)):
+            return self
+        return self._list()[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._list())
+
+
 class Lines(msgspec.Struct):
     """Consecutive lines, line ends included. `ends[i]` is the offset just past `texts[i]`.
 
@@ -18,7 +54,7 @@ class Lines(msgspec.Struct):
     """
 
     texts: list[bytes]
-    ends: list[int]
+    ends: LineEnds
     long: dict[int, int]
 
 
@@ -36,7 +72,7 @@ class LineBuffer:
         self._size_max = size_max
         self._skip_bom = skip_bom and offset == 0
         self._texts: list[bytes] = []
-        self._ends: list[int] = []
+        self._sizes: list[int] = []
         self._long: dict[int, int] = {}
         self._next = 0
         self._rest: list[bytes] = []
@@ -78,42 +114,40 @@ class LineBuffer:
 
     def peek(self) -> Lines:
         """Return the lines that are waiting, without taking them."""
-        return Lines(self._texts[self._next :], self._ends[self._next :], self._long)
+        return self._slice(len(self._texts), self._long)
 
     def take(self, n: int) -> Lines:
         """Take the next lines, at most `n`."""
-        start, self._next = self._next, min(self._next + n, len(self._texts))
-        taken = Lines(self._texts[start : self._next], self._ends[start : self._next], {})
-        if taken.ends:
-            self._taken_to = taken.ends[-1]
+        stop = min(self._next + n, len(self._texts))
+        taken = self._slice(stop, {})
+        self._next, self._taken_to = stop, taken.ends.last
         if self._long:
             taken.long = {end: self._long.pop(end) for end in taken.ends if end in self._long}
         return taken
 
+    def _slice(self, stop: int, long: dict[int, int]) -> Lines:
+        sizes = self._sizes[self._next : stop]
+        return Lines(self._texts[self._next : stop], LineEnds(self._taken_to, sizes, self._taken_to + sum(sizes)), long)
+
     def _add(self, whole: bytes, start: int, end: int) -> None:
         # readlines of a BytesIO cuts at "\n" only, as we must, and is three times as fast as split.
         texts = io.BytesIO(whole).readlines()
-        if len(whole) == end - start and len(whole) <= self._size_max:
-            ends = list(accumulate(map(len, texts), initial=start))
-            del ends[0]
-        else:
-            ends = self._cut_long(texts, start, end - start - len(whole))
+        sizes = list(map(len, texts))
+        if len(whole) != end - start or len(whole) > self._size_max:
+            sizes[0] += end - start - len(whole)
+            self._cut_long(texts, sizes, start)
         if self._skip_bom:
             texts[0] = texts[0].removeprefix(_BOM)
             self._skip_bom = False
         self._texts = self._texts[self._next :] + texts
-        self._ends = self._ends[self._next :] + ends
+        self._sizes = self._sizes[self._next :] + sizes
         self._next = 0
 
-    def _cut_long(self, texts: list[bytes], start: int, dropped: int) -> list[int]:
-        """Shorten the lines that are too long. `dropped` bytes of the first are already gone."""
-        ends = []
+    def _cut_long(self, texts: list[bytes], sizes: list[int], end: int) -> None:
+        """Shorten the lines that are too long. `sizes` are those of the input, which may be more than is kept."""
         for index, text in enumerate(texts):
-            start += len(text) + dropped
-            ends.append(start)
-            bare = len(text) + dropped - text.endswith(b"\n")
+            end += sizes[index]
+            bare = sizes[index] - text.endswith(b"\n")
             if bare > self._size_max:
-                self._long[start] = bare
+                self._long[end] = bare
                 texts[index] = text[:KEPT_OF_LONG_LINE]
-            dropped = 0
-        return ends

@@ -45,7 +45,7 @@ def written(members: list[tuple[str, Any]], spaces: bool, escaped: bool) -> str:
 LINES = st.one_of(
     st.builds(written, st.lists(MEMBERS, max_size=4), st.booleans(), st.booleans()),
     st.builds(lambda n: f'{{"at":"12:{n}:00","n":{n}}}', st.integers(10, 59)),
-    st.sampled_from(["", "[]", "7", "{", '{"n": 1, "n": 2, "at": ""}', '{"at":"1","at":"2","n":1}']),
+    st.sampled_from(["", "[]", "7", "{", "{} {}", '{"n": 1, "n": 2, "at": ""}', '{"at":"1","at":"2","n":1}']),
 )
 
 
@@ -140,3 +140,19 @@ def test_a_field_that_all_lines_had_so_far_may_be_missing_later() -> None:
     assert [value for value, _, _ in short] == [Event("12:00", 7), *(Event("12:00", n, "x") for n in range(3))]
     assert [refused for _, _, refused in repeated[:3]] == [None] * 3
     assert "note" in str(repeated[3][2])
+
+
+@pytest.mark.parametrize("space", [" ", "\t", "\r"])
+@pytest.mark.parametrize("kind", [None, strict_form(Event)])
+def test_white_space_before_a_colon_hides_no_repeated_key(space: str, kind: type[msgspec.Struct] | None) -> None:
+    # As many colons behind quotes as members that are decoded, but one of them is that of a key that was lost.
+    parsed = parse(JsonLines(kind), [f'{{"at"{space}:"","n":1,"n":2}}', '{"at":"","n":3}'])
+
+    assert [reason for _, _, reason in parsed] == ["the key 'n' is there twice in one object", None]
+
+
+@pytest.mark.parametrize("kind", [None, strict_form(Event)])
+def test_an_object_that_spans_lines_is_refused_on_each_of_them(kind: type[msgspec.Struct] | None) -> None:
+    parsed = parse(JsonLines(kind), ['{"at":"",', '"n":1}', '{"at":"","n":3}'])
+
+    assert [reason is None for _, _, reason in parsed] == [False, False, True]

@@ -18,7 +18,7 @@ def ledger(*, voters: int = 0b1, window: int = 10_000) -> Ledger:
 
 
 def register(books: Ledger, count: int) -> Batch:
-    first = books._next_sequence
+    first = books.next_sequence
     books.admit(count)
     span = books.register([b"%d" % number for number in range(first, first + count)])
     return Batch.whole(span, [Record() for _ in range(count)])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from conduit_py import DeadLetter, DeadLetters, Destination, Pipeline, Record, Source, processor, run, sdk
 from conduit_py.batch import Batch, Span
-from conduit_py.payloads import Columns, Payloads, Positions
+from conduit_py.payloads import Columns, Payloads, Positions, join
 from conduit_py.record import Operation
 from conduit_py.sdk import RecordRefused, State
 
@@ -404,8 +404,12 @@ def test_a_source_that_breaks_the_contract_of_payloads_fails(source: Any, text: 
 def test_joined_positions_ascend_only_if_both_do_and_the_second_begins_behind_the_first() -> None:
     first, behind, before = (Positions(b"%d", numbers, ascending=True) for numbers in ([3, 5], [6, 9], [5, 9]))
 
-    assert [bytes(each) for each in first.join(behind)] == [b"3", b"5", b"6", b"9"]
+    def joined(later: Positions) -> Positions:
+        both = join(Payloads([b"a", b"b"], first), Payloads([b"c", b"d"], later))
+        assert isinstance(both, Payloads)
+        assert isinstance(both.positions, Positions)
+        return both.positions
+
+    assert list(joined(behind)) == [b"3", b"5", b"6", b"9"]
     for later, ascending in ((behind, True), (before, False), (Positions(b"%d", [6, 9]), False)):
-        joined = first.join(later)
-        assert isinstance(joined, Positions)
-        assert joined.ascending is ascending
+        assert joined(later).ascending is ascending

@@ -63,7 +63,8 @@ class CsvRows:
         rows = self._take(buffer, lines, n)
         records: list[Record] = []
         refused: dict[int, str] = {}
-        for row, position in zip(rows, positions([lines.ends[row.stop - 1] for row in rows]), strict=True):
+        ends = list(lines.ends)
+        for row, position in zip(rows, positions([ends[row.stop - 1] for row in rows]), strict=True):
             reason = row.refused or _misfit(row.fields, names)
             if reason is None:
                 after = dict(zip(names, row.fields, strict=True))

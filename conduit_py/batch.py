@@ -144,6 +144,11 @@ class Batch:
         return [record.payload.after for record in self.records]
 
     @property
+    def columns(self) -> Columns | None:
+        """The other parts of a batch of payloads; None if all have the default, or if the batch holds records."""
+        return self._columns
+
+    @property
     def source(self) -> str:
         """The source that the records came from."""
         return self.span.origin or self.span.source

@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from conduit_py.queue.leased_queue import BodyKind, QueueDelivery
-from conduit_py.record import Record
+from conduit_py.record import Data, Record
 
 T = TypeVar("T")
 
@@ -109,7 +109,8 @@ def _s3(body: bytes) -> MessageBody:
 class ObjectRecord(NamedTuple):
     """A record of an object, the offset after it, the reason if it could not be parsed, and about how large it is."""
 
-    record: Record
+    record: Record | Data
+    """The record, or only its payload: from payloads alone no record is made until somebody asks for it."""
     offset: int
     refused: str | None = None
     size: int = 0

@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
+from conduit_py.batch import kind_of
 from conduit_py.errors import FatalError, describe
+from conduit_py.payloads import Columns, Payloads
 from conduit_py.queue.leased_queue import BodyKind, LeasedQueue, QueueDelivery, QueueOptions
 from conduit_py.queue.message_body import (
     Announcement,
@@ -27,9 +29,9 @@ from conduit_py.queue.message_body import (
     point_at,
 )
 from conduit_py.queue.work_in_progress import ByteWindow, Cooldown, HeldMessage, Lease, WorkInProgress, WorkItem
-from conduit_py.record import Operation, Payload, Record
+from conduit_py.record import Data, Record
 from conduit_py.sdk.plugin import OptionsT
-from conduit_py.sdk.source import QueueCounts, Reading, ShardProgress, ShardTable, SharedShard, SharedSource
+from conduit_py.sdk.source import QueueCounts, Reading, Records, ShardProgress, ShardTable, SharedShard, SharedSource
 
 log = logging.getLogger("conduit_py.queue")
 
@@ -99,7 +101,7 @@ class QueueSource(SharedSource[OptionsT]):
         self._queue = self.queue()
         await self._call(self._queue.open)
 
-    async def read(self, n: int) -> list[Record] | Reading:
+    async def read(self, n: int) -> Records | Reading:
         # The window of a source counts records, and strangers decide how large these are.
         room = await self._in_flight.wait_for_room()
         while True:
@@ -109,7 +111,7 @@ class QueueSource(SharedSource[OptionsT]):
                     return reading
             elif items := self._work.take(n if self.settings.messages is BodyKind.RECORD else 1):
                 if self.settings.messages is BodyKind.RECORD:
-                    return [self._whole(item) for item in items]
+                    return self._read_whole(items)
                 await self._begin(items[0])
             else:
                 await self._poll(n)
@@ -275,12 +277,10 @@ class QueueSource(SharedSource[OptionsT]):
         if last or not parts:
             await self._close(item, finished=last)
         self._in_flight.admit([part.size for part in parts])
-        for part in parts:
-            part.record.position = _encode(item.partition, point_at(part.offset))
-        if parts:
-            parts[-1].record.position = _encode(item.partition, item.read)
+        positions = [_encode(item.partition, point_at(part.offset)) for part in parts]
+        positions[-1:] = [_encode(item.partition, item.read)] if parts else []
         refused = {index: part.refused for index, part in enumerate(parts) if part.refused is not None}
-        return Reading([part.record for part in parts], refused)
+        return Reading(_records([part.record for part in parts], positions), refused)
 
     async def _close(self, item: WorkItem, *, finished: bool) -> None:
         content, self._content = self._content, None
@@ -294,18 +294,19 @@ class QueueSource(SharedSource[OptionsT]):
         else:
             self._work.await_commit(item)
 
-    def _whole(self, item: WorkItem) -> Record:
-        delivery = item.held.delivery
-        item.read = end_point(1)
-        self._work.await_commit(item)
-        self._in_flight.admit([len(delivery.body)])
-        return Record(
-            position=_encode(item.partition, item.read),
-            operation=Operation.CREATE,
-            metadata=dict(delivery.attributes),
-            key=delivery.id.encode(),
-            payload=Payload(after=delivery.body),
+    def _read_whole(self, items: Sequence[WorkItem]) -> Payloads:
+        """Return the messages themselves as records."""
+        deliveries = [item.held.delivery for item in items]
+        for item in items:
+            item.read = end_point(1)
+            self._work.await_commit(item)
+        self._in_flight.admit([len(delivery.body) for delivery in deliveries])
+        columns = Columns(
+            keys=[delivery.id.encode() for delivery in deliveries],
+            metadata=[dict(delivery.attributes) for delivery in deliveries],
         )
+        positions = [_encode(item.partition, item.read) for item in items]
+        return Payloads([delivery.body for delivery in deliveries], positions, bytes, columns)
 
     async def _ack(self, deliveries: Sequence[QueueDelivery]) -> None:
         if deliveries:
@@ -335,6 +336,16 @@ class _Received:
         self.fresh: list[tuple[QueueDelivery, tuple[str, ...]]] = []
         self.again: list[tuple[QueueDelivery, tuple[str, ...]]] = []
         self.done: list[QueueDelivery] = []
+
+
+def _records(values: list[Record | Data], positions: list[bytes]) -> Records:
+    """Return what was read from an object: payloads, or records if there is one among them."""
+    if not any(isinstance(value, Record) for value in values):
+        return Payloads(values, positions, kind_of(set(map(type, values))))
+    records = [value if isinstance(value, Record) else Record.of(value) for value in values]
+    for record, position in zip(records, positions, strict=True):
+        record.position = position
+    return records
 
 
 def _encode(partition: str, point: bytes) -> bytes:

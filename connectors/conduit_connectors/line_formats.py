@@ -8,6 +8,7 @@ import msgspec
 from conduit_connectors.lines import Lines
 from conduit_py.sdk import (
     Batch,
+    Columns,
     Data,
     DuplicateKeys,
     Payloads,
@@ -109,14 +110,27 @@ def encode_json_lines(batch: Batch) -> Encoded:
 
 def encode_opencdc_lines(batch: Batch) -> Encoded:
     """One line each: the whole record in OpenCDC's JSON form."""
+    absent = _count_absent(batch)
     records = batch.records
     try:
         text = _encode_lines(records)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return encode_each(records, _whole_line)
-    parts = [part for each in records for part in (each.key, each.payload.before, each.payload.after)]
     # Invariant 12: the encoder writes null for NaN and infinity. There is none if every null is an absent part.
-    return Encoded(text, {}) if text.count(b"null") == parts.count(None) else encode_each(records, _whole_line)
+    return Encoded(text, {}) if text.count(b"null") == absent else encode_each(records, _whole_line)
+
+
+def _count_absent(batch: Batch) -> int:
+    """Return how many keys and payloads, before and after, are absent. A batch of payloads makes no records for it."""
+    if batch.holds_records:
+        parts = [part for each in batch for part in (each.key, each.payload.before, each.payload.after)]
+        return parts.count(None)
+    columns = batch.columns or Columns()
+    # By type: the `__eq__` of a user's own type could say that it equals None.
+    kinds = [
+        None if part is None else list(map(type, part)) for part in (columns.keys, columns.befores, batch.payloads)
+    ]
+    return sum(len(batch) if each is None else each.count(type(None)) for each in kinds)
 
 
 def encode_raw_lines(batch: Batch) -> Encoded:

@@ -13,7 +13,7 @@ from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRe
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sql.row import NameRules, TableArguments, TableOptions
 from conduit_py import sdk
-from conduit_py.sdk import EndOfSource, FatalError, NothingYet, Options, Record, TransientError, metadata
+from conduit_py.sdk import Columns, EndOfSource, FatalError, NothingYet, Options, Payloads, TransientError, metadata
 
 BUSY_SECONDS = 10.0
 
@@ -195,7 +195,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def locate_record(self, position: bytes) -> str | None:
         return f"{self.options.path} table {self.options.table} rowid {number_of('sqlite', position)}"
 
-    def read(self, n: int) -> list[Record]:
+    def read(self, n: int) -> Payloads:
         assert self._connection is not None
         table = '"' + self.options.table.replace('"', '""') + '"'
         sql = f"SELECT rowid, * FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
@@ -208,13 +208,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
         if not rows:
             raise NothingYet if self.options.tail else EndOfSource
         self._after = rows[-1][0]
-        positions = positions_of("sqlite", [row[0] for row in rows])
-        return [self._record(names, row, position) for row, position in zip(rows, positions, strict=True)]
-
-    def _record(self, names: list[str], row: tuple[Any, ...], position: bytes) -> Record:
-        record = Record.of(dict(zip(names, row[1:], strict=True)), position=position)
-        record.metadata = {metadata.COLLECTION: self.options.table}
-        return record
+        payloads: list[Any] = [dict(zip(names, row[1:], strict=True)) for row in rows]
+        columns = Columns(metadata=[{metadata.COLLECTION: self.options.table} for _ in rows])
+        return Payloads(payloads, positions_of("sqlite", [row[0] for row in rows]), dict, columns)
 
     def teardown(self) -> None:
         if self._connection is not None:

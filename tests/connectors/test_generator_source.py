@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from conduit_py.record import Operation, Record
-from conduit_py.sdk import EndOfSource, FatalError
+from conduit_py.sdk import Columns, EndOfSource, FatalError
 
 
 @asynccontextmanager
@@ -165,6 +165,16 @@ async def test_operations_have_the_payloads_that_belong_to_them() -> None:
         (Operation.DELETE, True, False),
     }
     assert all(record.payload.before != record.payload.after for record in records)
+
+
+async def test_a_read_gives_as_many_records_as_are_asked_for_without_making_them() -> None:
+    async with opened(operations=["create"], fields={"id": "index"}) as source:
+        await source.read(10)
+        reading = await source.read(700)
+
+    assert reading.payloads == [{"id": number} for number in range(10, 710)]
+    assert reading.kind is dict
+    assert reading.columns == Columns(keys=[b"%d" % number for number in range(10, 710)])
 
 
 async def test_collections_take_turns() -> None:

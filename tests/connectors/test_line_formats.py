@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conduit_py import Payload, Record
+from conduit_py.batch import Batch, kind_of
 from conduit_py.record import Operation
+from conduit_py.sdk import Columns
 
 VALUES = st.one_of(
     st.none(),
@@ -43,6 +45,31 @@ def test_a_batch_is_encoded_as_its_records_are(encode: Encode, records: list[Rec
 
     assert together.text == b"".join(each.text for each in alone)
     assert together.refused == {index: each.refused[0] for index, each in enumerate(alone) if each.refused}
+
+
+@pytest.mark.parametrize("encode", [encode_json_lines, encode_opencdc_lines])
+@given(
+    records=st.lists(RECORDS, max_size=6), kept=st.sets(st.sampled_from(["keys", "metadata", "operations", "befores"]))
+)
+def test_a_batch_of_payloads_is_encoded_as_one_of_records(
+    encode: Encode, records: list[Record], kept: set[str]
+) -> None:
+    """Parts that all records have by default may be in no column."""
+    parts: dict[str, list[Any]] = {
+        "keys": [record.key for record in records],
+        "metadata": [record.metadata for record in records],
+        "operations": [record.operation for record in records],
+        "befores": [record.payload.before for record in records],
+    }
+    columns = Columns(**{name: parts[name] for name in kept})
+    span = batch_of(*[{}] * len(records)).span
+    afters = [record.payload.after for record in records]
+
+    def batch() -> Batch:
+        kind = kind_of(set(map(type, afters)))
+        return Batch.of_payloads(span, list(afters), range(len(records)), None, kind, columns if kept else None)
+
+    assert encode(batch()) == encode(Batch.whole(span, batch().copy(deep=True).records))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, [-math.inf], {"deep": math.nan}])

@@ -2,11 +2,15 @@
 
 import json as stdlib_json
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conduit_connectors import file
+from conduit_connectors.json_lines import JsonLines
+from conduit_connectors.lines import Lines
 from conduit_connectors.objects.formats import read_lines
 from conduit_processors import json, unwrap
 from hypothesis import given
@@ -103,6 +107,35 @@ def test_the_quick_test_of_many_lines_overlooks_no_repeated_key(lines: list[str]
     suspected = may_repeat_keys("\n".join(lines).encode(), [stdlib_json.loads(line) for line in lines])
 
     assert suspected or not any(map(repeats, lines))
+
+
+SIMILAR = st.tuples(
+    st.sampled_from(["12:30", "x", "\\u003a"]),
+    st.sampled_from(['{"k": 1}', '{"k": "a:b", "l": {"m": 2}}', '{"k": 1, "k": ":"}', '"a:b"', '"abc"', "null", "[]"]),
+    st.lists(st.sampled_from(['{"s": 1}', '{"s": "u:v"}', '{"s": 1, "s": 2}', '{"s": {"k": 1}}', '"ab"']), max_size=3),
+    st.sampled_from(["", ', "n": 1', ', "n": 1, "n": 2']),
+).map(lambda parts: f'{{"at": "{parts[0]}", "o": {parts[1]}, "of": [{", ".join(parts[2])}]{parts[3]}}}')
+
+
+@given(st.lists(st.lists(SIMILAR, min_size=1, max_size=3), min_size=1, max_size=5), st.booleans())
+def test_what_was_learned_from_earlier_lines_hides_no_repeated_key(reads: list[list[str]], typed: bool) -> None:
+    """Fields with colons in their texts are learned from earlier lines, so that later ones need not be encoded."""
+    lines = JsonLines(Nested if typed else None)
+    for read in reads:
+        texts = [text.encode() + b"\n" for text in read]
+
+        reading = lines.parse(
+            Lines(texts, list(accumulate(map(len, texts))), {}), [b"%d" % n for n in range(len(texts))]
+        )
+
+        assert [index in reading.refused for index in range(len(read))] == list(map(repeats, read))
+
+
+class Nested(msgspec.Struct):
+    at: str
+    o: Any
+    of: list[Any]
+    n: int = 0
 
 
 def test_a_whole_record_with_a_repeated_key_is_refused() -> None:

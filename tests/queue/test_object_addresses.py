@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 def payloads(address: str, *prefixes: Path | str) -> list[Any]:
     reader = ObjectReader(ObjectOptions(allowed_prefixes=[str(each) for each in prefixes]))
-    return [part.record.payload.after for part in reader.open(address, 0)]
+    return [part.record for part in reader.open(address, 0)]
 
 
 @pytest.mark.parametrize("messages", ["uri", "s3"])

@@ -176,7 +176,7 @@ def test_what_is_no_parquet_is_said_to_be_that_and_the_next_object_is_read(tmp_p
 
     with pytest.raises(ValueError, match="cannot be read as Parquet"):
         list(reader.open(str(tmp_path / "bad.parquet"), 0))
-    assert [part.record.payload.after for part in reader.open(str(tmp_path / "good.parquet"), 1)] == [
+    assert [part.record for part in reader.open(str(tmp_path / "good.parquet"), 1)] == [
         {"a": 2},
         {"a": 3},
     ]
@@ -190,7 +190,7 @@ def test_values_of_every_kind_come_as_they_are(tmp_path: Path) -> None:
     reader = ObjectReader(ObjectOptions(allowed_prefixes=[str(tmp_path)]))
     parts = list(reader.open(str(tmp_path / "a.parquet"), 7))
 
-    assert [part.record.payload.after for part in parts] == rows[7:]
+    assert [part.record for part in parts] == rows[7:]
     assert [part.offset for part in parts] == list(range(8, 10_001))
 
 

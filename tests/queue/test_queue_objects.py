@@ -3,7 +3,7 @@
 import gzip
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from s3_server import ACCESS_KEY, SECRET_KEY
 
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.pipeline import Destination, Pipeline, Source
+from conduit_py.sdk.queue import ObjectRecord
 from conduit_py.status import Stopper
 from conduit_py.store.memory import MemoryStore
 
@@ -103,6 +104,10 @@ def bucket(s3_server: str, queue_name: str) -> Bucket:
     return Bucket(s3_server, queue_name)
 
 
+def numbers_of(parts: Iterable[ObjectRecord]) -> list[Any]:
+    return [part.record["n"] for part in parts if isinstance(part.record, dict)]
+
+
 @pytest.mark.parametrize("name", ["plain.jsonl", "packed.jsonl.gz"])
 def test_an_object_of_s3_is_read_from_any_point_on(bucket: Bucket, name: str) -> None:
     whole = content(3000, width=200)
@@ -111,10 +116,10 @@ def test_an_object_of_s3_is_read_from_any_point_on(bucket: Bucket, name: str) ->
 
     parts = list(reader.open(address, 0))
 
-    assert [part.record.payload["n"] for part in parts] == list(range(3000))
+    assert numbers_of(parts) == list(range(3000))
     for index in (0, 1499, 2998, 2999):
         rest = list(reader.open(address, parts[index].offset))
-        assert [part.record.payload["n"] for part in rest] == list(range(index + 1, 3000))
+        assert numbers_of(rest) == list(range(index + 1, 3000))
 
 
 def test_parquet_of_s3_is_read_from_any_point_on(bucket: Bucket) -> None:
@@ -123,8 +128,8 @@ def test_parquet_of_s3_is_read_from_any_point_on(bucket: Bucket) -> None:
     address = bucket.put("a folder/rows.parquet", whole.getvalue())
     reader = ObjectReader(ObjectOptions(**bucket.options))
 
-    assert [part.record.payload["n"] for part in reader.open(address, 0)] == list(range(3000))
-    assert [part.record.payload["n"] for part in reader.open(address, 2500)] == list(range(2500, 3000))
+    assert numbers_of(reader.open(address, 0)) == list(range(3000))
+    assert numbers_of(reader.open(address, 2500)) == list(range(2500, 3000))
     with pytest.raises(FileNotFoundError):
         next(reader.open(f"s3://{bucket.name}/missing.parquet", 0))
 

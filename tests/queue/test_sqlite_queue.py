@@ -121,10 +121,10 @@ def test_qw_f1_reading_on_from_any_point_gives_what_a_full_read_gives(tmp_path: 
 
     parts = list(reader.open(address, 0))
 
-    assert [part.record.payload.after for part in parts] == ROWS
+    assert [part.record for part in parts] == ROWS
     for index in (0, 1, 63, 64, 250, 498, 499):
         rest = list(reader.open(f"file://{address}", parts[index].offset))
-        assert [part.record.payload.after for part in rest] == ROWS[index + 1 :]
+        assert [part.record for part in rest] == ROWS[index + 1 :]
         assert [part.offset for part in rest] == [part.offset for part in parts[index + 1 :]]
 
 
@@ -140,7 +140,7 @@ def test_what_is_not_json_is_refused_line_by_line(tmp_path: Path) -> None:
 
     parts = list(ObjectReader(ObjectOptions(allowed_prefixes=[str(tmp_path)])).open(str(path), 0))
 
-    assert [part.record.payload.after for part in parts] == [{"a": 1}, b"not json", {"a": 2}]
+    assert [part.record for part in parts] == [{"a": 1}, b"not json", {"a": 2}]
     assert [part.refused is not None for part in parts] == [False, True, False]
     assert [part.offset for part in parts] == [9, 19, 27]
 
@@ -151,7 +151,7 @@ def test_lines_of_any_other_object_are_bytes(tmp_path: Path) -> None:
 
     parts = list(ObjectReader(ObjectOptions(allowed_prefixes=[str(tmp_path)])).open(str(path), 4))
 
-    assert [part.record.payload.after for part in parts] == [b"two"]
+    assert [part.record for part in parts] == [b"two"]
     assert ObjectOptions().format is Format.AUTO
 
 

@@ -2,14 +2,15 @@
 
 import random
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import add
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from pydantic import Field, model_validator
 
-from conduit_py.sdk import Data, Operation, Options, Payload, Structured, encode_json
+from conduit_py.sdk import Data, Operation, Options, Structured, encode_json
 
 FieldType: TypeAlias = Literal["index", "int", "float", "string", "bool", "time", "duration"]
 
@@ -29,44 +30,56 @@ class RandomRows:
     def block(self, number: int, variant: int = 0) -> list[Structured]:
         """Make the rows of the records from `number * BLOCK` on. Variants are other rows for the same records."""
         source = self._random(number, f"rows {variant}")
-        columns = [self._column(kind, number, _draw(source)) for kind in self._fields.values()]
-        names = list(self._fields)
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        rows: list[Structured] = [{} for _ in range(BLOCK)]
+        # Column by column: the fields of a row would first have to become a tuple.
+        for name, kind in self._fields.items():
+            for row, value in zip(rows, self._column(kind, number, source.randbytes(_DRAWN_BYTES)), strict=True):
+                row[name] = value
+        return rows
 
     def choices(self, number: int, purpose: str) -> Sequence[int]:
         """Return a random number for each record of a block."""
-        return _draw(self._random(number, purpose))
+        return _unpack(self._random(number, purpose).randbytes(_DRAWN_BYTES))
 
     def _random(self, number: int, purpose: str) -> random.Random:
         # A text as seed gives the same numbers on every machine and in every process.
         return random.Random(f"{self._seed}:{number}:{purpose}")
 
-    def _column(self, kind: FieldType, number: int, drawn: Sequence[int]) -> list[Any]:
+    def _column(self, kind: FieldType, number: int, drawn: bytes) -> Iterable[Any]:
         indices = range(number * BLOCK, (number + 1) * BLOCK)
         if kind == "index":
-            return list(indices)
+            return indices
         if kind == "time":
             return [self._start + index * self._step for index in indices]
-        return list(map(_MAKERS[kind], drawn))
+        return _MAKERS[kind](drawn)
 
 
-def _draw(source: random.Random) -> Sequence[int]:
-    """64 random bits for each record of a block."""
-    return struct.unpack(f"<{BLOCK}Q", source.randbytes(8 * BLOCK))
+_DRAWN_BYTES = 8 * BLOCK
+"""Each record has 64 random bits for each field, as a number with its lowest byte first."""
 
 
-def _string(drawn: int) -> str:
-    return f"{_FIRST[drawn & 7]}-{_SECOND[drawn >> 3 & 7]}-{drawn >> 48:04x}"
+def _unpack(drawn: bytes) -> Sequence[int]:
+    return struct.unpack(f"<{BLOCK}Q", drawn)
+
+
+def _strings(drawn: bytes) -> Iterable[str]:
+    """Two words by the lowest six bits of each number, and its highest 16 bits in hexadecimal digits."""
+    highest = bytearray(2 * BLOCK)
+    highest[0::2], highest[1::2] = drawn[7::8], drawn[6::8]
+    # All digits at once, cut by their spaces: to format each number would take five times as long.
+    return map(add, map(_WORDS.__getitem__, drawn[0::8]), highest.hex(" ", 2).split(" "))
 
 
 _FIRST = ["amber", "bold", "calm", "dark", "early", "fair", "gold", "high"]
 _SECOND = ["ant", "bear", "crow", "deer", "elk", "fox", "goat", "hare"]
-_MAKERS: dict[str, Callable[[int], Any]] = {
-    "int": lambda drawn: drawn >> 33,
-    "float": lambda drawn: (drawn >> 11) * 2.0**-53,
-    "string": _string,
-    "bool": lambda drawn: drawn & 1 == 1,
-    "duration": lambda drawn: timedelta(milliseconds=drawn % 3_600_000),
+_WORDS = [f"{_FIRST[byte & 7]}-{_SECOND[byte >> 3 & 7]}-" for byte in range(256)]
+_IS_ODD = [byte & 1 == 1 for byte in range(256)]
+_MAKERS: dict[str, Callable[[bytes], Iterable[Any]]] = {
+    "int": lambda drawn: [number >> 33 for number in _unpack(drawn)],
+    "float": lambda drawn: [(number >> 11) * 2.0**-53 for number in _unpack(drawn)],
+    "string": _strings,
+    "bool": lambda drawn: map(_IS_ODD.__getitem__, drawn[0::8]),
+    "duration": lambda drawn: [timedelta(milliseconds=number % 3_600_000) for number in _unpack(drawn)],
 }
 
 
@@ -105,6 +118,22 @@ class ShapeArguments(TypedDict, total=False):
     operations: Sequence[Literal["create", "update", "delete", "snapshot"] | Operation]
 
 
+class Block(NamedTuple):
+    """Parts of consecutive records, one value per record in each list."""
+
+    operations: list[Operation]
+    befores: list[Data]
+    afters: list[Data]
+
+    def between(self, start: int, stop: int) -> "Block":
+        return Block(self.operations[start:stop], self.befores[start:stop], self.afters[start:stop])
+
+    def add(self, later: "Block") -> None:
+        self.operations.extend(later.operations)
+        self.befores.extend(later.befores)
+        self.afters.extend(later.afters)
+
+
 class Maker:
     """Makes the operations and payloads of one shape, a block at a time: a function of the seed and the number."""
 
@@ -113,23 +142,27 @@ class Maker:
         self._content = content
         self._rows = RandomRows(shape.fields, seed, start, step)
 
-    def block(self, number: int) -> tuple[list[Operation], list[Payload]]:
-        """Return the operations and payloads of the records from `number * BLOCK` on."""
+    def block(self, number: int) -> Block:
+        """Return the parts of the records from `number * BLOCK` on."""
         operations = self._operations(number)
-        return operations, self._payloads(number, operations)
+        afters = self._data(number)
+        if self._shape.operations == [Operation.CREATE]:
+            return Block(operations, [None] * BLOCK, afters)
+        befores = self._data(number, _BEFORE) if Operation.UPDATE in self._shape.operations else afters
+        return Block(
+            operations,
+            [data if operation in _HAVE_BEFORE else None for operation, data in zip(operations, befores, strict=True)],
+            [
+                None if operation is Operation.DELETE else data
+                for operation, data in zip(operations, afters, strict=True)
+            ],
+        )
 
     def _operations(self, number: int) -> list[Operation]:
         operations = self._shape.operations
         if len(operations) == 1:
             return operations * BLOCK
         return [operations[drawn % len(operations)] for drawn in self._rows.choices(number, "operation")]
-
-    def _payloads(self, number: int, operations: list[Operation]) -> list[Payload]:
-        after = self._data(number)
-        if self._shape.operations == [Operation.CREATE]:
-            return [Payload(None, new) for new in after]
-        before = self._data(number, _BEFORE) if Operation.UPDATE in self._shape.operations else after
-        return list(map(_payload, operations, before, after))
 
     def _data(self, number: int, variant: int = 0) -> list[Data]:
         if self._shape.format == "file":
@@ -138,7 +171,4 @@ class Maker:
         return [encode_json(row) for row in rows] if self._shape.format == "raw" else list(rows)
 
 
-def _payload(operation: Operation, before: Data, after: Data) -> Payload:
-    if operation is Operation.DELETE:
-        return Payload(before, None)
-    return Payload(before if operation is Operation.UPDATE else None, after)
+_HAVE_BEFORE = (Operation.UPDATE, Operation.DELETE)

@@ -11,10 +11,10 @@ import trio
 from pydantic import AwareDatetime, Field, model_validator
 from trio import current_time, sleep_until
 
-from conduit_connectors.generator.shape import BLOCK, Maker, Shape, ShapeArguments
+from conduit_connectors.generator.shape import BLOCK, Block, Maker, Shape, ShapeArguments
 from conduit_connectors.numbering import number_of, positions_of
 from conduit_py import sdk
-from conduit_py.sdk import EndOfSource, FatalError, Operation, Options, Payload, Record
+from conduit_py.sdk import Columns, EndOfSource, FatalError, Operation, Options, Payloads
 
 # A shorter pause costs more than it gives: at high rates several records become due together.
 _TICK_SECONDS = 0.001
@@ -140,25 +140,21 @@ class Source(sdk.SplittableSource[SourceOptions]):
         self._next = 0 if position is None else number_of("generator", position) + 1
         self._pace = RecordPace(options.rate, options.burst)
         self._makers = [await self._maker(shape) for shape in self._shapes()]
-        self._block: list[Record] = []
+        self._block = Block([], [], [])
+        self._kind = self.gives if isinstance(self.gives, type) else None
+        self._changes = any(shape.operations != [Operation.CREATE] for shape in self._shapes())
 
     def check_position(self, position: bytes) -> None:
         number_of("generator", position)
 
-    async def read(self, n: int) -> list[Record]:
+    async def read(self, n: int) -> Payloads:
         await trio.lowlevel.checkpoint()
         end = self.options.count if self._end is None else self._end
         if end is not None:
             n = min(n, end - self._next)
             if n <= 0:
                 raise EndOfSource
-        if not self._block:
-            self._make_block(self._next // BLOCK)
-        n = await self._pace.wait(min(n, len(self._block)))
-        # Each record is returned once, so the pipeline may change it, and it can be freed.
-        records, self._block = self._block[:n], self._block[n:]
-        self._next += len(records)
-        return records
+        return self._take(await self._pace.wait(n))
 
     def splits(self) -> bool:
         """False with a rate or bursts, which only one process can keep; also without an end, or with a file."""
@@ -185,32 +181,40 @@ class Source(sdk.SplittableSource[SourceOptions]):
         content = await _content(shape.path) if shape.path is not None else b""
         return Maker(shape, content, options.seed, options.start, step)
 
-    def _make_block(self, number: int) -> None:
-        self._block = self._records(number)[self._next - number * BLOCK :]
+    def _take(self, n: int) -> Payloads:
+        """Return the next `n` records, of as many blocks as they are in."""
+        numbers = range(self._next, self._next + n)
+        taken = Block([], [], [])
+        while self._next < numbers.stop:
+            if not self._block.afters:
+                number, start = divmod(self._next, BLOCK)
+                self._block = self._make_block(number).between(start, BLOCK)
+            count = min(numbers.stop - self._next, len(self._block.afters))
+            taken.add(self._block.between(0, count))
+            # Each record is returned once, so the pipeline may change it, and it can be freed.
+            self._block = self._block.between(count, BLOCK)
+            self._next += count
+        return Payloads(taken.afters, positions_of("generator", numbers), self._kind, self._columns(numbers, taken))
 
-    def _records(self, number: int) -> list[Record]:
-        indices = range(number * BLOCK, (number + 1) * BLOCK)
-        rows = zip(indices, positions_of("generator", indices), *self._turns(number), strict=True)
-        names = self.options.collections
-        if not names:
-            return [
-                Record(position, operation, {}, b"%d" % index, payload) for index, position, operation, payload in rows
-            ]
-        about = [{_COLLECTION: name} if name else {} for name in names]
-        return [
-            Record(position, operation, dict(about[index % len(names)]), b"%d" % index, payload)
-            for index, position, operation, payload in rows
-        ]
+    def _columns(self, numbers: range, taken: Block) -> Columns:
+        columns = Columns(keys=list(map(b"%d".__mod__, numbers)))
+        if self._changes:
+            columns.operations, columns.befores = taken.operations, taken.befores
+        if names := self.options.collections:
+            about = [{_COLLECTION: name} if name else {} for name in names]
+            columns.metadata = [dict(about[number % len(names)]) for number in numbers]
+        return columns
 
-    def _turns(self, number: int) -> tuple[list[Operation], list[Payload]]:
-        """Return the operations and payloads of a block; collections take turns."""
+    def _make_block(self, number: int) -> Block:
+        """Return the parts of a block; collections take turns."""
         blocks = [maker.block(number) for maker in self._makers]
         if len(blocks) == 1:
             return blocks[0]
         turns = [blocks[(number * BLOCK + place) % len(blocks)] for place in range(BLOCK)]
-        return (
-            [operations[place] for place, (operations, _) in enumerate(turns)],
-            [payloads[place] for place, (_, payloads) in enumerate(turns)],
+        return Block(
+            [block.operations[place] for place, block in enumerate(turns)],
+            [block.befores[place] for place, block in enumerate(turns)],
+            [block.afters[place] for place, block in enumerate(turns)],
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from conduit_connectors.json_lines import JsonLines
 from conduit_connectors.line_formats import parse_raw, too_long, without_line_end
 from conduit_connectors.lines import LineBuffer, Lines
-from conduit_py.sdk import Payload, Record
+from conduit_py.sdk import Payloads
 from conduit_py.sdk.queue import ObjectRecord
 
 BLOCK_SIZE = 2**18
@@ -20,9 +20,11 @@ def read_lines(stream: Any, offset: int, size_max: int, *, json: bool) -> Iterat
         for lines in _lines(stream, offset, size_max):
             # The position of a line is its offset, not its number, so that blank lines can be skipped.
             reading = parse(lines, [b"%d" % end for end in lines.ends])
-            for index, record in enumerate(reading.records):
-                before, offset = offset, int(record.position)
-                yield ObjectRecord(record, offset, reading.refused.get(index), offset - before)
+            assert isinstance(reading.records, Payloads)
+            values = zip(reading.records.payloads, reading.records.positions, strict=True)
+            for index, (value, position) in enumerate(values):
+                before, offset = offset, int(position)
+                yield ObjectRecord(value, offset, reading.refused.get(index), offset - before)
 
 
 def read_csv(stream: Any, offset: int, size_max: int) -> Iterator[ObjectRecord]:
@@ -61,11 +63,8 @@ class _Rows(Iterator[list[str]]):
 
 def _row(names: list[str], row: list[str], end: int) -> ObjectRecord:
     if len(row) == len(names):
-        return ObjectRecord(Record(payload=Payload(after=dict(zip(names, row, strict=True)))), end)
-    raw = ",".join(row).encode()
-    return ObjectRecord(
-        Record(payload=Payload(after=raw)), end, f"the row has {len(row)} fields, the header {len(names)}"
-    )
+        return ObjectRecord(dict(zip(names, row, strict=True)), end)
+    return ObjectRecord(",".join(row).encode(), end, f"the row has {len(row)} fields, the header {len(names)}")
 
 
 def _lines(stream: Any, offset: int, size_max: int) -> Iterator[Lines]:

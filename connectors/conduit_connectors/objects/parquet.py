@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from conduit_connectors.objects import parquet_program as program
-from conduit_py.sdk import Payload, Record
 from conduit_py.sdk.arrow import rows_of
 from conduit_py.sdk.queue import ObjectRecord
 
@@ -71,10 +70,10 @@ class ParquetReader:
                     rows = _decode(content)
                     for row in rows:
                         number += 1
-                        yield ObjectRecord(Record(payload=Payload(after=row)), number, size=size // len(rows))
+                        yield ObjectRecord(row, number, size=size // len(rows))
                 elif kind == program.LONG_ROW:
                     number += 1
-                    yield ObjectRecord(Record(), number, self._too_long(size))
+                    yield ObjectRecord(None, number, self._too_long(size))
                 else:
                     break
             reusable = kind != program.NO_MEMORY

@@ -4,9 +4,9 @@ from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.json_checks import JSON_DEPTH_MAX, DuplicateKeys, is_too_deep, may_repeat_keys
-from conduit_py.payloads import Columns, Payloads
-from conduit_py.positions import MapPositions, PositionMap, Positions
+from conduit_py.payloads import Columns, MapPositions, Payloads, PositionMap, Positions
 from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
+from conduit_py.sdk.checkpointed_source import CheckpointedSource, Fetched, SourceCheckpoint
 from conduit_py.sdk.destination import (
     AckMode,
     Answer,
@@ -39,6 +39,7 @@ __all__ = [
     "AckMode",
     "Answer",
     "Batch",
+    "CheckpointedSource",
     "CollectionSchema",
     "Columns",
     "ConduitError",
@@ -51,6 +52,7 @@ __all__ = [
     "Fate",
     "FateHandler",
     "Fenced",
+    "Fetched",
     "FieldType",
     "Lag",
     "MapPositions",
@@ -73,6 +75,7 @@ __all__ = [
     "Result",
     "Rows",
     "SchemaField",
+    "SourceCheckpoint",
     "SourceConnector",
     "SplittableSource",
     "StagedDestination",

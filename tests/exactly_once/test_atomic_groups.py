@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 import trio
+from change_source import ChangeSource
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
@@ -18,7 +19,6 @@ from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import simulate
 from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage, FakeTransactionalDestination
-from tests.support.change_source import ChangeSource
 
 
 class World:

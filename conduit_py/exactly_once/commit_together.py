@@ -230,7 +230,7 @@ class CommitTogether(CommitStrategy):
         gate.close()
         while not self._quiet or gate.in_group:
             if gate.abandoned:
-                # A part of a group is written, so nothing of this transaction may be committed.
+                # I18: a part of a group is written, so nothing of this transaction may be committed.
                 log.info("%s was stopped inside of a group: the next run reads it again", self._pipeline)
                 return False
             await gate.changed.wait()

@@ -177,14 +177,14 @@ class CheckpointedSource(SourceConnector[OptionsT]):
 
     def _take(self, n: int) -> Reading | None:
         records: list[Record] = []
-        position = None
-        while self._ready and len(records) < n:
+        position: bytes | None = None
+        while self._ready and (isinstance(self._ready[0], bytes) or len(records) < n):
             each = self._ready.popleft()
-            if isinstance(each, Record):
+            if isinstance(each, bytes):
+                position = each
+            else:
                 records.append(each)
-            position = None if isinstance(each, Record) else each
-        if self._ready and isinstance(self._ready[0], bytes):
-            position = self._ready.popleft()
+                position = None
         return Reading(records, position=position) if records or position is not None else None
 
     def _name(self, record: Record) -> str:

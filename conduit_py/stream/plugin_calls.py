@@ -205,10 +205,9 @@ class PluginErrors(msgspec.Struct, eq=False):
         raise NodeFailed(self.node, self.doing, cause, suggestion=advice) from cause
 
 
-def check_reading(node: str, reading: Any, n: int) -> Reading:
+def check_reading(node: str, returned: Any, n: int) -> Reading:
     """Check what `read(n)` of a source returned; return it as a Reading."""
-    if not isinstance(reading, Reading):
-        reading = Reading(reading)
+    reading = returned if isinstance(returned, Reading) else Reading(returned)
     records, refused, position = reading.records, reading.refused, reading.position
     if position is not None and (type(position) is not bytes or not position):
         raise ContractBroken(node, f"read() returned the position {position!r}: it must be bytes, and not empty")

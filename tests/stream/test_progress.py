@@ -202,7 +202,8 @@ async def test_the_same_progress_again_is_no_progress(autojump_clock: MockClock)
             self.reads += 1
             return at("k")
 
-    source = Same().of()
+    source = Same()
+    source.of()
     store = CountingStore()
     supervisor = Supervisor(pipeline(source, "exactly_once"), store)
     async with trio.open_nursery() as nursery:

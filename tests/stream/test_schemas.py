@@ -54,7 +54,9 @@ class Schemas(DestinationConnector[Options]):
         await trio.sleep(1)
         for index, record in enumerate(batch):
             schema = batch.schema(index)
-            self.seen.append((record.payload["n"], schema and f"{schema.collection} {schema.version}"))
+            self.seen.append(
+                (record.payload["n"], f"{schema.collection} {schema.version}" if schema is not None else None)
+            )
 
 
 def reading(*numbers: int, collection: str = "orders", schemas: Any = ()) -> Reading:

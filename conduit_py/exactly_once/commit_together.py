@@ -19,7 +19,7 @@ from conduit_py.exactly_once.checkpoint import (
     encode_replays,
 )
 from conduit_py.exactly_once.gate import HeldRecords, Sealed, TransactionGate, within_windows
-from conduit_py.exactly_once.participants import Participants
+from conduit_py.exactly_once.participants import Participants, taken_over
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
 from conduit_py.outbox.pipeline_forwarder import PipelineForwarder
@@ -30,7 +30,6 @@ from conduit_py.sdk.state import State
 from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import CommitStrategy, RunParts, Task
-from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored
 from conduit_py.stream.ledger import SettledRange
 
 log = logging.getLogger("conduit_py")
@@ -55,6 +54,7 @@ class CommitTogether(CommitStrategy):
         self._pipeline = graph.pipeline.id
         self._store = store
         self._limits = within_windows(graph, graph.pipeline.settings.transaction or TransactionLimits())
+        self._atomic = {source.id for source in graph.pipeline.sources if source.settings.atomic}
         self.isolated = isolated
         """The number of records left to commit in small transactions."""
         self.gate = TransactionGate(self._limits.model_copy(update={"max_records": size}) if isolated else self._limits)
@@ -76,6 +76,11 @@ class CommitTogether(CommitStrategy):
     def uncommitted(self) -> int:
         """The number of records in the open transaction and in the one that is being committed."""
         return self._committing + self.gate.records
+
+    @property
+    def one_group(self) -> bool:
+        """True if it isolates records one by one and has come to a group that must not be divided."""
+        return bool(self.isolated) and self.gate.limits.max_records == 1 and self.gate.units == 1
 
     def enlist(self, parts: RunParts) -> list[Task]:
         self._parts = parts
@@ -118,8 +123,13 @@ class CommitTogether(CommitStrategy):
         self._deferrals[node] = held = HeldRecords(self.gate, voters)
         return held
 
-    async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
-        await self.gate.enter(source, records, positions[-1])
+    async def admit(
+        self, source: str, records: Sequence[Record], positions: Sequence[bytes], continues: bool = False
+    ) -> None:
+        await self.gate.enter(source, records, positions[-1], continues and source in self._atomic)
+
+    def advance(self, source: str, continues: bool, *, new: bool) -> None:
+        self.gate.advance(source, continues, new=new)
 
     async def before_write(self) -> None:
         await self.gate.wait_writable()
@@ -128,7 +138,7 @@ class CommitTogether(CommitStrategy):
         raise AssertionError("the transaction loop takes settled ranges from the settlers itself")
 
     def finish(self, source: str) -> None:
-        self.gate.leave()
+        self.gate.leave(source)
 
     async def claim(self) -> None:
         self._claim = await self._store.claim(self._pipeline)
@@ -141,7 +151,7 @@ class CommitTogether(CommitStrategy):
         # Decoded again: `adopt` may have committed to the store what only the home had.
         checkpoint = TransactionCheckpoint.decode(self._pipeline, claim.checkpoint)
         await self._participants.begin(claim, checkpoint.intents)
-        await _keep(self._parts.dead_letters, decode_letters(checkpoint.letters))
+        await self._parts.dead_letters.store_all(decode_letters(checkpoint.letters))
         # I11: before any letter is sent. Letters that the last transaction delivered may still be queued.
         if checkpoint.replayed:
             await self._store.letters.settle(decode_replays(checkpoint.replayed))
@@ -198,7 +208,7 @@ class CommitTogether(CommitStrategy):
             if self._forwarder is not None:
                 await self._forwarder.finish()
         except Fenced as error:
-            raise self._taken_over(error) from error
+            raise taken_over(self._pipeline, error) from error
 
     def _timing(self, sealed: Sealed) -> ExitStack:
         """Observe the duration of the commit for every source in the transaction."""
@@ -211,16 +221,20 @@ class CommitTogether(CommitStrategy):
     async def _gather(self) -> bool:
         """Close the open transaction when due, and wait until it is settled. Returns False if it is empty."""
         gate = self.gate
-        while gate.entrants or not self._quiet:
+        while not gate.abandoned and (gate.entrants or not self._quiet):
             due_at = gate.due_at(stalled=self._quiet)
             if due_at <= trio.current_time():
                 break
             with trio.move_on_at(due_at):
                 await gate.changed.wait()
         gate.close()
-        while not self._quiet:
+        while not self._quiet or gate.in_group:
+            if gate.abandoned:
+                # I18: a part of a group is written, so nothing of this transaction may be committed.
+                log.info("%s was stopped inside of a group: the next run reads it again", self._pipeline)
+                return False
             await gate.changed.wait()
-        return gate.records > 0
+        return gate.records > 0 or gate.has_progress
 
     def _open_next(self) -> None:
         """Begin the next transaction with the records deferred to it."""
@@ -264,7 +278,7 @@ class CommitTogether(CommitStrategy):
     async def _commit(self, sealed: Sealed) -> None:
         letters, participants = self._parts.dead_letters, self._participants
         if letters.in_transaction:
-            await _keep(letters, sealed.letters)
+            await letters.store_all(sealed.letters)
         reach("transaction.before_stage")
         # I4: every write is durable before the commit starts, and invisible until it is done.
         intents = await participants.stage()
@@ -280,7 +294,7 @@ class CommitTogether(CommitStrategy):
         reach("transaction.after_commit")
         await participants.apply(intents)
         if not letters.in_transaction:
-            await _keep(letters, sealed.letters)
+            await letters.store_all(sealed.letters)
         if self._parts.replay is not None:
             await self._parts.replay.release(sealed.replayed)
         reach("transaction.after_apply")
@@ -325,23 +339,10 @@ class CommitTogether(CommitStrategy):
                 self._limit_batches()
 
     def explain(self, error: RunError) -> None:
-        if self.uncommitted == 1 and (error.suggestion is None or isinstance(error, NodeFailed)):
-            error.record, place = self.gate.last, record_place(*self.gate.last)
+        if (self.uncommitted == 1 or self.one_group) and (error.suggestion is None or isinstance(error, NodeFailed)):
+            place = record_place(*self.gate.last)
+            if self.uncommitted == 1:
+                error.record = self.gate.last
+            else:
+                place = f"the group of {place}"
             error.suggestion = "; ".join(filter(None, (error.suggestion, f"everything before {place} is committed")))
-
-    def _taken_over(self, error: Fenced) -> Fenced:
-        fenced = Fenced(
-            f"another process runs pipeline {self._pipeline!r}, so this one has stopped: {error.message}",
-            suggestion="run a pipeline in one process at a time; nothing was lost or duplicated",
-        )
-        fenced.node = error.node
-        return fenced
-
-
-async def _keep(handler: DeadLetterHandler, letters: Sequence[DeadLetter]) -> None:
-    if not letters:
-        return
-    try:
-        await handler.store(letters)
-    except LettersNotStored as failure:
-        raise failure.error from failure

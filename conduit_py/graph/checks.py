@@ -36,6 +36,20 @@ def delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:
     if pipeline.delivery == "at_most_once" and not pipeline.dead_letters.policy.discards:
         yield _problem(pipeline, "dead_letters", "at_most_once drops refused records", 'use DeadLetters("drop")')
     yield from _state_problems(pipeline)
+    yield from _atomic_problems(pipeline)
+
+
+def _atomic_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    for source in pipeline.sources:
+        path = f"sources.{source.id}.atomic"
+        if not source.settings.atomic:
+            continue
+        if pipeline.delivery != "exactly_once":
+            what = "only an exactly-once pipeline commits the records of a group together"
+            yield _problem(source, path, what, 'use delivery="exactly_once", or remove it')
+        if source.connector is not None and not source.connector.has_groups:
+            what = f"{connector_label(source.connector)} does not tell which records belong together"
+            yield _problem(source, path, what, "remove it")
 
 
 def _exactly_once_problems(pipeline: Pipeline) -> Iterator[Problem]:
@@ -250,6 +264,9 @@ def _place_problems(graph: Graph, node: Node) -> Iterator[Problem]:
                 what,
                 f"put {node.id} before {each.id}, or do the work of both in one processor",
             )
+        if isinstance(each.declared, Source) and each.declared.settings.atomic:
+            what = f"defers, but {each.id} is atomic: a deferred record would divide its group"
+            yield _problem(node.declared, f"processors.{node.id}", what, f"remove atomic of {each.id}, or do not defer")
         if each.kind == "source" and graph.votes(each.id) != votes:
             what = (
                 f"defers, but records of {each.id} also take another branch, where they would be written all the same"
@@ -267,4 +284,7 @@ def spark_problems(pipeline: Pipeline) -> Iterator[Problem]:
     for source in pipeline.sources:
         if isinstance(source.connector, SharedSource):
             what = "shares its work with other processes by leases, which tasks of Spark do not hold"
-            yield Problem(f"sources.{source.id}", what, 'run it on the engine "trio"', *(source.place or (None, None)))
+            yield _problem(source, f"sources.{source.id}", what, 'run it on the engine "trio"')
+        if source.settings.atomic:
+            what = "tasks of Spark divide the records of a group"
+            yield _problem(source, f"sources.{source.id}.atomic", what, 'run it on the engine "trio", or remove it')

@@ -4,8 +4,9 @@ from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.json_checks import JSON_DEPTH_MAX, DuplicateKeys, is_too_deep, may_repeat_keys
-from conduit_py.payloads import Columns, Payloads, Positions
+from conduit_py.payloads import Columns, MapPositions, Payloads, PositionMap, Positions
 from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
+from conduit_py.sdk.checkpointed_source import CheckpointedSource, Fetched, SourceCheckpoint
 from conduit_py.sdk.destination import (
     AckMode,
     Answer,
@@ -19,12 +20,15 @@ from conduit_py.sdk.destination import (
 from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.processor import Processor, Result, Rows, Unchanged, processor
 from conduit_py.sdk.source import (
+    CollectionSchema,
     EndOfSource,
+    FieldType,
     Lag,
     NothingYet,
     QueueCounts,
     Reading,
     Records,
+    SchemaField,
     SourceConnector,
     SplittableSource,
 )
@@ -35,6 +39,8 @@ __all__ = [
     "AckMode",
     "Answer",
     "Batch",
+    "CheckpointedSource",
+    "CollectionSchema",
     "Columns",
     "ConduitError",
     "Data",
@@ -46,7 +52,10 @@ __all__ = [
     "Fate",
     "FateHandler",
     "Fenced",
+    "Fetched",
+    "FieldType",
     "Lag",
+    "MapPositions",
     "MessageId",
     "NothingYet",
     "Operation",
@@ -54,6 +63,7 @@ __all__ = [
     "Payload",
     "Payloads",
     "PieceRefused",
+    "PositionMap",
     "Positions",
     "PreparingDestination",
     "Processor",
@@ -64,6 +74,8 @@ __all__ = [
     "Records",
     "Result",
     "Rows",
+    "SchemaField",
+    "SourceCheckpoint",
     "SourceConnector",
     "SplittableSource",
     "StagedDestination",

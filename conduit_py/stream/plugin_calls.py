@@ -13,12 +13,13 @@ import trio
 from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import ConduitError, ContractBroken, FleetError, NodeFailed, RunError, describe
 from conduit_py.owned_thread import OwnedThread
-from conduit_py.payloads import Payloads
-from conduit_py.record import RECORD_TYPES, Record
+from conduit_py.payloads import LazyPositions, Payloads
+from conduit_py.record import RECORD_TYPES
 from conduit_py.sdk.destination import Answer, DestinationConnector, refusal_text
 from conduit_py.sdk.plugin import Connector, Plugin
 from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.source import Reading, SourceConnector
+from conduit_py.stream.signal import TURN_SECONDS
 from conduit_py.user_errors import as_error, as_plugin_error, code_location
 
 log = logging.getLogger("conduit_py")
@@ -28,8 +29,6 @@ T = TypeVar("T")
 SLOW_SECONDS = 0.05
 """A sync call in the event loop that takes longer than this delays every other task too much."""
 SLOW_CALLS_MAX = 3
-TURN_SECONDS = 0.001
-"""How long a task may go from one quick call to the next without letting other tasks run."""
 QUICK_SECONDS = 0.01
 """Well below SLOW_SECONDS: a batch in between is as well off in a thread, and must not move to and fro."""
 QUICK_BATCHES = 16
@@ -207,26 +206,49 @@ class PluginErrors(AbstractContextManager["PluginErrors"]):
         raise NodeFailed(self.node, self.doing, cause, suggestion=advice) from cause
 
 
-def check_reading(node: str, reading: Any, n: int) -> "tuple[list[Record] | Payloads, Mapping[int, str]]":
-    """Check what `read(n)` of a source returned; return its records, and the refused ones as index → reason."""
-    records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
+def check_reading(node: str, returned: Any, n: int) -> Reading:
+    """Check what `read(n)` of a source returned; return it as a Reading."""
+    reading = returned if isinstance(returned, Reading) else Reading(returned)
+    records, refused, position = reading.records, reading.refused, reading.position
+    if position is not None and (type(position) is not bytes or not position):
+        raise ContractBroken(node, f"read() returned the position {position!r}: it must be bytes, and not empty")
+    count = 0
     if isinstance(records, Payloads):
         count = len(records.payloads)
         if len(records.positions) != count:
             rule = f"read() returned {count} payloads with {len(records.positions)} positions"
             raise ContractBroken(node, rule)
-    elif records and not (isinstance(records, list) and set(map(type, records)) <= RECORD_TYPES):
+    elif isinstance(records, list) and set(map(type, records)) <= RECORD_TYPES:
+        count = len(records)
+    elif records or position is not None:
         raise ContractBroken(node, "read() must return a list of Record")
-    else:
-        count = len(records) if records else 0
-    # A loop around a source that returns nothing, and does not say so, would never sleep.
-    if not count:
+    if not count and (position is None or refused):
+        # A loop around a source that returns nothing, and does not say so, would never sleep.
         raise ContractBroken(node, "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource")
     if count > n:
         raise ContractBroken(node, f"read({n}) returned {count} records")
     if refused != {}:
         _check_refused(node, refused, count)
-    return records, refused
+    return reading
+
+
+def check_positions(node: str, positions: Sequence[bytes], last: bytes) -> bytes:
+    """Check the positions of a batch behind `last`; return the last of them.
+
+    An empty position would erase the stored one, and a repeated one is ambiguous.
+    """
+    if isinstance(positions, LazyPositions):
+        repeats = positions.repeats
+    elif set(map(type, positions)) != {bytes}:
+        kind = next(type(position).__name__ for position in positions if type(position) is not bytes)
+        raise ContractBroken(node, f"read() returned a record whose position is {kind}, not bytes")
+    elif not all(positions):
+        raise ContractBroken(node, "read() returned a record without a position")
+    else:
+        repeats = len(set(positions)) < len(positions)
+    if repeats or positions[0] == last:
+        raise ContractBroken(node, "read() returned a position twice")
+    return positions[-1]
 
 
 def _check_refused(node: str, refused: Any, count: int) -> None:

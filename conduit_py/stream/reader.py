@@ -1,25 +1,26 @@
 """Reader, ReadBuffer and Dispatcher: read the records of a source, within the window, and send them downstream."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
+from msgspec.structs import replace
 
 from conduit_py import defaults
 from conduit_py.batch import Batch
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
-from conduit_py.payloads import Payloads, Positions, estimated_bytes, join
+from conduit_py.payloads import Payloads, estimated_bytes, join
 from conduit_py.record import Record, count_records, group_sizes
-from conduit_py.sdk.source import EndOfSource, NothingYet, SourceConnector
+from conduit_py.sdk.source import CollectionSchema, EndOfSource, NothingYet, Reading, SourceConnector
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter, WaitReason
-from conduit_py.stream.plugin_calls import TURN_SECONDS, PluginCaller, PluginErrors, check_reading, is_async
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_positions, check_reading, is_async
 from conduit_py.stream.processor_node import ProcessorNode, run_chain
-from conduit_py.stream.signal import IdleBackoff, Signal
+from conduit_py.stream.signal import TURN_SECONDS, IdleBackoff, Signal
 
 
 class Reader:
@@ -28,8 +29,8 @@ class Reader:
     Invariant 6: never requests more records than the ledger has credit for. Invariant 7: does not
     read while the window or the buffer is full. `completed` is True if the source ended without a stop.
 
-    A source that is quick is read by the dispatcher, which calls `pull`. The task of the reader only waits for what
-    the source lacks, because a change of tasks costs more than to read a batch.
+    A source that is quick is read by the dispatcher, which calls `pull`. The task of the reader only waits for what the
+    source lacks, because a change of tasks costs more than to read a batch.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class Reader:
         self._idle: IdleBackoff | None = None
         self._end_of_pulls = Signal()
         self._why_ended: EndOfSource | NothingYet | None = None
+        self._in_group = False
+        self._progress: bytes | None = None
         buffer.pull = self.pull
         self.completed = False
 
@@ -84,6 +87,8 @@ class Reader:
             if isinstance(signal, EndOfSource):
                 # A stopped source may end in the same way, but a restart would find more records.
                 self.completed = not self._stop_requested.is_set()
+                if self.completed and self._in_group:
+                    raise ContractBroken(self._node, _ENDED_IN_GROUP)
                 return
             if isinstance(signal, NothingYet):
                 self._idle = self._idle or IdleBackoff()
@@ -99,24 +104,28 @@ class Reader:
             # Inside of this block, or `PluginErrors` would turn these signals into NodeFailed.
             except (EndOfSource, NothingYet) as signal:
                 return signal
-        self._accept(reading, n)
-        return None
+        return self._accept(reading, n)
 
-    def _accept(self, reading: Any, n: int) -> bool:
-        """Put what was read into the buffer; return True if it holds half a batch."""
-        records, refused = check_reading(self._node, reading, n)
+    def _accept(self, returned: Any, n: int) -> NothingYet | None:
+        """Put what was read into the buffer; return NothingYet if that is nothing new."""
+        reading = check_reading(self._node, returned, n)
+        records, self._in_group = reading.records, reading.continues
         if isinstance(records, Payloads):
             # Records in columns are never groups.
             count = read = len(records.payloads)
         else:
             count, read = len(records), count_records(records)
-        self._idle = None
-        # Invariant 6: counted when read, not when sent. Records in the buffer are in flight too.
-        self._ledger.admit(count)
-        self._meter.records += read
-        self._meter.batches += 1
-        self._meter.batch_sizes.observe(count)
-        return self._buffer.put(records, count, refused)
+        is_known, self._progress = reading.position == self._progress, reading.position
+        if count:
+            self._idle = None
+            # Invariant 6: counted when read, not when sent. Records in the buffer are in flight too.
+            self._ledger.admit(count)
+            self._meter.records += read
+            self._meter.batches += 1
+            self._meter.batch_sizes.observe(count)
+        self._buffer.put(reading, count)
+        # The same progress again is none: a source that returns it without a wait would never let others run.
+        return NothingYet() if is_known and not count else None
 
     async def _let_pull(self) -> EndOfSource | NothingYet | None:
         """Let the dispatcher read until it cannot go on; return what the source raised, if that is why."""
@@ -138,11 +147,13 @@ class Reader:
                         reading = self._calls.call_here("read", n)
                     except (EndOfSource, NothingYet) as signal:
                         self._may_pull, self._why_ended = False, signal
+            if self._may_pull and (idle := self._accept(reading, n)) is not None:
+                self._may_pull, self._why_ended = False, idle
             if not self._may_pull:
                 self._end_of_pulls.set()
                 return
             # A source of single records fills a batch, but no record waits for long.
-            if self._accept(reading, n) or trio.current_time() >= self._buffer.turn_ends_at:
+            if self._buffer.half_full or trio.current_time() >= self._buffer.turn_ends_at:
                 return
 
     async def _wait_for_room(self) -> int:
@@ -187,19 +198,19 @@ class Reader:
             await self._calls("teardown")
 
 
-_MEASURED = 2
-"""How many records of a read are measured to estimate the size of all."""
+_ENDED_IN_GROUP = "read() raised EndOfSource inside a group: the reading before it has continues=True"
+_MEASURED = 2  # How many records of a read are measured to estimate the size of all.
 
 
 class ReadBuffer:
-    """Holds at most one batch. The reader adds records; the dispatcher takes all of them at once.
+    """Holds at most one batch, which the reader fills and the dispatcher takes; and one reading that must not join it.
 
-    While the pipeline is busy, a source that returns single records fills a batch here. While it is
-    idle, a single record passes at once.
+    While the pipeline is busy, a source of single records fills a batch here. While it is idle, one passes at once.
     """
 
-    def __init__(self, batch_size: int, taken: Signal) -> None:
+    def __init__(self, batch_size: int, taken: Signal, *, atomic: bool = False) -> None:
         self.batch_size = batch_size
+        self._atomic = atomic
         self.pull: Callable[[], None] = lambda: None
         """Puts records into this buffer if that needs no wait."""
         self.turn_ends_at = float("-inf")
@@ -207,36 +218,43 @@ class ReadBuffer:
         self._taken = taken
         self._filled = Signal()
         self._closed = False
-        self._records: list[Record] | Payloads = []
+        self._reading: Reading | None = None
+        self._next: Reading | None = None
         self._count = 0
+        self.half_full = False
         self._fitting = batch_size
-        self._refused: dict[int, str] = {}
         self._read_at = 0.0
 
     @property
     def room(self) -> int:
         """How many records fit into the batch. Large ones make small batches."""
-        return max(min(self.batch_size, self._fitting) - self._count, 0)
+        return max(min(self.batch_size, self._fitting) - self._count, 0) if self._next is None else 0
 
-    def put(self, records: "list[Record] | Payloads", count: int, refused: Mapping[int, str]) -> bool:
-        """Add these `count` records, for which there is room; return True if half a batch is there.
-
-        `refused` maps indices among them to reasons.
-        """
+    def put(self, reading: Reading, count: int) -> None:
+        """Add a reading of `count` records, for which there is room."""
+        records, held = reading.records, self._reading
         # Measured on what was read last: a size is known only when the record is there. Groups are large on purpose.
-        if isinstance(records, Payloads) or type(records[0]) is Record:
+        if isinstance(records, Payloads) or (count and type(records[0]) is Record):
             self._fitting = max(1, defaults.BATCH_BYTES * count // estimated_bytes(records, _MEASURED))
-        if self._count:
-            self._refused.update((self._count + index, reason) for index, reason in refused.items())
-            self._records = join(self._records, records)
-        else:
-            self._read_at = trio.current_time()
-            self._refused.update(refused)
+        if held is None or reading.schemas or (self._atomic and reading.continues and not held.continues):
             # Copied into our own list, because the source may reuse the one it returned.
-            self._records = list(records) if isinstance(records, list) else records
-        self._count += count
+            own = replace(reading, records=list(records)) if isinstance(records, list) else reading
+            if held is None:
+                self._reading, self._count, self._read_at = own, count, trio.current_time()
+            else:
+                # A batch has one schema for each collection. And it ends where a transaction can: if each ended inside
+                # of some group, no transaction would ever end.
+                self._next = own
+        else:
+            if reading.refused:
+                later = {self._count + index: reason for index, reason in reading.refused.items()}
+                held.refused = {**held.refused, **later}
+            # Progress before a record is not lost: the position of that record is beyond it.
+            held.position, held.continues = reading.position, reading.continues
+            held.records = join(held.records, records)
+            self._count += count
+        self.half_full = 2 * self._count >= min(self.batch_size, self._fitting)
         self._filled.set()
-        return 2 * self._count >= min(self.batch_size, self._fitting)
 
     def wake(self) -> None:
         """Let `take` call `pull` again."""
@@ -245,23 +263,24 @@ class ReadBuffer:
     def close(self) -> None:
         """Let `take` return None after the last record."""
         self._closed = True
-        self._filled.set()
+        self.wake()
 
-    async def take(self) -> "tuple[list[Record] | Payloads, dict[int, str], float] | None":
-        """Wait for records, then remove and return all, with the time of the first read; None when closed and empty."""
+    async def take(self) -> tuple[Reading, float] | None:
+        """Wait for a reading; remove and return it, with the time of the first read. None when closed and empty."""
         # `pull` is no checkpoint: a dispatcher that never waits would starve every other task. But one round of all
         # tasks costs more than a small batch.
         if trio.current_time() >= self.turn_ends_at:
             await trio.lowlevel.checkpoint()
             self.turn_ends_at = trio.current_time() + TURN_SECONDS
-        while not self._count:
+        while self._reading is None:
             self.pull()
-            if not self._count:
+            if self._reading is None:
                 if self._closed:
                     return None
                 await self._filled.wait()
-        taken = self._records, self._refused, self._read_at
-        self._records, self._count, self._refused = [], 0, {}
+        taken = self._reading, self._read_at
+        self._reading, self._next = self._next, None
+        self._count = 0 if self._reading is None else len(self._reading.records)
         # The reader may be waiting for this room, not for credit.
         self._taken.set()
         return taken
@@ -282,6 +301,7 @@ class Dispatcher:
         self._chain = chain
         self._fan_out = fan_out
         self._last_position = b""
+        self._schemas: Mapping[str, CollectionSchema] = {}
         self.on_end: Callable[[], None] | None = None
         """Called after the last record of the source was sent downstream."""
 
@@ -289,50 +309,48 @@ class Dispatcher:
         context = self._context
         with self._fan_out:
             while (taken := await self._buffer.take()) is not None:
-                records, refused, read_at = taken
+                reading, read_at = taken
+                if reading.schemas:
+                    self._schemas = {**self._schemas, **{each.collection: each for each in reading.schemas}}
+                if not reading.records:
+                    self._advance(reading, read_at)
+                    continue
+                records = reading.records
                 positions = records.positions if isinstance(records, Payloads) else [each.position for each in records]
-                self._check(positions)
+                self._last_position = check_positions(context.node, positions, self._last_position)
                 # Before registration: every message in the ledger counts as part of the open transaction.
                 if not context.commit.admits_at_once:
-                    await context.commit.admit(context.node, records, positions)
+                    await context.commit.admit(context.node, records, positions, reading.continues)
                 span = self._ledger.register(positions, read_at)
+                span.schemas = self._schemas
                 sequences = range(span.first, self._ledger.next_sequence)
+                if reading.position is not None:
+                    self._advance(reading, read_at)
                 reach("dispatcher.after_register")
                 if isinstance(records, Payloads):
                     batch = Batch.of_payloads(span, records.payloads, sequences, None, records.kind, records.columns)
                 else:
                     span.sizes = group_sizes(records)
                     batch = Batch(span, records, sequences)
+                refused = reading.refused
                 if context.tap_point.taps:
                     context.tap_point.read(batch, refused)
                 sending = run_chain(self._chain, self._nack(batch, refused) if refused else batch, self._fan_out)
                 # Only the chain holds the batch: what a processor replaces is freed at once, while it is in the caches.
-                del taken, records, batch
+                del taken, reading, records, batch
                 await sending
         context.commit.finish(context.node)
         if self.on_end is not None:
             self.on_end()
 
-    def _check(self, positions: Sequence[bytes]) -> None:
-        """Check the positions: an empty one would erase the stored position, and a repeated one is ambiguous."""
-        node = self._context.node
-        if isinstance(positions, Positions):
-            # Made from one template, so they differ exactly if their numbers do. A range never repeats one.
-            numbers = positions.numbers
-            distinct = positions.ascending or isinstance(numbers, range)
-            repeats = not distinct and len(set(numbers)) < len(numbers)
-            if repeats or positions[0] == self._last_position:
-                raise ContractBroken(node, "read() returned a position twice")
-            self._last_position = positions[-1]
-            return
-        if set(map(type, positions)) != {bytes}:
-            kind = next(type(position).__name__ for position in positions if type(position) is not bytes)
-            raise ContractBroken(node, f"read() returned a record whose position is {kind}, not bytes")
-        if not all(positions):
-            raise ContractBroken(node, "read() returned a record without a position")
-        if len(set(positions)) < len(positions) or positions[0] == self._last_position:
-            raise ContractBroken(node, "read() returned a position twice")
-        self._last_position = positions[-1]
+    def _advance(self, reading: Reading, read_at: float) -> None:
+        """Register the progress of a reading. No await: it belongs to the transaction of the records before it."""
+        position = reading.position
+        # A keepalive may repeat the last position.
+        if (new := position != self._last_position) and position is not None:
+            self._last_position = position
+            self._ledger.register_progress(position, read_at)
+        self._context.commit.advance(self._context.node, reading.continues, new=new)
 
     def _nack(self, batch: Batch, refused: Mapping[int, str]) -> Batch:
         """Nack the records that the source could not parse; return the rest of the batch."""

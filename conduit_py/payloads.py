@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, TypeVar, overload
 from uuid import UUID
 
@@ -94,21 +94,25 @@ class Payloads(Sequence[Record]):
         return self[:] == (other[:] if isinstance(other, Payloads) else other)
 
 
-def join(earlier: "list[Record] | Payloads", later: "list[Record] | Payloads") -> "list[Record] | Payloads":
-    """Return the records of two reads as one sequence; in columns if both are, with nothing but payloads."""
-    if not isinstance(earlier, Payloads) or not isinstance(later, Payloads):
-        return [*earlier, *later]
-    if earlier.columns is not None or later.columns is not None:
-        return [*earlier, *later]
-    one, other = earlier.positions, later.positions
-    positions: Sequence[bytes]
-    if isinstance(one, Positions) and isinstance(other, Positions) and one.template == other.template:
-        ascending = one.ascending and other.ascending and one.numbers[-1] < other.numbers[0]
-        positions = Positions(one.template, [*one.numbers, *other.numbers], ascending)
-    else:
-        positions = [*one, *other]
-    kind = earlier.kind if earlier.kind is later.kind else None
-    return Payloads(earlier.payloads + later.payloads, positions, kind)
+def join(reads: "Sequence[list[Record] | Payloads]") -> "list[Record] | Payloads":
+    """Return the records of several reads as one sequence; in columns if all are, with nothing but payloads."""
+    parts = [each for each in reads if isinstance(each, Payloads) and each.columns is None]
+    if len(parts) < len(reads):
+        return [record for each in reads for record in each]
+    kinds = {part.kind for part in parts}
+    payloads = [payload for part in parts for payload in part.payloads]
+    return Payloads(
+        payloads, _join_positions([part.positions for part in parts]), kinds.pop() if len(kinds) == 1 else None
+    )
+
+
+def _join_positions(parts: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+    made = [part for part in parts if isinstance(part, Positions)]
+    if len(made) < len(parts) or len({part.template for part in made}) > 1:
+        return [position for part in parts for position in part]
+    ascending = all(one.numbers[-1] < other.numbers[0] for one, other in pairwise(made))
+    ascending = ascending and all(part.ascending for part in made)
+    return Positions(made[0].template, [number for part in made for number in part.numbers], ascending)
 
 
 def make_records(

@@ -207,7 +207,7 @@ class ReadBuffer:
         self._taken = taken
         self._filled = Signal()
         self._closed = False
-        self._records: list[Record] | Payloads = []
+        self._reads: list[list[Record] | Payloads] = []
         self._count = 0
         self._fitting = batch_size
         self._refused: dict[int, str] = {}
@@ -226,14 +226,12 @@ class ReadBuffer:
         # Measured on what was read last: a size is known only when the record is there. Groups are large on purpose.
         if isinstance(records, Payloads) or type(records[0]) is Record:
             self._fitting = max(1, defaults.BATCH_BYTES * count // estimated_bytes(records, _MEASURED))
-        if self._count:
-            self._refused.update((self._count + index, reason) for index, reason in refused.items())
-            self._records = join(self._records, records)
-        else:
+        if not self._count:
             self._read_at = trio.current_time()
-            self._refused.update(refused)
-            # Copied into our own list, because the source may reuse the one it returned.
-            self._records = list(records) if isinstance(records, list) else records
+        if refused:
+            self._refused.update((self._count + index, reason) for index, reason in refused.items())
+        # Copied into our own list, because the source may reuse the one it returned.
+        self._reads.append(list(records) if isinstance(records, list) else records)
         self._count += count
         self._filled.set()
         return 2 * self._count >= min(self.batch_size, self._fitting)
@@ -260,8 +258,10 @@ class ReadBuffer:
                 if self._closed:
                     return None
                 await self._filled.wait()
-        taken = self._records, self._refused, self._read_at
-        self._records, self._count, self._refused = [], 0, {}
+        # Joined only here: joined at every read, a source of single records would copy all of them each time.
+        records = self._reads[0] if len(self._reads) == 1 else join(self._reads)
+        taken = records, self._refused, self._read_at
+        self._reads, self._count, self._refused = [], 0, {}
         # The reader may be waiting for this room, not for credit.
         self._taken.set()
         return taken

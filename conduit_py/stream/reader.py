@@ -80,7 +80,14 @@ class Reader:
 
     async def _read_all(self) -> None:
         while n := await self._wait_for_room():
-            signal = await (self._let_pull() if self._calls.is_quick("read") else self._read(n))
+            if self._calls.is_quick("read"):
+                # The dispatcher may be waiting for records. It reads until it cannot go on.
+                self._may_pull, self._why_ended = True, None
+                self._buffer.wake()
+                await self._end_of_pulls.wait()
+                self._may_pull, signal = False, self._why_ended
+            else:
+                signal = await self._read(n)
             if isinstance(signal, EndOfSource):
                 # A stopped source may end in the same way, but a restart would find more records.
                 self.completed = not self._stop_requested.is_set()
@@ -117,15 +124,6 @@ class Reader:
         self._meter.batches += 1
         self._meter.batch_sizes.observe(count)
         return self._buffer.put(records, count, refused)
-
-    async def _let_pull(self) -> EndOfSource | NothingYet | None:
-        """Let the dispatcher read until it cannot go on; return what the source raised, if that is why."""
-        self._may_pull, self._why_ended = True, None
-        # The dispatcher may be waiting for records.
-        self._buffer.wake()
-        await self._end_of_pulls.wait()
-        self._may_pull = False
-        return self._why_ended
 
     def pull(self) -> None:
         """Read a quick source until half a batch is there, or the turn of the dispatcher is over."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from itertools import repeat
+from itertools import chain, pairwise, repeat
 from typing import Any, TypeVar, overload
 from uuid import UUID
 
@@ -27,9 +27,9 @@ class LazyPositions(Sequence[bytes]):
     def repeats(self) -> bool:
         """True if two of them may be equal."""
 
-    def join(self, later: Sequence[bytes]) -> Sequence[bytes]:
-        """Return these positions and the later ones as one sequence."""
-        return [*self, *later]
+    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+        """Return these positions and those of later reads as one sequence."""
+        return [*self, *chain.from_iterable(later)]
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
@@ -68,11 +68,14 @@ class Positions(LazyPositions):
         distinct = self.ascending or isinstance(self.numbers, range)
         return not distinct and len(set(self.numbers)) < len(self.numbers)
 
-    def join(self, later: Sequence[bytes]) -> Sequence[bytes]:
-        if isinstance(later, Positions) and later.template == self.template:
-            ascending = self.ascending and later.ascending and self.numbers[-1] < later.numbers[0]
-            return Positions(self.template, [*self.numbers, *later.numbers], ascending)
-        return [*self, *later]
+    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+        alike = [part for part in later if isinstance(part, Positions) and part.template == self.template]
+        if len(alike) < len(later):
+            return super().join(later)
+        parts = [self, *alike]
+        ascending = all(part.ascending for part in parts)
+        ascending = ascending and all(one.numbers[-1] < other.numbers[0] for one, other in pairwise(parts))
+        return Positions(self.template, [number for part in parts for number in part.numbers], ascending)
 
 
 class Columns(msgspec.Struct):
@@ -197,24 +200,30 @@ class MapPositions(LazyPositions):
             current[key] = value
         return False
 
-    def join(self, later: Sequence[bytes]) -> Sequence[bytes]:
-        if isinstance(later, MapPositions) and later.start == self._map_before(len(self)):
-            return MapPositions(self.start, [*self.steps, *later.steps])
-        return [*self, *later]
+    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+        steps, before = list(self.steps), self._map_before(len(self))
+        for part in later:
+            if not isinstance(part, MapPositions) or part.start != before:
+                return super().join(later)
+            steps += part.steps
+            before = part._map_before(len(part))
+        return MapPositions(self.start, steps)
 
 
 _MAP_ENCODER = msgspec.json.Encoder(order="sorted")
 _MAP_DECODER = msgspec.json.Decoder(dict[str, int | str])
 
 
-def join(earlier: "list[Record] | Payloads", later: "list[Record] | Payloads") -> "list[Record] | Payloads":
-    """Return the records of two reads as one sequence; in columns if both are, with nothing but payloads."""
-    if isinstance(earlier, Payloads) and isinstance(later, Payloads):
-        positions = earlier.positions
-        if earlier.columns is None and later.columns is None and isinstance(positions, LazyPositions):
-            kind = earlier.kind if earlier.kind is later.kind else None
-            return Payloads(earlier.payloads + later.payloads, positions.join(later.positions), kind)
-    return [*earlier, *later]
+def join(reads: "Sequence[list[Record] | Payloads]") -> "list[Record] | Payloads":
+    """Return the records of several reads as one sequence; in columns if all are, with nothing but payloads."""
+    parts = [each for each in reads if isinstance(each, Payloads) and each.columns is None]
+    if len(parts) < len(reads):
+        return [record for each in reads for record in each]
+    first, *later = [part.positions for part in parts]
+    positions = first.join(later) if isinstance(first, LazyPositions) else [*first, *chain.from_iterable(later)]
+    kinds = {part.kind for part in parts}
+    payloads = [payload for part in parts for payload in part.payloads]
+    return Payloads(payloads, positions, kinds.pop() if len(kinds) == 1 else None)
 
 
 def make_records(

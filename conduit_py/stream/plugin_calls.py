@@ -57,8 +57,11 @@ class PluginCaller:
         self._ways = {name: self._way(name) for name in _FLOW_METHODS if hasattr(plugin, name)}
 
     async def __call__(self, name: str, *args: Any) -> Any:
+        way = self._ways.get(name)
+        if way is None:
+            way = self._ways[name] = self._way(name)
         try:
-            return await (self._ways.get(name) or self._way(name))(*args)
+            return await way(*args)
         except Exception:
             raise
         except BaseException as raised:

@@ -1,6 +1,6 @@
 """Reader, ReadBuffer and Dispatcher: read the records of a source, within the window, and send them downstream."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import trio
@@ -13,7 +13,7 @@ from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
 from conduit_py.payloads import Payloads, estimated_bytes, join
 from conduit_py.record import Record, count_records, group_sizes
-from conduit_py.sdk.source import CollectionSchema, EndOfSource, NothingYet, Reading, SourceConnector
+from conduit_py.sdk.source import CollectionSchema, EndOfSource, NothingYet, Reading, Records, SourceConnector
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger
@@ -83,7 +83,14 @@ class Reader:
 
     async def _read_all(self) -> None:
         while n := await self._wait_for_room():
-            signal = await (self._let_pull() if self._calls.is_quick("read") else self._read(n))
+            if self._calls.is_quick("read"):
+                # The dispatcher may be waiting for records. It reads until it cannot go on.
+                self._may_pull, self._why_ended = True, None
+                self._buffer.wake()
+                await self._end_of_pulls.wait()
+                self._may_pull, signal = False, self._why_ended
+            else:
+                signal = await self._read(n)
             if isinstance(signal, EndOfSource):
                 # A stopped source may end in the same way, but a restart would find more records.
                 self.completed = not self._stop_requested.is_set()
@@ -126,15 +133,6 @@ class Reader:
         self._buffer.put(reading, count)
         # The same progress again is none: a source that returns it without a wait would never let others run.
         return NothingYet() if is_known and not count else None
-
-    async def _let_pull(self) -> EndOfSource | NothingYet | None:
-        """Let the dispatcher read until it cannot go on; return what the source raised, if that is why."""
-        self._may_pull, self._why_ended = True, None
-        # The dispatcher may be waiting for records.
-        self._buffer.wake()
-        await self._end_of_pulls.wait()
-        self._may_pull = False
-        return self._why_ended
 
     def pull(self) -> None:
         """Read a quick source until half a batch is there, or the turn of the dispatcher is over."""
@@ -218,7 +216,12 @@ class ReadBuffer:
         self._taken = taken
         self._filled = Signal()
         self._closed = False
-        self._reading: Reading | None = None
+        self._reads: list[Records] = []
+        self._refused: dict[int, str] = {}
+        self._position: bytes | None = None
+        self._continues = False
+        self._schemas: Sequence[CollectionSchema] = ()
+        self._holds = False
         self._next: Reading | None = None
         self._count = 0
         self.half_full = False
@@ -232,27 +235,26 @@ class ReadBuffer:
 
     def put(self, reading: Reading, count: int) -> None:
         """Add a reading of `count` records, for which there is room."""
-        records, held = reading.records, self._reading
+        records = reading.records
         # Measured on what was read last: a size is known only when the record is there. Groups are large on purpose.
         if isinstance(records, Payloads) or (count and type(records[0]) is Record):
             self._fitting = max(1, defaults.BATCH_BYTES * count // estimated_bytes(records, _MEASURED))
-        if held is None or reading.schemas or (self._atomic and reading.continues and not held.continues):
-            # Copied into our own list, because the source may reuse the one it returned.
-            own = replace(reading, records=list(records)) if isinstance(records, list) else reading
-            if held is None:
-                self._reading, self._count, self._read_at = own, count, trio.current_time()
-            else:
-                # A batch has one schema for each collection. And it ends where a transaction can: if each ended inside
-                # of some group, no transaction would ever end.
-                self._next = own
+        # Copied into our own list, because the source may reuse the one it returned.
+        own = list(records) if isinstance(records, list) else records
+        if self._holds and (reading.schemas or (self._atomic and reading.continues and not self._continues)):
+            # A batch has one schema for each collection. And it ends where a transaction can: if each ended inside
+            # of some group, no transaction would ever end.
+            self._next = replace(reading, records=own)
         else:
+            if not self._holds:
+                self._holds, self._schemas, self._read_at = True, reading.schemas, trio.current_time()
             if reading.refused:
-                later = {self._count + index: reason for index, reason in reading.refused.items()}
-                held.refused = {**held.refused, **later}
+                self._refused.update((self._count + index, reason) for index, reason in reading.refused.items())
+            if count:
+                self._reads.append(own)
+                self._count += count
             # Progress before a record is not lost: the position of that record is beyond it.
-            held.position, held.continues = reading.position, reading.continues
-            held.records = join(held.records, records)
-            self._count += count
+            self._position, self._continues = reading.position, reading.continues
         self.half_full = 2 * self._count >= min(self.batch_size, self._fitting)
         self._filled.set()
 
@@ -272,15 +274,19 @@ class ReadBuffer:
         if trio.current_time() >= self.turn_ends_at:
             await trio.lowlevel.checkpoint()
             self.turn_ends_at = trio.current_time() + TURN_SECONDS
-        while self._reading is None:
+        while not self._holds:
             self.pull()
-            if self._reading is None:
+            if not self._holds:
                 if self._closed:
                     return None
                 await self._filled.wait()
-        taken = self._reading, self._read_at
-        self._reading, self._next = self._next, None
-        self._count = 0 if self._reading is None else len(self._reading.records)
+        # Joined only here: joined at every read, a source of single records would copy all of them each time.
+        records = self._reads[0] if len(self._reads) == 1 else join(self._reads) if self._reads else []
+        taken = Reading(records, self._refused, self._position, self._continues, self._schemas), self._read_at
+        self._reads, self._count, self._refused, self._holds = [], 0, {}, False
+        if (following := self._next) is not None:
+            self._next = None
+            self.put(following, len(following.records))
         # The reader may be waiting for this room, not for credit.
         self._taken.set()
         return taken

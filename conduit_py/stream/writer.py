@@ -76,7 +76,7 @@ class Writer:
                 if self._context.commit.holds_writes:
                     with self._meter.waiting(WaitReason.COMMIT):
                         await self._context.commit.before_write()
-                if not self._write_here(batch):
+                if not self.write_at_once(batch, by_sender=False):
                     await (self._write_tapped(batch) if self._context.tap_point.taps else self._write(batch))
                 is_due = self._unflushed_count >= FLUSH_RECORDS_MAX or trio.current_time() >= self._pace.due_at
                 if self._unflushed and is_due:
@@ -104,28 +104,18 @@ class Writer:
         except trio.EndOfChannel:
             return None
 
-    def write_at_once(self, batch: Batch) -> bool:
-        """Write a batch in the task of its sender, if nothing can make it wait; return True if it is written.
+    def write_at_once(self, batch: Batch, *, by_sender: bool = True) -> bool:
+        """Write a batch in this task, if nothing can make it wait; return True if it is written.
 
-        A change of tasks costs more than to write a small batch.
+        With `by_sender` that is the task of its sender. A change of tasks costs more than to write a small batch.
         """
-        # Invariant 1: the writer waits for its inbox, so everything that was sent before is written.
-        if not self._inbox.statistics().tasks_waiting_receive or not self._write_here(batch):
-            return False
-        if self._unflushed_count >= FLUSH_RECORDS_MAX:
-            # Its task flushes, which takes a thread.
-            self._rest.deadline = -math.inf
-        elif self._unflushed and self._rest.deadline == math.inf:
-            self._rest.deadline = self._pace.due_at
-        return True
-
-    def _write_here(self, batch: Batch) -> bool:
-        """Write a batch without waiting for anything; return False if that cannot be done."""
         if (
             not self._is_plain
             or not self._calls.is_quick("write")
             or self._context.tap_point.taps
             or self._context.commit.holds_writes
+            # Invariant 1: the writer waits for its inbox, so everything that was sent before is written.
+            or (by_sender and not self._inbox.statistics().tasks_waiting_receive)
         ):
             return False
         try:
@@ -137,6 +127,11 @@ class Writer:
         finally:
             self._meter.calls.observe(self._calls.seconds)
         self._end_write(batch, answer)
+        if self._unflushed_count >= FLUSH_RECORDS_MAX:
+            # The task of the writer flushes, which takes a thread.
+            self._rest.deadline = -math.inf
+        elif self._unflushed and self._rest.deadline == math.inf:
+            self._rest.deadline = self._pace.due_at
         return True
 
     async def _write(self, batch: Batch) -> None:

@@ -405,7 +405,7 @@ def test_joined_positions_ascend_only_if_both_do_and_the_second_begins_behind_th
     first, behind, before = (Positions(b"%d", numbers, ascending=True) for numbers in ([3, 5], [6, 9], [5, 9]))
 
     def joined(later: Positions) -> Positions:
-        both = join(Payloads([b"a", b"b"], first), Payloads([b"c", b"d"], later))
+        both = join([Payloads([b"a", b"b"], first), Payloads([b"c", b"d"], later)])
         assert isinstance(both, Payloads)
         assert isinstance(both.positions, Positions)
         return both.positions

@@ -60,7 +60,10 @@ class CheckpointedSource(SourceConnector[OptionsT]):
 
     @abstractmethod
     def resume(self, checkpoint: Any) -> Awaitable[None] | None:
-        """Get ready to fetch what follows this checkpoint; None is from the beginning."""
+        """Get ready to fetch what follows this checkpoint; None is from the beginning.
+
+        It is called again, in a `read`, if the records that were delivered before a restart do not come again.
+        """
 
     @abstractmethod
     def fetch(self, n: int) -> Awaitable[Fetched] | Fetched:
@@ -85,10 +88,11 @@ class CheckpointedSource(SourceConnector[OptionsT]):
             try:
                 fetched: Any = self.fetch(n)
             except (EndOfSource, NothingYet):
-                if not self._end_prefix():
+                if not self._came or not self._delivered:
                     raise
-            else:
-                self._add(fetched)
+                fetched = None
+            if fetched is None or not self._add(fetched):
+                self.resume(self._give_all_again())
         return reading
 
     async def _open_async(self, position: bytes | None) -> None:
@@ -97,30 +101,43 @@ class CheckpointedSource(SourceConnector[OptionsT]):
     async def _read_async(self, n: int) -> Reading:
         while (reading := self._take(n)) is None:
             try:
-                fetched = await self.fetch(n)  # type: ignore[misc]
+                fetched: Fetched | None = await self.fetch(n)  # type: ignore[misc]
             except (EndOfSource, NothingYet):
-                if not self._end_prefix():
+                if not self._came or not self._delivered:
                     raise
-            else:
-                self._add(fetched)
+                fetched = None
+            if fetched is None or not self._add(fetched):
+                await self.resume(self._give_all_again())  # type: ignore[misc]
         return reading
 
     def check_position(self, position: bytes) -> None:
         _decode(position)
 
     def _restore(self, position: bytes | None) -> Any:
-        at = _Position(None) if position is None else _decode(position)
-        self._recent = deque(at.recent, maxlen=RECENT_MAX)
+        self._start = _Position(None) if position is None else _decode(position)
+        self._delivered = self._start.count
+        """How many of the next records were delivered before the restart."""
+        return self._rewind()
+
+    def _give_all_again(self) -> Any:
+        """Return the checkpoint to resume from, if what was delivered does not come again as it was.
+
+        That is so for fewer records too: those that came must not wait for more, which may come much later.
+        """
+        self._delivered = 0
+        return self._rewind()
+
+    def _rewind(self) -> Any:
+        recent = self._start.recent
+        self._recent = deque(recent, maxlen=RECENT_MAX)
         """Hashes of the last records, in order."""
-        self._known = Counter(at.recent)
+        self._known = Counter(recent)
         """Hashes of records before the checkpoint that may be given again."""
-        self._prefix: deque[Record | SourceCheckpoint] | None = deque() if at.count else None
-        """What came since the restart, until it is known whether it is what was delivered."""
-        self._delivered, self._expected, self._prefix_hash = at.count, at.hash, ""
+        self._delivered_hash, self._came = "", False
         self._ready: deque[Record | bytes] = deque()
         """Records with their positions; bytes are progress."""
-        self._begin(at.checkpoint, at.recent)
-        return at.checkpoint
+        self._begin(self._start.checkpoint, recent)
+        return self._start.checkpoint
 
     def _begin(self, checkpoint: Any, recent: Sequence[str]) -> None:
         self._checkpoint, self._count, self._hash = checkpoint, 0, ""
@@ -131,37 +148,26 @@ class CheckpointedSource(SourceConnector[OptionsT]):
     def _position(self) -> bytes:
         return b'%s,"count":%d,"hash":"%s"}' % (self._beginning, self._count, self._hash.encode())
 
-    def _add(self, fetched: Fetched) -> None:
-        """Give what was fetched its positions, or hold it as long as it may have been delivered before."""
+    def _add(self, fetched: Fetched) -> bool:
+        """Give what was fetched its positions. Returns False if the first records are not those that were delivered."""
         for each in fetched:
+            self._came = True
             if isinstance(each, Record) and self._known:
                 name = self._name(each)
                 if self._known[name]:
                     self._known[name] -= 1
                     continue
                 self._known.clear()
-            if self._prefix is None:
-                self._append(each)
+            self._append(each)
+            if not self._delivered:
                 continue
-            self._prefix.append(each)
+            # Not kept: there may be millions. If they prove to be others, they are fetched once more.
+            self._ready.clear()
             if isinstance(each, Record):
                 self._delivered -= 1
-                self._prefix_hash = _chain(self._prefix_hash, self._name(each))
-                if not self._delivered:
-                    self._end_prefix()
-
-    def _end_prefix(self) -> bool:
-        """Drop the held records if they are those that were delivered, or give them again. False if none are held.
-
-        Fewer than were delivered are given again too. They must not wait for more, which may come much later.
-        """
-        if not self._prefix:
-            return False
-        held, self._prefix = self._prefix, None
-        for each in held:
-            self._append(each)
-        if not self._delivered and self._prefix_hash == self._expected:
-            self._ready.clear()
+                self._delivered_hash = _chain(self._delivered_hash, self._name(each))
+                if not self._delivered and self._delivered_hash != self._start.hash:
+                    return False
         return True
 
     def _append(self, each: Record | SourceCheckpoint) -> None:

@@ -88,18 +88,16 @@ class Ledger:
     @property
     def oldest_read_at(self) -> float | None:
         """The time at which the oldest unreleased message was read."""
-        oldest = self._oldest_message
+        oldest = next((entry for entry in self._entries.values() if not entry.is_progress), None)
         return oldest.span.read_at if oldest is not None else None
 
     @property
-    def only_progress(self) -> bool:
-        """True if no message could be settled now, at most progress."""
-        first = self._oldest_message
+    def only_progress(self) -> bool | None:
+        """True if no message could be settled now, at most progress; None if everything is released."""
+        if not self._entries:
+            return None
+        first = next((entry for entry in self._entries.values() if not entry.is_progress), None)
         return first is None or first.settle_stop(self._voters) <= first.released
-
-    @property
-    def _oldest_message(self) -> "_Entry | None":
-        return next((entry for entry in self._entries.values() if not entry.is_progress), None)
 
     def has_before(self, sequence: int) -> bool:
         """Return True if a message with a lower sequence is not released yet."""
@@ -220,7 +218,8 @@ class Ledger:
                 self.in_flight -= taken
                 self.credit += taken
             if entry.released == len(entry.span.positions):
-                self.unwanted += entry.count_unwanted(self._voters.bit_count())
+                if entry.unwanted:
+                    self.unwanted += entry.count_unwanted(self._voters.bit_count())
                 del self._entries[entry.span.first]
         self._on_released()
         # This entry may have been settled while an older one was open. No call was made then, so make it now.

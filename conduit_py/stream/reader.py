@@ -12,8 +12,8 @@ from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
 from conduit_py.payloads import Payloads, estimated_bytes, join
-from conduit_py.record import Record, count_records, group_sizes
-from conduit_py.sdk.source import CollectionSchema, EndOfSource, NothingYet, Reading, Records, SourceConnector
+from conduit_py.record import CollectionSchema, Record, count_records, group_sizes
+from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Records, SourceConnector
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger

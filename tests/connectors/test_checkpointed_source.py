@@ -12,6 +12,7 @@ from conduit_py.errors import FatalError
 from conduit_py.record import Record
 from conduit_py.sdk import CheckpointedSource, EndOfSource, Fetched, NothingYet, Options, Reading, SourceCheckpoint
 from conduit_py.sdk.checkpointed_source import RECENT_MAX
+from conduit_py.testing import source_acceptance
 
 
 class System:
@@ -92,6 +93,23 @@ class AsyncTap(CheckpointedSource[Options]):
 
 def of(kind: type[Any], system: System) -> Any:
     return type(kind.__name__, (kind,), {"system": system})()
+
+
+def a_tap() -> Any:
+    return of(Tap, System(list(range(9)), {2, 5, 9}))
+
+
+def an_inclusive_tap() -> Any:
+    return of(InclusiveTap, System(list(range(9)), {2, 5}, overlap=2))
+
+
+def an_async_tap() -> Any:
+    return of(AsyncTap, System(list(range(9)), {2, 5, 9}))
+
+
+TestTap = source_acceptance(a_tap)
+TestInclusiveTap = source_acceptance(an_inclusive_tap)
+TestAsyncTap = source_acceptance(an_async_tap)
 
 
 def read_all(source: Any, position: bytes | None, n: int = 2) -> list[tuple[bytes, Any]]:
@@ -187,7 +205,7 @@ def test_fewer_records_than_were_delivered_are_given_again_at_once() -> None:
     assert values(read_all(source, position)) == [1, 2]
 
 
-def test_held_records_do_not_wait_for_more_when_there_is_nothing_now() -> None:
+def test_records_do_not_wait_for_more_when_there_is_nothing_now() -> None:
     class Quiet(Tap):
         def fetch(self, n: int) -> Fetched:
             if not self._items:

@@ -5,15 +5,18 @@ A progress point is how far an object was read. Points are bytes that compare in
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote_plus
 
 import msgspec
 import trio
 
+from conduit_py.batch import kind_of
+from conduit_py.payloads import Payloads
 from conduit_py.queue.leased_queue import BodyKind, QueueDelivery
 from conduit_py.record import Data, Record
+from conduit_py.sdk.source import Reading
 
 T = TypeVar("T")
 
@@ -115,6 +118,18 @@ class ObjectRecord(NamedTuple):
     refused: str | None = None
     size: int = 0
     """In bytes, for `in_flight_bytes_max`; 0 if it is not known."""
+
+
+def as_reading(parts: Sequence[ObjectRecord], positions: list[bytes]) -> Reading:
+    """Return what was read from an object: payloads, or records if there is one among them."""
+    refused = {index: part.refused for index, part in enumerate(parts) if part.refused is not None}
+    values = [part.record for part in parts]
+    if not any(isinstance(value, Record) for value in values):
+        return Reading(Payloads(values, positions, kind_of(set(map(type, values)))), refused)
+    records = [value if isinstance(value, Record) else Record.of(value) for value in values]
+    for record, position in zip(records, positions, strict=True):
+        record.position = position
+    return Reading(records, refused)
 
 
 class ObjectOpener(Protocol):

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from conduit_py.batch import kind_of
 from conduit_py.errors import FatalError, describe
 from conduit_py.payloads import Columns, Payloads
 from conduit_py.queue.leased_queue import BodyKind, LeasedQueue, QueueDelivery, QueueOptions
@@ -22,6 +21,7 @@ from conduit_py.queue.message_body import (
     ObjectOpener,
     ObjectRecord,
     ObjectThread,
+    as_reading,
     end_point,
     is_end_point,
     offset_of,
@@ -29,7 +29,6 @@ from conduit_py.queue.message_body import (
     point_at,
 )
 from conduit_py.queue.work_in_progress import ByteWindow, Cooldown, HeldMessage, Lease, WorkInProgress, WorkItem
-from conduit_py.record import Data, Record
 from conduit_py.sdk.plugin import OptionsT
 from conduit_py.sdk.source import QueueCounts, Reading, Records, ShardProgress, ShardTable, SharedShard, SharedSource
 
@@ -279,8 +278,7 @@ class QueueSource(SharedSource[OptionsT]):
         self._in_flight.admit([part.size for part in parts])
         positions = [_encode(item.partition, point_at(part.offset)) for part in parts]
         positions[-1:] = [_encode(item.partition, item.read)] if parts else []
-        refused = {index: part.refused for index, part in enumerate(parts) if part.refused is not None}
-        return Reading(_records([part.record for part in parts], positions), refused)
+        return as_reading(parts, positions)
 
     async def _close(self, item: WorkItem, *, finished: bool) -> None:
         content, self._content = self._content, None
@@ -336,16 +334,6 @@ class _Received:
         self.fresh: list[tuple[QueueDelivery, tuple[str, ...]]] = []
         self.again: list[tuple[QueueDelivery, tuple[str, ...]]] = []
         self.done: list[QueueDelivery] = []
-
-
-def _records(values: list[Record | Data], positions: list[bytes]) -> Records:
-    """Return what was read from an object: payloads, or records if there is one among them."""
-    if not any(isinstance(value, Record) for value in values):
-        return Payloads(values, positions, kind_of(set(map(type, values))))
-    records = [value if isinstance(value, Record) else Record.of(value) for value in values]
-    for record, position in zip(records, positions, strict=True):
-        record.position = position
-    return records
 
 
 def _encode(partition: str, point: bytes) -> bytes:

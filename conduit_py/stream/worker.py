@@ -96,6 +96,8 @@ class WorkerPool:
             self._meter.calls.observe(trio.current_time() - started)
 
     async def _share_out(self, batch: Batch) -> list[Any]:
+        if self._workers[0]._form._payload_type is None:
+            _ = batch.records  # Of all, before it is cut: that it holds records says what the results mean.
         size = -(-len(batch) // len(self._workers))
         parts = [range(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
         results: list[list[Any]] = [[] for _ in parts]  # Invariant 1: joined in the order of the parts.

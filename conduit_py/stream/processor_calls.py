@@ -16,6 +16,7 @@ from conduit_py.errors import CannotDefer, RecordRefused
 from conduit_py.payload_type import PayloadType
 from conduit_py.payloads import is_payload, to_plain
 from conduit_py.record import Payload, Record
+from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.state import Defer
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.user_errors import as_plugin_error
@@ -101,6 +102,16 @@ def with_retries(
 
 def _worth_retrying(result: object) -> bool:
     return isinstance(result, Exception) and not isinstance(result, RecordRefused | Defer)
+
+
+def processing_method(node: str, processor: Processor[Any]) -> Callable[..., Any]:
+    """Return the method that processes a batch or a record."""
+    if not processor.by_table:
+        return processor.process_batch if processor.by_batch else processor.process
+    # Imported only here: pyarrow may not be installed, and it is slow to import.
+    from conduit_py.stream.arrow import with_tables
+
+    return with_tables(node, processor)
 
 
 def on_any(call: Callable[[Any], Any], convert: Callable[[Any], Any], *, is_async: bool) -> Callable[[Any], Any]:

@@ -7,12 +7,15 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
 import msgspec
 
 from conduit_py.record import Data, Operation, Payload, Record, copy_data
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -51,8 +54,64 @@ class Positions(Sequence[bytes]):
         """Return these positions and the later ones as one sequence."""
         if isinstance(later, Positions) and later.template == self.template:
             ascending = self.ascending and later.ascending and self.numbers[-1] < later.numbers[0]
+            if _continue(self.numbers, later.numbers):
+                return Positions(self.template, range(self.numbers[0], later.numbers[-1] + 1), ascending)
             return Positions(self.template, [*self.numbers, *later.numbers], ascending)
         return [*self, *later]
+
+
+def _continue(earlier: Sequence[int], later: Sequence[int]) -> bool:
+    """Return True for two ranges that are one."""
+    if not isinstance(earlier, range) or not isinstance(later, range):
+        return False
+    return earlier.step == later.step == 1 and earlier.stop == later.start
+
+
+class TableRows(Sequence[Any]):
+    """The rows of an Arrow table as payloads. Their dicts are made when somebody asks, all at once, and kept."""
+
+    __slots__ = ("_made", "table")
+
+    def __init__(self, table: "pa.Table") -> None:
+        self.table = table
+        self._made: list[Any] | None = None
+
+    def make(self) -> list[Any]:
+        """Return the rows as dicts, the same ones each time."""
+        if self._made is None:
+            # Imported only here: pyarrow may not be installed, and it is slow to import.
+            from conduit_py.arrow_values import python_rows
+
+            self._made = python_rows(self.table)
+        return self._made
+
+    def take(self, indices: Sequence[int]) -> "TableRows":
+        """Return the rows at these indices, without making dicts."""
+        if isinstance(indices, range) and indices.step == 1:
+            return TableRows(self.table.slice(indices.start, len(indices)))
+        return TableRows(self.table.take(list(indices)) if indices else self.table.slice(0, 0))
+
+    def copy(self, *, deep: bool) -> "TableRows":
+        """Return these rows; with `deep`, their dicts are others than those that were made of these."""
+        return TableRows(self.table) if deep else self
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> "TableRows": ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.take(range(len(self))[index]) if isinstance(index, slice) else self.make()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.make())
+
+
+def take(values: Any, indices: Sequence[int]) -> Any:
+    """Return the values of a list or table at these indices, which may repeat."""
+    return values.take(indices) if isinstance(values, TableRows) else [values[index] for index in indices]
 
 
 class Columns(msgspec.Struct):
@@ -76,10 +135,29 @@ class Payloads(Sequence[Record]):
     the source knows it: dict, bytes, or the type that `payload_type` asked for.
     """
 
-    payloads: list[Any]
+    payloads: list[Any] | TableRows
     positions: Sequence[bytes]
     kind: type | None = None
     columns: Columns | None = None
+
+    @classmethod
+    def of_table(cls, table: "pa.Table", positions: Sequence[bytes], columns: Columns | None = None) -> "Payloads":
+        """Return the rows of a `pyarrow.Table` as payloads. Arrow processors and destinations get it as it is.
+
+        Every value must be one that Python can hold: `conduit_py.sdk.arrow.check_values` finds those that are not.
+        """
+        names = table.schema.names
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"the table has two columns named {twice!r}, and a record has one field of a name")
+        # Arrow forgets the number of rows of a table without columns when it is sliced.
+        rows = TableRows(table) if names else table.to_pylist()
+        return cls(rows, positions, dict, columns)
+
+    @property
+    def table(self) -> "pa.Table | None":
+        """The table, if these are the rows of one."""
+        return self.payloads.table if isinstance(self.payloads, TableRows) else None
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -107,8 +185,21 @@ def join(earlier: "list[Record] | Payloads", later: "list[Record] | Payloads") -
         positions = earlier.positions
         if earlier.columns is None and later.columns is None and isinstance(positions, Positions):
             kind = earlier.kind if earlier.kind is later.kind else None
-            return Payloads(earlier.payloads + later.payloads, positions.join(later.positions), kind)
+            payloads = _join_payloads(earlier.payloads, later.payloads)
+            return Payloads(payloads, positions.join(later.positions), kind)
     return [*earlier, *later]
+
+
+def _join_payloads(earlier: list[Any] | TableRows, later: list[Any] | TableRows) -> list[Any] | TableRows:
+    if isinstance(earlier, list) and isinstance(later, list):
+        return earlier + later
+    if not isinstance(earlier, TableRows) or not isinstance(later, TableRows):
+        return [*earlier, *later]
+    if not earlier.table.schema.equals(later.table.schema):
+        return [*earlier, *later]
+    import pyarrow as pa
+
+    return TableRows(pa.concat_tables([earlier.table, later.table]))
 
 
 def make_records(
@@ -180,6 +271,9 @@ _ENCODER = msgspec.json.Encoder()
 
 def estimated_bytes(records: Sequence[Record], sample_size: int = SAMPLE_SIZE) -> int:
     """Estimate the size of records from a sample: measuring each record would cost more than moving it."""
+    if isinstance(records, Payloads) and records.table is not None:
+        # Rows of nulls take no bytes, but they do take room.
+        return max(int(records.table.nbytes), len(records))
     step = -(-len(records) // sample_size)
     sample: Sequence[Any] = records.payloads[::step] if isinstance(records, Payloads) else records[::step]
     return sum(map(_bytes, sample)) * len(records) // len(sample)

@@ -221,7 +221,9 @@ class ReadBuffer:
         assert len(records) <= self.room
         # Measured on what was read last: a size is known only when the record is there. Groups are large on purpose.
         if isinstance(records, Payloads) or type(records[0]) is Record:
-            self._fitting = max(1, defaults.BATCH_BYTES * len(records) // estimated_bytes(records, _MEASURED))
+            in_table = isinstance(records, Payloads) and records.table is not None
+            most = defaults.TABLE_BYTES if in_table else defaults.BATCH_BYTES
+            self._fitting = max(1, most * len(records) // estimated_bytes(records, _MEASURED))
         if self._records:
             self._refused.update((len(self._records) + index, reason) for index, reason in refused.items())
             self._records = join(self._records, records)

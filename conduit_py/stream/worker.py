@@ -18,6 +18,7 @@ from conduit_py.stream.meter import Meter
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, ThreadStay, is_async
 from conduit_py.stream.processor_calls import (
     Results,
+    TableChange,
     finish,
     on_any,
     on_batch,
@@ -272,7 +273,7 @@ class ProcessorWorker:
         except TypeError:
             kind = type(results).__name__
             raise ContractBroken(self._node, f"must return one result per record of the batch, not {kind}") from None
-        if len(checked) != count:
+        if len(checked) != count and not (checked and type(checked[0]) is TableChange):
             raise ContractBroken(self._node, f"returned {len(checked)} results for a batch of {count} records")
         return checked
 
@@ -287,6 +288,7 @@ class _CallForm:
         self._on_payload = self._on_record = call = processing_method(node, processor)
         self.is_async = is_async(call)
         self.state = state if processor.stateful else None
+        self._by_table = processor.by_table
         self._by_batch = processor.by_batch or processor.by_table
         kind, metadata = processor.payload_type, processor.takes_metadata
         self._payload_type = None if metadata or self.state is not None else kind
@@ -307,6 +309,8 @@ class _CallForm:
     def of(self, batch: Batch) -> tuple[Callable[[Any], Any], Any]:
         """Return the call, and what to call it with: the values one by one, or all of them by batch."""
         kind = self._payload_type
+        if self._by_table and batch.table is not None:
+            return self._on_record, batch
         if kind is None or batch.holds_records:
             # Asked of this batch, not of a copy: that it holds records says what the results mean.
             records = batch.records

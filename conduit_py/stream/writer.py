@@ -14,7 +14,7 @@ from conduit_py.errors import RecordRefused, RunError, TransientError
 from conduit_py.inspect.tap import Look
 from conduit_py.pipeline import Destination
 from conduit_py.record import count_records
-from conduit_py.sdk.destination import AckMode, refusal_text
+from conduit_py.sdk.destination import FLUSH_SECONDS, AckMode, refusal_text
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.ledger import Ledger
@@ -22,9 +22,6 @@ from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_refusals
 from conduit_py.stream.signal import Pace
 from conduit_py.user_errors import as_plugin_error, code_location
-
-FLUSH_SECONDS = 0.005
-FLUSH_RECORDS_MAX = 16_384
 
 
 class Writer:
@@ -62,7 +59,9 @@ class Writer:
         """The wait for the next batch. Its deadline is when everything written must be flushed."""
         self._meter = context.meter
         self._look: Look | None = None
-        self._pace = Pace(FLUSH_SECONDS)
+        self._flush_seconds = declared.connector.flush_seconds
+        self._pace = Pace(self._flush_seconds)
+        self._flush_records = declared.connector.flush_records
         self._unflushed: list[tuple[Span, Sequence[int]]] = []
         self._unflushed_count = 0
 
@@ -70,6 +69,10 @@ class Writer:
         # `with`, not `async with`: a checkpoint here would let a sender fail on the closed channel first,
         # and that error would be kept instead of ours.
         with self._inbox:
+            if self._flush_seconds > FLUSH_SECONDS:
+                # A source whose window is full of records that wait for a flush would wait for it too.
+                windows = [each.in_flight + each.credit for each in self._context.ledgers.values()]
+                self._flush_records = min(self._flush_records, max(1, min(windows) // 2))
             while (batch := await self._next()) is not None:
                 # I5: the intents of the transaction before must be carried out before anything is written.
                 if self._context.commit.holds_writes:
@@ -165,7 +168,7 @@ class Writer:
 
     @property
     def _flush_is_due(self) -> bool:
-        return self._unflushed_count >= FLUSH_RECORDS_MAX or trio.current_time() >= self._pace.due_at
+        return self._unflushed_count >= self._flush_records or trio.current_time() >= self._pace.due_at
 
     async def _write_tapped(self, batch: Batch) -> None:
         self._look = self._context.tap_point.look(batch)

@@ -20,8 +20,8 @@ from pyarrow import fs, parquet
 
 LENGTH = struct.Struct(">Q")
 ANSWER = struct.Struct(">cQQ")
-ROWS, LONG_ROW, END, FAILED, NO_MEMORY = b"R", b"L", b"E", b"F", b"M"
-"""Rows as an Arrow stream; a row that is too long; no more rows; an error as JSON; out of memory."""
+BEGIN, ROWS, LONG_ROW, END, FAILED, NO_MEMORY = b"B", b"R", b"L", b"E", b"F", b"M"
+"""The number of all rows; rows as an Arrow stream; a row that is too long; no more rows; an error; out of memory."""
 
 BATCH_BYTES = 8 * 2**20
 PIECE_BYTES = 2 * 2**20
@@ -81,6 +81,8 @@ def _limit_memory(size: int) -> None:
 def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, int, "bytes | memoryview[int]"]]:
     offset, row_size_max = request["offset"], request["row_size_max"]
     with parquet.ParquetFile(stream) as table:
+        columns = _columns(table, request.get("columns"))
+        yield BEGIN, table.metadata.num_rows, b""
         number = 0
         for group in range(table.num_row_groups):
             claimed = table.metadata.row_group(group)
@@ -89,7 +91,7 @@ def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, int,
                 continue
             count = min(request["rows"], max(1, BATCH_BYTES * claimed.num_rows // max(1, claimed.total_byte_size)))
             # Without threads: each would decode a column of its own at the same time.
-            for batch in table.iter_batches(count, row_groups=[group], use_threads=False):
+            for batch in table.iter_batches(count, row_groups=[group], columns=columns, use_threads=False):
                 skipped = min(max(0, offset - number), batch.num_rows)
                 number += batch.num_rows
                 for piece, size in _pieces(batch.slice(skipped)):
@@ -97,6 +99,14 @@ def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, int,
                         yield LONG_ROW, size, b""
                     else:
                         yield ROWS, size, _encode(piece)
+
+
+def _columns(table: parquet.ParquetFile, names: list[str] | None) -> list[str] | None:
+    """Return the names of the columns to read; Arrow would leave out a missing one without an error."""
+    missing = [name for name in names or () if name not in table.schema_arrow.names]
+    if missing:
+        raise ValueError(f"it has no column {missing[0]!r}")
+    return names
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:

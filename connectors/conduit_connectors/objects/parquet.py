@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
@@ -51,8 +51,9 @@ class ParquetPart(NamedTuple):
 class ParquetReader:
     """Reads one object after another, in one process while it can be used again."""
 
-    def __init__(self, limits: ParquetLimits) -> None:
+    def __init__(self, limits: ParquetLimits, batch_rows: Sequence[int] = BATCH_ROWS) -> None:
         self._limits = limits
+        self._batch_rows = batch_rows
         self._idle: list[_Process] = []
 
     def read(self, offset: int, **place: Any) -> Iterator[ObjectRecord]:
@@ -69,7 +70,7 @@ class ParquetReader:
         """Read the rows after the first `offset`, in stored order: of a file, or of `path` in `s3`."""
         number = offset
         with file or nullcontext():
-            for rows in BATCH_ROWS:
+            for rows in self._batch_rows:
                 request = self._limits._asdict() | {"offset": number, "rows": rows} | place
                 try:
                     for part in self._parts_after(number, request, file):

@@ -80,6 +80,7 @@ def _limit_memory(size: int) -> None:
 
 def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, int, "bytes | memoryview[int]"]]:
     offset, row_size_max = request["offset"], request["row_size_max"]
+    piece_bytes = request.get("piece_bytes", PIECE_BYTES)
     with parquet.ParquetFile(stream) as table:
         columns = _columns(table, request.get("columns"))
         yield BEGIN, table.metadata.num_rows, b""
@@ -94,7 +95,7 @@ def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, int,
             for batch in table.iter_batches(count, row_groups=[group], columns=columns, use_threads=False):
                 skipped = min(max(0, offset - number), batch.num_rows)
                 number += batch.num_rows
-                for piece, size in _pieces(batch.slice(skipped)):
+                for piece, size in _pieces(batch.slice(skipped), piece_bytes):
                     if size > row_size_max and piece.num_rows == 1:
                         yield LONG_ROW, size, b""
                     else:
@@ -109,17 +110,17 @@ def _columns(table: parquet.ParquetFile, names: list[str] | None) -> list[str] |
     return names
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _pieces(batch: pa.RecordBatch, size_max: int) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Cut a batch into pieces that are small as Python objects, or one row; each with its size."""
     if not batch.num_rows:
         return
     size = sum(map(_size, batch.columns))
-    if size <= PIECE_BYTES or batch.num_rows == 1:
+    if size <= size_max or batch.num_rows == 1:
         yield batch, size
         return
     half = batch.num_rows // 2
-    yield from _pieces(batch.slice(0, half))
-    yield from _pieces(batch.slice(half))
+    yield from _pieces(batch.slice(0, half), size_max)
+    yield from _pieces(batch.slice(half), size_max)
 
 
 def _size(values: pa.Array) -> int:

@@ -20,6 +20,9 @@ from conduit_py.sdk.arrow import ARROW_ERRORS, check_values, python_rows
 
 _POSITION = re.compile(rb"parquet:1:([0-9a-f]{16}):(\d{1,18}):(\d{1,18}):(.+)", re.DOTALL)
 _TAIL_SIZE = 64 * 1024
+_BATCH_ROWS = (16_384, 256, 16, 1)
+_PIECE_BYTES = 16 * 2**20
+"""More at once than of objects, whose rows always become Python objects."""
 
 
 class SourceOptions(sdk.Options):
@@ -92,7 +95,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def open(self, position: bytes | None) -> None:
         options = self.options
         limits = ParquetLimits(options.memory_max, options.row_size_max, "memory_max", "row_size_max")
-        self._reader = ParquetReader(limits)
+        self._reader = ParquetReader(limits, _BATCH_ROWS)
         files = list_files(options.path)
         if position is None:
             if not files:
@@ -144,7 +147,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
             )
         self._path, self._mark = path, mark
         columns = self.options.columns
-        self._parts = self._reader.read_parts(after.row if after else 0, file=file, columns=columns)
+        request = {"columns": columns, "piece_bytes": _PIECE_BYTES}
+        self._parts = self._reader.read_parts(after.row if after else 0, file=file, **request)
 
     def _next_part(self) -> ParquetPart | None:
         try:

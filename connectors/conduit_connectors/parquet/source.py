@@ -147,7 +147,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
             )
         self._path, self._mark = path, mark
         columns = self.options.columns
-        request = {"columns": columns, "piece_bytes": _PIECE_BYTES}
+        # At most one row: only a row that comes alone is checked for its size.
+        request = {"columns": columns, "piece_bytes": min(_PIECE_BYTES, self.options.row_size_max)}
         self._parts = self._reader.read_parts(after.row if after else 0, file=file, **request)
 
     def _next_part(self) -> ParquetPart | None:

@@ -208,7 +208,7 @@ def test_a_value_that_no_record_can_hold_is_refused_alone() -> None:
     seen = Seen(numbers(4, 5, 6), beyond_python)
 
     assert [row["n"] for row in seen.rows] == [4, 6]
-    assert [letter.record.payload.after["n"] for letter in seen.letters] == [5]
+    assert [letter.record.payload["n"] for letter in seen.letters] == [5]
     assert "a record cannot hold the returned values" in seen.letters[0].error
 
 

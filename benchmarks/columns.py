@@ -9,10 +9,12 @@ import orjson
 from benchmarks.pipelines import run_to_end
 from benchmarks.work import CONTROL, LOOP, Contender, Count, Work, where_installed
 from benchmarks.workload import raw
-from conduit_py import Destination, Payload, Pipeline, Record, Rows, Source, processor, sdk
+from conduit_py import Destination, Pipeline, Rows, Source, processor
 
 ROWS = 10_000
-"""Of a batch of the loop, and of a row group of the input."""
+"""Of a batch, and of a row group of the input."""
+WINDOW = 400_000
+"""A file of the pipeline has at most half as many rows."""
 
 
 def write_parquet(records: int, folder: Path) -> None:
@@ -62,56 +64,39 @@ def polars_w5(records: int, folder: Path) -> Count:
     return _count_rows(folder)
 
 
-class ParquetOptions(sdk.Options):
-    """Which file to read."""
-
-    path: Path
-
-
-class ParquetRows(sdk.SourceConnector[ParquetOptions]):
-    """The rows of a Parquet file as records; the position is the number of the row."""
-
-    blocking = None
-
-    def open(self, position: bytes | None) -> None:
-        import pyarrow.parquet as pq
-
-        assert position is None, "a benchmark is never resumed"
-        self._file = pq.ParquetFile(self.options.path)
-        self._batches: Any = None
-        self._next = 0
-
-    def read(self, n: int) -> list[Record]:
-        if self._batches is None:
-            self._batches = self._file.iter_batches(n)
-        batch = next(self._batches, None)
-        if batch is None:
-            raise sdk.EndOfSource
-        first, self._next = self._next, self._next + batch.num_rows
-        return [
-            Record(position=b"%d" % number, payload=Payload(after=row))
-            for number, row in enumerate(batch.to_pylist(), first)
-        ]
-
-
 def conduit_w5(records: int, folder: Path) -> Count:
-    """Rows of Parquet, an Arrow processor, and a Delta table; positions durable, rows synced before they are acked."""
+    """Tables of a Parquet file, an Arrow processor, Parquet files; positions durable, files synced before the ack."""
     # Imported here: the memory of the others is measured too.
+    from conduit_connectors import parquet
+
+    return _run(folder, parquet.Destination(path=_out(folder)))
+
+
+def conduit_w5_delta(records: int, folder: Path) -> Count:
+    """The same into a Delta table."""
     import pyarrow as pa
     from conduit_connectors import delta
     from deltalake import write_deltalake
+
+    write_deltalake(_out(folder), pa.schema([*_schema(), ("cents", pa.int64())]).empty_table())
+    return _run(folder, delta.Destination(path=str(_out(folder))))
+
+
+def _run(folder: Path, destination: Any) -> Count:
+    import pyarrow as pa
+    from conduit_connectors import parquet
 
     @processor(arrow=_schema())
     def columns(table: pa.Table) -> Rows:
         whole, keep = _columns(table)
         return Rows(table.append_column("cents", whole), keep=keep)
 
-    write_deltalake(_out(folder), pa.schema([*_schema(), ("cents", pa.int64())]).empty_table())
+    source = parquet.Source(path=str(folder / "in.parquet"))
     pipeline = Pipeline(
         "w5",
-        sources=[Source("in", ParquetRows(path=folder / "in.parquet"))],
+        sources=[Source("in", source, batch_size=ROWS, window=WINDOW)],
         processors=[columns],
-        destinations=[Destination("out", delta.Destination(path=str(_out(folder))))],
+        destinations=[Destination("out", destination)],
     )
     run_to_end(pipeline, folder)
     return _count_rows(folder)
@@ -125,7 +110,7 @@ def digest_rows(folder: Path) -> str:
     columns = [*_schema().names, "cents"]
     tables = [pq.read_table(path, columns=columns) for path in _files(folder)]
     digest = hashlib.sha256()
-    for batch in pa.concat_tables(tables).sort_by("id").to_batches():
+    for batch in pa.concat_tables(tables).sort_by("id").to_batches(max_chunksize=ROWS):
         digest.update(b"".join(orjson.dumps([row[name] for name in columns]) for row in batch.to_pylist()))
     return digest.hexdigest()
 
@@ -166,7 +151,12 @@ def _count_rows(folder: Path) -> Count:
     return count
 
 
-_CONTENDERS: dict[str, Contender] = {LOOP: arrow_loop, CONTROL: arrow_loop, "conduit-py, Arrow and Delta": conduit_w5}
+_CONTENDERS: dict[str, Contender] = {
+    LOOP: arrow_loop,
+    CONTROL: arrow_loop,
+    "conduit-py, tables": conduit_w5,
+    "conduit-py, tables into Delta": conduit_w5_delta,
+}
 
 W5 = Work(
     "W2 in columns, Parquet to Parquet; the loop is pyarrow's",

@@ -4,13 +4,16 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 import msgspec
 
 from conduit_py import metadata
-from conduit_py.payloads import Columns, copy_value, make_records
+from conduit_py.payloads import Columns, TableRows, copy_value, make_records, take
 from conduit_py.record import CollectionSchema, Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Piece: TypeAlias = tuple[int, ...]
 """Which part of a split record: () is the whole, (2,) its third piece, (2, 0) the first piece of that."""
@@ -76,7 +79,7 @@ class Batch:
     The boundaries of a batch have no meaning. Filtering, splitting or cutting a batch makes another
     batch in which every message keeps its identity.
 
-    A batch holds records or only payloads. Those who need no more than `payloads` save the time to make records.
+    A batch holds records, only payloads, or a table of payloads. To ask for what it holds saves making the others.
     """
 
     __slots__ = ("_columns", "_payloads", "_records", "holds_records", "kind", "pieces", "sequences", "span")
@@ -93,8 +96,8 @@ class Batch:
         self.span = span
         self._records: list[Record] | None = records
         self.holds_records = True
-        """False if it holds only payloads."""
-        self._payloads: list[Any] | None = None
+        """False if it holds only payloads, or a table."""
+        self._payloads: list[Any] | TableRows | None = None
         self._columns: Columns | None = None
         self.kind: type | None = None
         """The type of all payloads; None if it is not known, or if the batch holds records."""
@@ -105,7 +108,7 @@ class Batch:
     def of_payloads(
         cls,
         span: Span,
-        payloads: list[Any],
+        payloads: list[Any] | TableRows,
         sequences: Sequence[int],
         pieces: Sequence[Piece] | None = None,
         kind: type | None = None,
@@ -142,9 +145,21 @@ class Batch:
     @property
     def payloads(self) -> list[Any]:
         """The `payload.after` of every message, without making records: bytes, a dict, None, or a typed value."""
-        if self._payloads is not None:
-            return self._payloads
-        return [record.payload.after for record in self.records]
+        if self._payloads is None:
+            return [record.payload.after for record in self.records]
+        if isinstance(self._payloads, TableRows):
+            # It holds no table from now on: the dicts may change.
+            self._payloads = self._payloads.make()
+        return self._payloads
+
+    @property
+    def table(self) -> "pa.Table | None":
+        """The `pyarrow.Table` whose row i is `payload.after` of message i; None if the batch holds no table.
+
+        A batch holds a table if its source returned one and only Arrow processors have seen it. It holds none after
+        somebody asked for `records` or `payloads`, which are there in every batch.
+        """
+        return self._payloads.table if isinstance(self._payloads, TableRows) else None
 
     @property
     def columns(self) -> Columns | None:
@@ -193,8 +208,7 @@ class Batch:
         """Return the messages at these indices, which must be ascending, with their identities."""
         values = self._records if self._payloads is None else self._payloads
         assert values is not None
-        pieces = None if self.pieces is None else [self.pieces[index] for index in indices]
-        return self.split([values[index] for index in indices], indices, pieces)
+        return self.split(take(values, indices), indices, self.pieces and take(self.pieces, indices))
 
     def copy(self, *, deep: bool) -> "Batch":
         """Return the batch with its own list of values; with `deep`, they share nothing mutable with these."""
@@ -202,9 +216,11 @@ class Batch:
         if self._payloads is None:
             return Batch(self.span, make(self.records), self.sequences, self.pieces)
         columns = self._columns and self._columns.map(make)
-        return Batch.of_payloads(self.span, make(self._payloads), self.sequences, self.pieces, self.kind, columns)
+        rows = self._payloads
+        own = make(rows) if isinstance(rows, list) else rows.copy(deep=deep)
+        return Batch.of_payloads(self.span, own, self.sequences, self.pieces, self.kind, columns)
 
-    def with_values(self, values: list[Any], kind: type | None = None) -> "Batch":
+    def with_values(self, values: list[Any] | TableRows, kind: type | None = None) -> "Batch":
         """Return the same messages with other values: records if this batch holds records, else payloads.
 
         `kind` is the type of all payloads, if that is known.
@@ -213,38 +229,31 @@ class Batch:
             return Batch(self.span, values, self.sequences, self.pieces)
         return Batch.of_payloads(self.span, values, self.sequences, self.pieces, kind, self._columns)
 
-    def without(self, gone: Sequence[int], values: list[Any], kind: type | None = None) -> "Batch":
+    def without(self, gone: Sequence[int], values: list[Any] | TableRows, kind: type | None = None) -> "Batch":
         """Return all messages but those at these indices, which must ascend, with these values in place of theirs."""
         kept: Sequence[int] = _Without(self.sequences, gone)
         if self.pieces is None and self._columns is None:
             return self._of(values, kept, None, None, kind)
         places = _Without(range(len(self)), gone)
+        columns = self._columns and self._columns.map(lambda column: take(column, places))
+        return self._of(values, kept, self.pieces and take(self.pieces, places), columns, kind)
 
-        def chosen(column: Sequence[Any]) -> list[Any]:
-            return [column[place] for place in places]
-
-        return self._of(
-            values, kept, self.pieces and chosen(self.pieces), self._columns and self._columns.map(chosen), kind
-        )
-
-    def split(self, values: list[Any], indices: Sequence[int], pieces: Sequence[Piece] | None) -> "Batch":
+    def split(self, values: list[Any] | TableRows, indices: Sequence[int], pieces: Sequence[Piece] | None) -> "Batch":
         """Return the messages at these indices, which may repeat, with these values and as these pieces."""
-
-        def chosen(column: Sequence[Any]) -> list[Any]:
-            return [column[index] for index in indices]
-
-        columns = self._columns and self._columns.map(chosen)
-        return self._of(values, chosen(self.sequences), pieces, columns, kind_of(set(map(type, values))))
+        columns = self._columns and self._columns.map(lambda column: take(column, indices))
+        kind = kind_of(set(map(type, values))) if isinstance(values, list) else dict
+        return self._of(values, take(self.sequences, indices), pieces, columns, kind)
 
     def _of(
         self,
-        values: list[Any],
+        values: list[Any] | TableRows,
         sequences: Sequence[int],
         pieces: Sequence[Piece] | None,
         columns: Columns | None,
         kind: type | None,
     ) -> "Batch":
         if self._payloads is None:
+            assert isinstance(values, list), "records"
             return Batch(self.span, values, sequences, pieces)
         return Batch.of_payloads(self.span, values, sequences, pieces, kind, columns)
 

@@ -8,6 +8,8 @@ BATCH_SIZE = 512
 """The most records of a source that travel together."""
 BATCH_BYTES = 256 * 1024
 """About how many bytes of records travel together: more of them would leave the caches of the processor."""
+TABLE_BYTES = 4 * 1024 * 1024
+"""About how many bytes of an Arrow table travel together: every batch costs some calls for each of its columns."""
 WINDOW = 32_768
 """The most records of a source that are read and not yet settled."""
 STOP_SECONDS = 30.0

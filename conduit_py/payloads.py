@@ -2,80 +2,70 @@
 
 import dataclasses
 import sys
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from itertools import chain, pairwise, repeat
-from typing import Any, TypeVar, overload
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
 import msgspec
 
-from conduit_py.errors import FatalError
+from conduit_py.positions import LazyPositions
 from conduit_py.record import Data, Operation, Payload, Record, copy_data
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
 
-class LazyPositions(Sequence[bytes]):
-    """The positions of one read. Most are never made: a commit needs only the last one."""
+class TableRows(Sequence[Any]):
+    """The rows of an Arrow table as payloads. Their dicts are made when somebody asks, all at once, and kept."""
 
-    @property
-    @abstractmethod
-    def repeats(self) -> bool:
-        """True if two of them may be equal."""
+    __slots__ = ("_made", "table")
 
-    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-        """Return these positions and those of later reads as one sequence."""
-        return [*self, *chain.from_iterable(later)]
+    def __init__(self, table: "pa.Table") -> None:
+        self.table = table
+        self._made: list[Any] | None = None
 
-    def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+    def make(self) -> list[Any]:
+        """Return the rows as dicts, the same ones each time."""
+        if self._made is None:
+            # Imported only here: pyarrow may not be installed, and it is slow to import.
+            from conduit_py.arrow_values import python_rows
 
+            self._made = python_rows(self.table)
+        return self._made
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Positions(LazyPositions):
-    """Positions that differ only in a number. Each is made when somebody asks for it.
+    def take(self, indices: Sequence[int]) -> "TableRows":
+        """Return the rows at these indices, without making dicts."""
+        if isinstance(indices, range) and indices.step == 1:
+            return TableRows(self.table.slice(indices.start, len(indices)))
+        return TableRows(self.table.take(list(indices)) if indices else self.table.slice(0, 0))
 
-    `template` has one `%d`, as in `b"offset:%d"`.
-    """
-
-    template: bytes
-    numbers: Sequence[int]
-    ascending: bool = False
-    """True if every number is larger than the one before. Then nobody looks for repeated positions."""
+    def copy(self, *, deep: bool) -> "TableRows":
+        """Return these rows; with `deep`, their dicts are others than those that were made of these."""
+        return TableRows(self.table) if deep else self
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return int(self.table.num_rows)
 
     @overload
-    def __getitem__(self, index: int) -> bytes: ...
+    def __getitem__(self, index: int) -> Any: ...
     @overload
-    def __getitem__(self, index: slice) -> "Positions": ...
-    def __getitem__(self, index: int | slice) -> "bytes | Positions":
-        if isinstance(index, slice):
-            return Positions(self.template, self.numbers[index], self.ascending)
-        return self.template % self.numbers[index]
+    def __getitem__(self, index: slice) -> "TableRows": ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.take(range(len(self))[index]) if isinstance(index, slice) else self.make()[index]
 
-    def __iter__(self) -> Iterator[bytes]:
-        return map(self.template.__mod__, self.numbers)
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.make())
 
-    @property
-    def repeats(self) -> bool:
-        # Made from one template, so they differ exactly if their numbers do. A range never repeats one.
-        distinct = self.ascending or isinstance(self.numbers, range)
-        return not distinct and len(set(self.numbers)) < len(self.numbers)
 
-    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-        alike = [part for part in later if isinstance(part, Positions) and part.template == self.template]
-        if len(alike) < len(later):
-            return super().join(later)
-        parts = [self, *alike]
-        ascending = all(part.ascending for part in parts)
-        ascending = ascending and all(one.numbers[-1] < other.numbers[0] for one, other in pairwise(parts))
-        return Positions(self.template, [number for part in parts for number in part.numbers], ascending)
+def take(values: Any, indices: Sequence[int]) -> Any:
+    """Return the values of a list or table at these indices, which may repeat."""
+    return values.take(indices) if isinstance(values, TableRows) else [values[index] for index in indices]
 
 
 class Columns(msgspec.Struct):
@@ -99,10 +89,29 @@ class Payloads(Sequence[Record]):
     the source knows it: dict, bytes, or the type that `payload_type` asked for.
     """
 
-    payloads: list[Any]
+    payloads: list[Any] | TableRows
     positions: Sequence[bytes]
     kind: type | None = None
     columns: Columns | None = None
+
+    @classmethod
+    def of_table(cls, table: "pa.Table", positions: Sequence[bytes], columns: Columns | None = None) -> "Payloads":
+        """Return the rows of a `pyarrow.Table` as payloads. Arrow processors and destinations get it as it is.
+
+        Every value must be one that Python can hold: `conduit_py.sdk.arrow.check_values` finds those that are not.
+        """
+        names = table.schema.names
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"the table has two columns named {twice!r}, and a record has one field of a name")
+        # Arrow forgets the number of rows of a table without columns when it is sliced.
+        rows = TableRows(table) if names else table.to_pylist()
+        return cls(rows, positions, dict, columns)
+
+    @property
+    def table(self) -> "pa.Table | None":
+        """The table, if these are the rows of one."""
+        return self.payloads.table if isinstance(self.payloads, TableRows) else None
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -124,96 +133,6 @@ class Payloads(Sequence[Record]):
         return self[:] == (other[:] if isinstance(other, Payloads) else other)
 
 
-class PositionMap:
-    """Positions of a source with partitions: where it is in each of them, as one value."""
-
-    @staticmethod
-    def encode(mapping: Mapping[str, int | str]) -> bytes:
-        """Return the position for this map. Equal maps give equal bytes."""
-        return _MAP_ENCODER.encode(mapping)
-
-    @staticmethod
-    def decode(position: bytes) -> dict[str, int | str]:
-        """Return the map of a position. Raises FatalError for bytes that `encode` did not make."""
-        try:
-            return _MAP_DECODER.decode(position)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise FatalError(
-                f"the stored position {position[:80]!r} is not a map of partitions: {error}",
-                suggestion="another connector stored it; give this source another id, or set its position",
-            ) from error
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class MapPositions(LazyPositions):
-    """Positions that are maps. Each is the one before it, with one step: the new value of one key.
-
-    `start` is the map before the first step. A position is made when somebody asks for it, so each costs no more memory
-    than its step. Whole numbers must grow for each key.
-    """
-
-    start: Mapping[str, int | str]
-    steps: Sequence[tuple[str, int | str]]
-    _last: tuple[int, Mapping[str, int | str]] | None = dataclasses.field(default=None, init=False)
-    """The map that was made last and its index: the next one is mostly asked for next."""
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step != 1:
-                return [self[at] for at in range(start, stop, step)]
-            if start == 0 and stop == len(self):
-                return self
-            return MapPositions(self._map_before(start), self.steps[start:stop])
-        return PositionMap.encode(self._map_before(range(1, len(self) + 1)[index]))
-
-    def __iter__(self) -> Iterator[bytes]:
-        current = dict(self.start)
-        for key, value in self.steps:
-            current[key] = value
-            yield PositionMap.encode(current)
-
-    def _map_before(self, index: int) -> Mapping[str, int | str]:
-        last = self._last
-        begin, before = last if last is not None and last[0] <= index else (0, self.start)
-        current = {**before}
-        current.update(self.steps[begin:index])
-        # Replaced, never changed: destinations in several threads may ask.
-        self._last = index, current
-        return current
-
-    @property
-    def repeats(self) -> bool:
-        current = dict(self.start)
-        for key, value in self.steps:
-            before = current.get(key)
-            grows = before < value if isinstance(before, int) and isinstance(value, int) else before != value
-            if not grows:
-                return True
-            current[key] = value
-        return False
-
-    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-        steps, before = list(self.steps), self._map_before(len(self))
-        for part in later:
-            if not isinstance(part, MapPositions) or part.start != before:
-                return super().join(later)
-            steps += part.steps
-            before = part._map_before(len(part))
-        return MapPositions(self.start, steps)
-
-
-_MAP_ENCODER = msgspec.json.Encoder(order="sorted")
-_MAP_DECODER = msgspec.json.Decoder(dict[str, int | str])
-
-
 def join(reads: "Sequence[list[Record] | Payloads]") -> "list[Record] | Payloads":
     """Return the records of several reads as one sequence; in columns if all are, with nothing but payloads."""
     parts = [each for each in reads if isinstance(each, Payloads) and each.columns is None]
@@ -222,8 +141,18 @@ def join(reads: "Sequence[list[Record] | Payloads]") -> "list[Record] | Payloads
     first, *later = [part.positions for part in parts]
     positions = first.join(later) if isinstance(first, LazyPositions) else [*first, *chain.from_iterable(later)]
     kinds = {part.kind for part in parts}
-    payloads = [payload for part in parts for payload in part.payloads]
+    payloads = _join_tables(parts) or [payload for part in parts for payload in part.payloads]
     return Payloads(payloads, positions, kinds.pop() if len(kinds) == 1 else None)
+
+
+def _join_tables(parts: Sequence[Payloads]) -> TableRows | None:
+    """Return the rows of all parts as those of one table; None if they are not tables of one schema."""
+    tables = [part.payloads.table for part in parts if isinstance(part.payloads, TableRows)]
+    if len(tables) < len(parts) or not all(table.schema.equals(tables[0].schema) for table in tables):
+        return None
+    import pyarrow as pa
+
+    return TableRows(pa.concat_tables(tables))
 
 
 def make_records(
@@ -296,6 +225,9 @@ _ENCODER = msgspec.json.Encoder()
 def estimated_bytes(records: Sequence[Record], sample_size: int = SAMPLE_SIZE) -> int:
     """Estimate the size of records from a sample: measuring each record would cost more than moving it."""
     values: Sequence[Any] = records.payloads if isinstance(records, Payloads) else records
+    if isinstance(values, TableRows):
+        # Rows of nulls take no bytes, but they do take room.
+        return max(int(values.table.nbytes), len(values))
     size, sample = 0, values[:: -(-len(values) // sample_size)]
     for value in sample:
         data = value.payload.after if isinstance(value, Record) and value.payload.before is None else value

@@ -28,7 +28,8 @@ FACE = {
         StagedDestination State Structured TransactionalDestination TransientError Unchanged WriteGuarantee
     """,
     "conduit_py.sdk.arrow": """
-        ARROW_ERRORS columns fit_to_schema FittedRows misfit_reason rows_of values_of
+        ARROW_ERRORS check_values columns fit_to_schema FittedRows infer_schema misfit_reason NoCommonSchema python_rows
+        rows_of select_columns values_of
     """,
     "conduit_py.sdk.queue": """
         LeasedQueue LeaseTerms ObjectOpener ObjectRecord QueueArguments QueueDelivery QueueOptions QueueSource

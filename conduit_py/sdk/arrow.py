@@ -1,21 +1,31 @@
 """Records as Arrow columns of one schema, and Arrow columns as Python values. Needs pyarrow."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from itertools import repeat
+from itertools import chain
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from conduit_py.arrow_values import ARROW_ERRORS, check_values, is_binary, is_text, python_rows, rows_of, values_of
 from conduit_py.record import Structured
 
-__all__ = ["ARROW_ERRORS", "FittedRows", "columns", "fit_to_schema", "misfit_reason", "rows_of", "values_of"]
-
-ARROW_ERRORS = (pa.ArrowException, OverflowError, UnicodeError, TypeError, ValueError)
-"""The errors of Arrow for a value that it cannot store."""
+__all__ = [
+    "ARROW_ERRORS",
+    "FittedRows",
+    "NoCommonSchema",
+    "check_values",
+    "columns",
+    "fit_to_schema",
+    "infer_schema",
+    "misfit_reason",
+    "python_rows",
+    "rows_of",
+    "select_columns",
+    "values_of",
+]
 
 
 class FittedRows(NamedTuple):
@@ -147,9 +157,9 @@ def _change_reason(value: Any, kind: pa.DataType, more: bool) -> str | None:
         return f"is {value!r}, and its column takes numbers"
     if pa.types.is_temporal(kind):
         return _time_change_reason(value, kind)
-    if _is_binary(kind) and isinstance(value, str):
+    if is_binary(kind) and isinstance(value, str):
         return "is text, and its column takes bytes"
-    if _is_text(kind) and isinstance(value, bytes | bytearray):
+    if is_text(kind) and isinstance(value, bytes | bytearray):
         return "is bytes, and its column takes text"
     if pa.types.is_struct(kind) and isinstance(value, dict):
         return _struct_change_reason(value, kind, more)
@@ -178,81 +188,62 @@ def _struct_change_reason(value: dict[str, Any], kind: pa.StructType, more: bool
     return None
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+class NoCommonSchema(Exception):
+    """Rows have no common schema; for a single row, the message is the reason it has none."""
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    return any(is_kind(kind) for is_kind in _BINARY)
-
-
-_BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-
-
-Maps = Literal["lossy", "strict"] | None
-"""The argument `maps_as_pydicts` of `to_pylist`."""
-
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - of timestamps that have no zone
-_TO_ORDINAL = _EPOCH.toordinal()
-_SINCE: dict[str, Callable[[list[int]], Iterator[timedelta]]] = {
-    "s": lambda numbers: map(timedelta, repeat(0), numbers),
-    "ms": lambda numbers: map(timedelta, repeat(0), repeat(0), repeat(0), numbers),
-    "us": lambda numbers: map(timedelta, repeat(0), repeat(0), numbers),
-}
-
-
-def rows_of(table: pa.Table | pa.RecordBatch, *, maps: Maps = None) -> list[dict[str, Any]]:
-    """Return the rows as `to_pylist` does, each as a new dict."""
-    if not table.num_columns or not (maps or any(map(_fast_conversion, table.schema.types))):
-        rows: list[dict[str, Any]] = table.to_pylist()
-        return rows
-    names, columns = table.schema.names, [values_of(column, maps=maps) for column in table.columns]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def values_of(column: pa.Array | pa.ChunkedArray, *, maps: Maps = None) -> list[Any]:
-    """Return the values of a column as `to_pylist` does, with the same types and errors."""
-    made: list[Any]
-    if (way := _fast_conversion(column.type)) is not None:
-        kind, make = way
+def infer_schema(rows: Sequence[Structured]) -> pa.Schema:
+    """Return the columns of these rows, in the types that Arrow infers. Raises NoCommonSchema if there are none."""
+    fields = []
+    for name, values in columns(rows, dict.fromkeys(chain.from_iterable(rows))).items():
         try:
-            if not column.null_count:
-                return list(make(column.cast(kind).to_pylist()))
-            there = make(column.drop_null().cast(kind).to_pylist())
-            return [next(there) if valid else None for valid in column.is_valid().to_pylist()]
-        except (pa.ArrowException, OverflowError, ValueError):
-            pass  # Python's types cannot hold every time. Arrow raises an error that names the value.
-    made = column.to_pylist(maps_as_pydicts=maps) if maps and _may_have_maps(column.type) else column.to_pylist()
-    return made
+            fields.append(pa.field(name, pa.infer_type(values)))
+        except ARROW_ERRORS as error:
+            raise NoCommonSchema(f"Arrow has no column for {name!r}: {error}") from error
+        if pa.types.is_timestamp(fields[-1].type) and len(set(map(_has_zone, filter(None, values)))) > 1:
+            raise NoCommonSchema(f"{name} has times with a zone and times without one")
+    return pa.schema(fields)
 
 
-def _fast_conversion(kind: pa.DataType) -> tuple[pa.DataType, Callable[[list[Any]], Iterator[Any]]] | None:
-    """Return a type to cast to and a conversion of its values, for types that Arrow converts slowly, one by one."""
-    if pa.types.is_timestamp(kind) and kind.unit in _SINCE and kind.tz in (None, "UTC"):
-        # The zone object that Arrow uses: with another one for UTC, values would not equal those of `to_pylist`.
-        epoch = _EPOCH if kind.tz is None else pa.scalar(0, kind).as_py()
-        since = _SINCE[kind.unit]
-        return pa.int64(), lambda numbers: map(epoch.__add__, since(numbers))
-    if pa.types.is_duration(kind) and kind.unit in _SINCE:
-        return pa.int64(), _SINCE[kind.unit]
-    if pa.types.is_date32(kind):
-        return pa.int32(), lambda numbers: map(date.fromordinal, map(_TO_ORDINAL.__add__, numbers))
-    if pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind):
-        return pa.string(), lambda texts: map(Decimal, texts)
-    return None
+def _has_zone(value: object) -> bool:
+    return isinstance(value, datetime) and value.tzinfo is not None
 
 
-def _may_have_maps(kind: pa.DataType) -> bool:
-    """Return True if a type may contain maps. With `maps_as_pydicts` Arrow converts every type the slow way."""
-    return not (pa.types.is_primitive(kind) or any(is_kind(kind) for is_kind in _WITHOUT_MAPS))
+def select_columns(table: pa.Table, schema: pa.Schema, *, fill: bool = False) -> pa.Table | None:
+    """Return the columns of a schema, in its types; None if rows must be looked at one by one, with `fit_to_schema`.
+
+    With `fill` a column that the table lacks is null.
+    """
+    columns: list[pa.ChunkedArray] = []
+    for field in schema:
+        if field.name in table.column_names:
+            column = _select_column(table.column(field.name), field)
+        else:
+            column = pa.chunked_array([pa.nulls(table.num_rows, field.type)]) if fill and field.nullable else None
+        if column is None:
+            return None
+        columns.append(column)
+    # Arrow forgets the number of rows of a table without columns when it is sliced.
+    return pa.table(columns, schema=schema) if columns else None
 
 
-_WITHOUT_MAPS = (
-    pa.types.is_null,
-    pa.types.is_decimal,
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_fixed_size_binary,
-)
+def _select_column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray | None:
+    if column.null_count and not field.nullable:
+        return None
+    if column.type == field.type:
+        return column
+    if not _widens(column.type, field.type):
+        return None
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _widens(kind: pa.DataType, into: pa.DataType) -> bool:
+    """Return True if Arrow stores every value unchanged in the other type, or refuses to."""
+    if pa.types.is_integer(kind):
+        return bool(pa.types.is_integer(into) or pa.types.is_float64(into))
+    if pa.types.is_float32(kind):
+        return bool(pa.types.is_float64(into))
+    return is_text(kind) and is_text(into)

@@ -11,6 +11,9 @@ from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import RecordRefused, TransientError, text_of
 from conduit_py.sdk.plugin import Connector, OptionsT
 
+FLUSH_SECONDS = 0.005
+FLUSH_RECORDS_MAX = 16_384
+
 Refusals: TypeAlias = Mapping[int, str | Exception]
 """Index in the batch → why that record was refused. Records not mentioned are accepted."""
 
@@ -60,6 +63,19 @@ class DestinationConnector(Connector[OptionsT], ABC):
         `check` reports a pipeline in which every record that arrives is of another type.
         """
         return Any
+
+    @property
+    def flush_seconds(self) -> float:
+        """How long records wait for a `flush` while more of them follow (AckMode.FLUSH).
+
+        More means fewer flushes. A destination whose `flush` completes a file wants few of them.
+        """
+        return FLUSH_SECONDS
+
+    @property
+    def flush_records(self) -> int:
+        """How many records may wait for a `flush`. With a longer `flush_seconds`, at most half of a source's window."""
+        return FLUSH_RECORDS_MAX
 
     def open(self) -> Awaitable[None] | None:
         """Get ready to write."""

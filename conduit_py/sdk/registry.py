@@ -48,7 +48,7 @@ def what_to_install(error: ImportError) -> str | None:
         # The connector decides where it can: pyarrow alone is not all that some of them need.
         package, _, module = trace.tb_frame.f_globals.get("__name__", "").partition(".")
         extra = module.partition(".")[0]
-        if package == "conduit_connectors" and extra in EXTRAS.values():
+        if package == "conduit_connectors" and (extra in EXTRAS.values() or extra in _OWN_EXTRAS):
             found = extra
         trace = trace.tb_next
     return found and f"pip install 'conduit-dataflow[{found}]'"
@@ -66,6 +66,8 @@ EXTRAS = {
     "sqlalchemy": "sqlalchemy",
 }
 """The extra of our distribution that has each optional package."""
+_OWN_EXTRAS = {"parquet"}
+"""Connectors with an extra of their own, of packages that others need too."""
 
 
 def name_of(kind: Kind, plugin: type[Plugin[Any]]) -> str:

@@ -1,34 +1,39 @@
 """Arrow tables: adapts a processor that takes tables to one that takes batches. Needs pyarrow."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
-from itertools import chain, compress
+from itertools import compress
 from typing import Any
 
 import outcome
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from conduit_py.arrow_values import ARROW_ERRORS, check_values, is_same, python_values
 from conduit_py.batch import Batch
 from conduit_py.errors import ContractBroken, RecordRefused, RunError
 from conduit_py.record import Data, Record, Structured
-from conduit_py.sdk.arrow import ARROW_ERRORS, FittedRows, columns, fit_to_schema, values_of
+from conduit_py.sdk.arrow import FittedRows, NoCommonSchema, fit_to_schema, infer_schema, select_columns
 from conduit_py.sdk.processor import FunctionProcessor, Processor, Result, Rows
 from conduit_py.stream.plugin_calls import is_async
+from conduit_py.stream.processor_calls import TableChange
 from conduit_py.user_errors import as_plugin_error
 
 
 def with_tables(node: str, processor: Processor[Any]) -> Callable[[Batch], Any]:
-    """Wrap the processor's `process_table` into a call that takes a batch and returns one result per record."""
+    """Wrap the processor's `process_table` into a call that takes a batch and returns one result per record.
+
+    For a batch that holds a table it returns a single TableChange, unless a row must be looked at by itself.
+    """
     call: Callable[..., Any] = processor.process_table
     alone = isinstance(processor, FunctionProcessor) and not processor.batch
 
-    def once(batch: Batch) -> list[Result]:
+    def once(batch: Batch) -> list[Any]:
         calls = _TableCalls(node, batch, processor.table_schema, alone)
         while (arguments := calls.next()) is not None:
             calls.take(outcome.capture(call, *arguments))
         return calls.results
 
-    async def once_async(batch: Batch) -> list[Result]:
+    async def once_async(batch: Batch) -> list[Any]:
         calls = _TableCalls(node, batch, processor.table_schema, alone)
         while (arguments := calls.next()) is not None:
             calls.take(await outcome.acapture(call, *arguments))
@@ -42,21 +47,34 @@ class _TableCalls:
 
     If the processor raises, or the records have no common schema, each half is tried on its own. An error is
     therefore reported only for the record that causes it. `results` is complete once `next` returns None.
+
+    The table of a batch that holds one is the first argument as it is. No record is made while all goes well.
     """
 
     def __init__(self, node: str, batch: Batch, schema: pa.Schema | None, alone: bool) -> None:
-        self.results: list[Result] = list(batch.records)
+        self.results: list[Any] = []
         self._node = node
         self._batch = batch
         self._schema = schema
         self._alone = alone
-        self._pending: list[Sequence[int]] = [range(len(batch))]
         self._asked: ArrowBatch | None = None
+        table = batch.table
+        self._given = table if table is None or schema is None else select_columns(table, schema)
+        """What the processor gets of a batch that holds a table, also when it gets parts of it."""
+        self._pending: list[Sequence[int]] = [range(len(batch))]
+        self._whole = self._given is not None
+        self._looked_at = batch
+        if not self._whole:
+            self.results = list(batch.records)
 
     def next(self) -> tuple[Any, ...] | None:
         """Return the arguments of the next call, or None when all are done. Call `take` before the next `next`."""
         while self._pending:
             indices = self._pending.pop()
+            if self._whole:
+                # A copy: if the processor asks it for records, this batch still holds its table.
+                self._looked_at = self._batch.copy(deep=False)
+                return (self._given,) if self._alone else (self._given, self._looked_at)
             self._asked = self._make_table(indices)
             if self._asked is not None:
                 table, indices = self._asked.table, self._asked.indices
@@ -66,23 +84,48 @@ class _TableCalls:
     def take(self, answer: "outcome.Outcome[Any]") -> None:
         """Accept what the last call returned or raised."""
         asked = self._asked
-        assert asked is not None
+        indices = range(len(self._batch)) if asked is None else asked.indices
         try:
             returned = answer.unwrap()
         except RunError:
             raise
         except BaseException as error:  # plugin boundary: the processor is the user's
-            self._fail(asked.indices, as_plugin_error(error))
+            self._fail(indices, as_plugin_error(error))
             return
         try:
-            results = asked.results(self._node, returned)
+            results = self._change(returned) if asked is None else asked.results(self._node, returned)
         except ARROW_ERRORS as error:
-            self._fail(asked.indices, RecordRefused(f"a record cannot hold the returned values: {error}"))
+            self._fail(indices, RecordRefused(f"a record cannot hold the returned values: {error}"))
             return
-        for index, result in zip(asked.indices, results, strict=True):
+        if isinstance(results, TableChange):
+            self.results = [results]
+            return
+        for index, result in zip(indices, results, strict=True):
             self.results[index] = result
 
+    def _change(self, returned: object) -> "TableChange | list[Result]":
+        """Return what the answer about the whole table means."""
+        table = self._batch.table
+        assert table is not None
+        assert self._given is not None
+        # A processor that looked at the records may have changed them too.
+        if not self._looked_at.holds_records:
+            change = change_table(self._node, table, self._given, returned)
+            if change is not None:
+                return change
+        self._make_rows()
+        return ArrowBatch(range(len(self._batch)), self._looked_at.records, self._given).results(self._node, returned)
+
+    def _make_rows(self) -> None:
+        """Go on with records, because a row must be looked at by itself."""
+        if self._whole:
+            self._whole = False
+            self.results = list(self._batch.records)
+
     def _make_table(self, indices: Sequence[int]) -> "ArrowBatch | None":
+        if self._given is not None:
+            records = [self._batch.records[index] for index in indices]
+            return ArrowBatch(indices, records, self._given.take(list(indices)))
         try:
             made, refused = make_arrow_batch(self._batch, indices, self._schema)
         except NoCommonSchema as error:
@@ -95,12 +138,62 @@ class _TableCalls:
 
     def _fail(self, indices: Sequence[int], error: Exception) -> None:
         """Try each half, the earlier one first. With a single record, the error is the result of that record."""
+        self._make_rows()
         if len(indices) == 1:
             self.results[indices[0]] = error
             return
         middle = len(indices) // 2
         # A stack: the earlier half goes on top, so that a processor sees the records in order.
         self._pending += [indices[middle:], indices[:middle]]
+
+
+def change_table(node: str, table: pa.Table, given: pa.Table, answer: object) -> TableChange | None:
+    """Return what an answer changes in a table, of which the processor got the columns of `given`.
+
+    None if the result must be in records, for example because no record can hold one of its values.
+    """
+    answered = _read(node, answer)
+    rows = table.num_rows
+    stays: Any = None
+    if answered.keep is not None:
+        _check_column(node, answered.keep, "keep", pa.types.is_boolean, rows)
+        stays = pc.fill_null(answered.keep, False)
+    refused: dict[int, Exception] = {}
+    if answered.refuse is not None:
+        _check_column(node, answered.refuse, "refuse", _is_text, rows)
+        accepted = pc.is_null(answered.refuse)
+        refused = {row: RecordRefused(answered.refuse[row].as_py()) for row in _false_rows(accepted)}
+        if refused:
+            stays = accepted if stays is None else pc.and_(stays, accepted)
+    if answered.table is not None:
+        _check_table(node, answered.table, rows)
+        try:
+            table = _put_columns(table, given, answered.table)
+        except ARROW_ERRORS:
+            return None
+        if not table.num_columns:
+            # Arrow forgets the number of rows of a table without columns when it is sliced.
+            return None
+    gone = [] if stays is None else _false_rows(stays)
+    return TableChange(table.filter(stays) if gone else table, gone, refused)
+
+
+def _false_rows(column: Any) -> list[int]:
+    rows: list[int] = pc.indices_nonzero(pc.invert(column)).to_pylist()
+    return rows
+
+
+def _put_columns(table: pa.Table, given: pa.Table, answered: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Return the table with the answered columns in place of those given."""
+    names = answered.schema.names
+    same = {name for name in given.schema.names if name in names and is_same(given.column(name), answered.column(name))}
+    changed = [name for name in names if name not in same]
+    check_values(answered.select(changed))
+    lost = {*given.schema.names}.difference(names)
+    # In the order of the table, as a record keeps the order of its fields.
+    columns = {name: table.column(name) for name in table.column_names if name not in lost}
+    columns |= {name: answered.column(name) for name in changed}
+    return pa.table(columns)
 
 
 class ArrowBatch:
@@ -110,9 +203,9 @@ class ArrowBatch:
     that the processor did not change is therefore never replaced by its Arrow conversion.
     """
 
-    def __init__(self, indices: Sequence[int], records: Sequence[Record], rows: pa.RecordBatch) -> None:
+    def __init__(self, indices: Sequence[int], records: Sequence[Record], table: pa.Table) -> None:
         self.indices = indices
-        self.table = pa.Table.from_batches([rows])
+        self.table = table
         self._records = records
 
     def results(self, node: str, answer: object) -> list[Result]:
@@ -120,37 +213,22 @@ class ArrowBatch:
         answered = _read(node, answer)
         results: list[Result] = list(self._records)
         if answered.keep is not None:
-            keep = self._read_column(node, answered.keep, "keep", pa.types.is_boolean)
-            results = [result if kept else None for result, kept in zip(results, keep, strict=True)]
+            _check_column(node, answered.keep, "keep", pa.types.is_boolean, len(results))
+            kept = answered.keep.to_pylist()
+            results = [result if keep else None for result, keep in zip(results, kept, strict=True)]
         if answered.refuse is not None:
-            for row, reason in enumerate(self._read_column(node, answered.refuse, "refuse", _is_text)):
+            _check_column(node, answered.refuse, "refuse", _is_text, len(results))
+            for row, reason in enumerate(answered.refuse.to_pylist()):
                 results[row] = results[row] if reason is None else RecordRefused(reason)
         if answered.table is not None:
             self._change(node, answered.table, [isinstance(result, Record) for result in results])
         return results
 
-    def _read_column(self, node: str, column: Any, name: str, fits: Any) -> list[Any]:
-        if not isinstance(column, pa.Array | pa.ChunkedArray) or not fits(column.type):
-            found = column.type if hasattr(column, "type") else type(column).__name__
-            kind = "booleans" if name == "keep" else "texts"
-            raise ContractBroken(node, f"returned Rows whose `{name}` is {found}: it must be an Arrow array of {kind}")
-        self._check_length(node, len(column))
-        values: list[Any] = column.to_pylist()
-        return values
-
-    def _check_length(self, node: str, length: int) -> None:
-        if length != len(self._records):
-            hint = "row i of both tables must be the same record; to filter, return Rows(table, keep=mask)"
-            raise ContractBroken(node, f"returned {length} rows for a table of {len(self._records)} rows: {hint}")
-
     def _change(self, node: str, table: pa.Table | pa.RecordBatch, stays: list[bool]) -> None:
-        self._check_length(node, table.num_rows)
+        _check_table(node, table, len(self._records))
         names = table.schema.names
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ContractBroken(node, f"returned a table with two columns named {twice!r}")
         # All values are converted before the first change: one that fails must leave every record as it was.
-        changed = {name: _values(table.column(name)) for name in names if not self._is_same(name, table)}
+        changed = {name: python_values(table.column(name)) for name in names if not self._is_same(name, table)}
         fields: list[Any] = [record.payload.after for record in compress(self._records, stays)]
         for name in self.table.column_names:
             if name not in names:
@@ -170,8 +248,26 @@ class ArrowBatch:
         return before.type == after.type and bool(_bits(before).equals(_bits(after)))
 
 
-class NoCommonSchema(Exception):
-    """The records have no common schema; for a single record, the message is the reason it has none."""
+def _check_column(node: str, column: Any, name: str, fits: Callable[[Any], bool], rows: int) -> None:
+    if not isinstance(column, pa.Array | pa.ChunkedArray) or not fits(column.type):
+        found = column.type if hasattr(column, "type") else type(column).__name__
+        kind = "booleans" if name == "keep" else "texts"
+        raise ContractBroken(node, f"returned Rows whose `{name}` is {found}: it must be an Arrow array of {kind}")
+    _check_length(node, len(column), rows)
+
+
+def _check_table(node: str, table: pa.Table | pa.RecordBatch, rows: int) -> None:
+    _check_length(node, table.num_rows, rows)
+    names = table.schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ContractBroken(node, f"returned a table with two columns named {twice!r}")
+
+
+def _check_length(node: str, length: int, rows: int) -> None:
+    if length != rows:
+        hint = "row i of both tables must be the same record; to filter, return Rows(table, keep=mask)"
+        raise ContractBroken(node, f"returned {length} rows for a table of {rows} rows: {hint}")
 
 
 def make_arrow_batch(
@@ -194,30 +290,16 @@ def make_arrow_batch(
     if made.refused:
         refused |= {indices[row]: RecordRefused(reason) for row, reason in made.refused.items()}
         indices = [indices[row] for row in made.kept]
-    return (ArrowBatch(indices, [batch.records[index] for index in indices], made.batch) if indices else None), refused
+    if not indices:
+        return None, refused
+    return ArrowBatch(indices, [batch.records[index] for index in indices], pa.table(made.batch)), refused
 
 
 def _fitted_by_their_own(rows: list[Structured]) -> FittedRows:
-    made = fit_to_schema(rows, _schema_of(rows))
+    made = fit_to_schema(rows, infer_schema(rows))
     if made.refused:
         raise NoCommonSchema(next(iter(made.refused.values())))
     return made
-
-
-def _schema_of(rows: list[Structured]) -> pa.Schema:
-    fields = []
-    for name, values in columns(rows, dict.fromkeys(chain.from_iterable(rows))).items():
-        try:
-            fields.append(pa.field(name, pa.infer_type(values)))
-        except ARROW_ERRORS as error:
-            raise NoCommonSchema(f"Arrow has no column for {name!r}: {error}") from error
-        if pa.types.is_timestamp(fields[-1].type) and len(set(map(_has_zone, filter(None, values)))) > 1:
-            raise NoCommonSchema(f"{name} has times with a zone and times without one")
-    return pa.schema(fields)
-
-
-def _has_zone(value: object) -> bool:
-    return isinstance(value, datetime) and value.tzinfo is not None
 
 
 def _without_fields(data: Data) -> RecordRefused:
@@ -253,25 +335,3 @@ def _bits(column: Any) -> Any:
     if pa.types.is_float64(whole.type):
         return whole.view(pa.int64())
     return whole.view(pa.int32()) if pa.types.is_float32(whole.type) else whole
-
-
-def _values(column: Any) -> Sequence[Any]:
-    kind = _python_type(column.type)
-    return values_of(column if kind == column.type else column.cast(kind))
-
-
-def _python_type(kind: pa.DataType) -> pa.DataType:
-    """Return the nearest type that converts to Python's own values; the others give pandas' or numpy's."""
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return pa.timestamp("us", kind.tz)
-    if pa.types.is_duration(kind) and kind.unit == "ns":
-        return pa.duration("us")
-    if pa.types.is_time64(kind) and kind.unit == "ns":
-        return pa.time64("us")
-    if pa.types.is_float16(kind):
-        return pa.float32()
-    if pa.types.is_list(kind):
-        return pa.list_(_python_type(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _python_type(field.type)) for field in kind])
-    return kind

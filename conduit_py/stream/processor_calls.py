@@ -6,7 +6,7 @@ type, or with a batch.
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import trio
 
@@ -14,11 +14,18 @@ from conduit_py.backoff import Retry
 from conduit_py.batch import Batch
 from conduit_py.errors import CannotDefer, RecordRefused
 from conduit_py.payload_type import PayloadType
-from conduit_py.payloads import is_payload, to_plain
+from conduit_py.payloads import TableRows, is_payload, to_plain
+from conduit_py.pipeline import Processor as DeclaredProcessor
 from conduit_py.record import Payload, Record
+from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.state import Defer
 from conduit_py.stream.meter import Meter, WaitReason
 from conduit_py.user_errors import as_plugin_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from conduit_py.stream.processor_node import ProcessorNode
 
 
 class GivenUp(NamedTuple):
@@ -29,8 +36,29 @@ class GivenUp(NamedTuple):
     record: Record
 
 
+class TableChange(NamedTuple):
+    """What an Arrow processor made of a batch that holds a table: one result for all of its messages.
+
+    `table` has the rows that stay. `gone` are the indices of the others, in order, and `refused` says which of
+    those are refused, and why. The rest of them is filtered.
+    """
+
+    table: "pa.Table"
+    gone: list[int]
+    refused: dict[int, Exception]
+
+    def apply(self, batch: Batch, node: "ProcessorNode") -> Batch:
+        """Cast the votes of the messages that end here; return the batch of the others."""
+        for index, error in self.refused.items():
+            node.refuse(batch, index, GivenUp(error, 1, batch.record(index)))
+        if filtered := [batch.sequences[index] for index in self.gone if index not in self.refused]:
+            node.filter(batch, filtered)
+        rows = TableRows(self.table)
+        return batch.without(self.gone, rows, dict) if self.gone else batch.with_values(rows, dict)
+
+
 Results: TypeAlias = list[Any]
-"""One result per record, in order: a record or payload, None, a list, an error, or GivenUp."""
+"""One result per record, in order: a record or payload, None, a list, an error, or GivenUp. Or one TableChange."""
 
 ResultsOf: TypeAlias = Callable[[Batch], Results | Awaitable[Results]]
 
@@ -101,6 +129,25 @@ def with_retries(
 
 def _worth_retrying(result: object) -> bool:
     return isinstance(result, Exception) and not isinstance(result, RecordRefused | Defer)
+
+
+def processing_method(node: str, processor: Processor[Any]) -> Callable[..., Any]:
+    """Return the method that processes a batch or a record."""
+    if not processor.by_table:
+        return processor.process_batch if processor.by_batch else processor.process
+    # Imported only here: pyarrow may not be installed, and it is slow to import.
+    from conduit_py.stream.arrow import with_tables
+
+    return with_tables(node, processor)
+
+
+def code_advice(declared: DeclaredProcessor) -> str | None:
+    """Return where the code of a processor is, as advice; None if it is not written in Python."""
+    plugin = declared.processor
+    assert plugin is not None
+    method = plugin.process_table if plugin.by_table else plugin.process_batch if plugin.by_batch else plugin.process
+    code = getattr(method, "__code__", None)
+    return f"see {code.co_name} at {code.co_filename}:{code.co_firstlineno}" if code is not None else None
 
 
 def on_any(call: Callable[[Any], Any], convert: Callable[[Any], Any], *, is_async: bool) -> Callable[[Any], Any]:

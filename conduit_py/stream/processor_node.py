@@ -24,7 +24,7 @@ from conduit_py.sdk.state import Defer, State
 from conduit_py.stream.commit import Deferral, NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.meter import WaitReason
-from conduit_py.stream.processor_calls import GivenUp, Results, finish
+from conduit_py.stream.processor_calls import GivenUp, Results, TableChange, code_advice, finish
 from conduit_py.stream.worker import WorkerPool, close_all
 from conduit_py.user_errors import code_location
 
@@ -176,6 +176,8 @@ class ProcessorNode:
         meter.records += count
         meter.batches += 1
         meter.batch_sizes.observe(count)
+        if not batch.holds_records and type(results[0]) is TableChange:
+            return results[0].apply(batch, self)
         # Fast path: in most batches every result is the record itself, so there is no vote to cast.
         if batch.holds_records and not any(map(is_not, results, batch.records)):
             return batch
@@ -236,30 +238,22 @@ class ProcessorNode:
         what = "a Record, None or a list of Records" if in_records else "a payload, None or a list of payloads"
         rule = f"returned {type(result).__name__}: return {what}, or raise"
         error = ContractBroken(self._context.node, rule)
-        error.suggestion = _place_of(self._declared)
+        error.suggestion = code_advice(self._declared)
         return error
 
 
-def _place_of(declared: Processor) -> str | None:
-    """Return where the code of a processor is, as advice; None if it is not written in Python."""
-    plugin = declared.processor
-    assert plugin is not None
-    method = plugin.process_table if plugin.by_table else plugin.process_batch if plugin.by_batch else plugin.process
-    code = getattr(method, "__code__", None)
-    return f"see {code.co_name} at {code.co_filename}:{code.co_firstlineno}" if code is not None else None
-
-
-class _TappedPool:
+class _TappedPool(NamedTuple):
     """A pool that reports its batches to taps."""
 
-    def __init__(self, pool: WorkerPool, point: TapPoint) -> None:
-        self._pool = pool
-        self._point = point
+    pool: WorkerPool
+    point: TapPoint
 
     async def results(self, batch: Batch) -> Results:
-        look = self._point.look(batch)
+        # Asked for first: a sample shows records, so the results must be records too.
+        _ = batch.records
+        look = self.point.look(batch)
         try:
-            results = await finish(self._pool.results(batch))
+            results = await finish(self.pool.results(batch))
         except RunError as error:
             look.on_failure(error)
             raise

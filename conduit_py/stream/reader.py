@@ -11,7 +11,7 @@ from conduit_py.batch import Batch
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
-from conduit_py.payloads import Payloads, estimated_bytes, join
+from conduit_py.payloads import Payloads, TableRows, estimated_bytes, join
 from conduit_py.record import CollectionSchema, Record, count_records, group_sizes
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Records, SourceConnector
 from conduit_py.stream.commit import NodeContext
@@ -238,7 +238,9 @@ class ReadBuffer:
         records = reading.records
         # Measured on what was read last: a size is known only when the record is there. Groups are large on purpose.
         if isinstance(records, Payloads) or (count and type(records[0]) is Record):
-            self._fitting = max(1, defaults.BATCH_BYTES * count // estimated_bytes(records, _MEASURED))
+            in_table = isinstance(records, Payloads) and isinstance(records.payloads, TableRows)
+            most = defaults.TABLE_BYTES if in_table else defaults.BATCH_BYTES
+            self._fitting = max(1, most * count // estimated_bytes(records, _MEASURED))
         # Copied into our own list, because the source may reuse the one it returned.
         own = list(records) if isinstance(records, list) else records
         if self._holds and (reading.schemas or (self._atomic and reading.continues and not self._continues)):

@@ -32,7 +32,8 @@ class Pace:
 
     A single record has no delay. Under load one fsync or commit serves many batches, more so if it is
     slow. A light step serves only a few records, so there is nothing to gain by waiting for more: it is followed
-    as soon as it leaves most of the time to others. No step is delayed by more than `SECONDS_MAX`.
+    as soon as it leaves most of the time to others. No step is delayed by more than `SECONDS_MAX`,
+    or `seconds` if that is more.
     """
 
     SECONDS_MAX = 0.1
@@ -51,7 +52,7 @@ class Pace:
         # Counted from the end of the step. Counted from its start, a slow step would be due again at once.
         ended = trio.current_time()
         seconds = self.LIGHT_SHARE * (ended - started) if light else self._seconds + 10 * (ended - started)
-        self.due_at = ended + min(seconds, self.SECONDS_MAX)
+        self.due_at = ended + min(seconds, max(self.SECONDS_MAX, self._seconds))
 
 
 class IdleBackoff:

@@ -19,11 +19,13 @@ from conduit_py.stream.meter import Meter
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, ThreadStay, is_async
 from conduit_py.stream.processor_calls import (
     Results,
+    TableChange,
     finish,
     on_any,
     on_batch,
     on_payloads,
     on_record,
+    processing_method,
     where,
     with_retries,
 )
@@ -96,8 +98,9 @@ class WorkerPool:
             self._meter.calls.observe(trio.current_time() - started)
 
     async def _share_out(self, batch: Batch) -> list[Any]:
-        if self._workers[0]._form._payload_type is None:
-            _ = batch.records  # Of all, before it is cut: that it holds records says what the results mean.
+        if not self._workers[0].takes_payloads:
+            # Asked of the whole batch before it is cut: that it holds records says what the results mean.
+            _ = batch.records
         size = -(-len(batch) // len(self._workers))
         parts = [range(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
         results: list[list[Any]] = [[] for _ in parts]  # Invariant 1: joined in the order of the parts.
@@ -152,6 +155,7 @@ class ProcessorWorker:
         self._in_thread = always_in_thread or self._blocks(processor)
         self.stay = ThreadStay()
         self.decodes_into = self._form.decodes_into
+        self.takes_payloads = self._form.takes_payloads
         self.state = self._form.state
         """Call its `enter` with a batch before `run`."""
         self.run = self._way()
@@ -270,7 +274,7 @@ class ProcessorWorker:
         except TypeError:
             kind = type(results).__name__
             raise ContractBroken(self._node, f"must return one result per record of the batch, not {kind}") from None
-        if len(checked) != count:
+        if len(checked) != count and not (checked and type(checked[0]) is TableChange):
             raise ContractBroken(self._node, f"returned {len(checked)} results for a batch of {count} records")
         return checked
 
@@ -282,12 +286,14 @@ class _CallForm:
     """
 
     def __init__(self, node: str, processor: ProcessorPlugin[Any], state: State | None) -> None:
-        self._on_payload = self._on_record = call = _method(node, processor)
+        self._on_payload = self._on_record = call = processing_method(node, processor)
         self.is_async = is_async(call)
         self.state = state if processor.stateful else None
+        self._by_table = processor.by_table
         self._by_batch = processor.by_batch or processor.by_table
         kind, metadata = processor.payload_type, processor.takes_metadata
         self._payload_type = None if metadata or self.state is not None else kind
+        self.takes_payloads = self._payload_type is not None
         self.decodes_into = self._payload_type.decodes_into if self._payload_type is not None else None
         if kind is not None or metadata:
             adapt = on_batch if self._by_batch else on_record
@@ -304,6 +310,8 @@ class _CallForm:
     def of(self, batch: Batch) -> tuple[Callable[[Any], Any], Any]:
         """Return the call, and what to call it with: the values one by one, or all of them by batch."""
         kind = self._payload_type
+        if self._by_table and batch.table is not None:
+            return self._on_record, batch
         if kind is None or batch.holds_records:
             # Asked of this batch, not of a copy: that it holds records says what the results mean.
             records = batch.records
@@ -313,16 +321,6 @@ class _CallForm:
         if kind.accepts(batch.kind):
             return self._on_payload, batch.payloads
         return on_any(self._on_payload, kind.convert, is_async=self.is_async), batch.payloads
-
-
-def _method(node: str, processor: ProcessorPlugin[Any]) -> Callable[..., Any]:
-    """Return the method that processes a batch or a record."""
-    if not processor.by_table:
-        return processor.process_batch if processor.by_batch else processor.process
-    # Imported only here: pyarrow may not be installed, and it is slow to import.
-    from conduit_py.stream.arrow import with_tables
-
-    return with_tables(node, processor)
 
 
 def each(call: Callable[[Any], Any], values: list[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from conduit_py.errors import RecordRefused, RunError, TransientError
 from conduit_py.inspect.tap import Look
 from conduit_py.pipeline import Destination
 from conduit_py.record import count_records
-from conduit_py.sdk.destination import AckMode, refusal_text
+from conduit_py.sdk.destination import FLUSH_SECONDS, AckMode, refusal_text
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.ledger import Ledger
@@ -22,9 +22,6 @@ from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_refusals
 from conduit_py.stream.signal import Pace
 from conduit_py.user_errors import as_plugin_error, code_location
-
-FLUSH_SECONDS = 0.005
-FLUSH_RECORDS_MAX = 16_384
 
 
 class Writer:
@@ -63,7 +60,9 @@ class Writer:
         self._meter = context.meter
         self._errors = PluginErrors(context.node, "write")
         self._look: Look | None = None
-        self._pace = Pace(FLUSH_SECONDS)
+        self._flush_seconds = declared.connector.flush_seconds
+        self._pace = Pace(self._flush_seconds)
+        self._flush_records = declared.connector.flush_records
         self._unflushed: list[tuple[Span, Sequence[int]]] = []
         self._unflushed_count = 0
 
@@ -71,6 +70,10 @@ class Writer:
         # `with`, not `async with`: a checkpoint here would let a sender fail on the closed channel first,
         # and that error would be kept instead of ours.
         with self._inbox:
+            if self._flush_seconds > FLUSH_SECONDS:
+                # A source whose window is full of records that wait for a flush would wait for it too.
+                windows = [each.in_flight + each.credit for each in self._context.ledgers.values()]
+                self._flush_records = min(self._flush_records, max(1, min(windows) // 2))
             while (batch := await self._next()) is not None:
                 # I5: the intents of the transaction before must be carried out before anything is written.
                 if self._context.commit.holds_writes:
@@ -78,7 +81,7 @@ class Writer:
                         await self._context.commit.before_write()
                 if not self.write_at_once(batch, by_sender=False):
                     await (self._write_tapped(batch) if self._context.tap_point.taps else self._write(batch))
-                is_due = self._unflushed_count >= FLUSH_RECORDS_MAX or trio.current_time() >= self._pace.due_at
+                is_due = self._unflushed_count >= self._flush_records or trio.current_time() >= self._pace.due_at
                 if self._unflushed and is_due:
                     await self._flush()
         # The inbox has ended: nothing else would flush the last batches.
@@ -127,7 +130,7 @@ class Writer:
         finally:
             self._meter.calls.observe(self._calls.seconds)
         self._end_write(batch, answer)
-        if self._unflushed_count >= FLUSH_RECORDS_MAX:
+        if self._unflushed_count >= self._flush_records:
             # The task of the writer flushes, which takes a thread.
             self._rest.deadline = -math.inf
         elif self._unflushed and self._rest.deadline == math.inf:

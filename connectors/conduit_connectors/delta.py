@@ -18,9 +18,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from pydantic import Field, SecretStr
 
+from conduit_connectors.table_rows import fit_batch
 from conduit_py import sdk
 from conduit_py.sdk import AckMode, Batch, FatalError, TransientError
-from conduit_py.sdk.arrow import fit_to_schema
 
 _DENIED = re.compile(
     "<Code>(InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied)</Code>"
@@ -90,7 +90,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             self._table = self._open_table()
             self._schema = pa.schema(self._table.schema())
             self._files = pafs.PyFileSystem(DeltaStorageHandler(self._table.table_uri, self._storage))
-        self._rows: list[pa.RecordBatch] = []
+        self._rows: list[pa.Table] = []
         self._staged: list[str] = []
 
     def begin(self, owner: str, fence: int, intents: Sequence[bytes]) -> None:
@@ -108,20 +108,17 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         self._folder, self._fence, self._count = folder, fence, 0
 
     def write(self, batch: Batch) -> dict[int, str]:
-        records = {i: r.payload.after for i, r in enumerate(batch.records) if isinstance(r.payload.after, dict)}
-        made = fit_to_schema(list(records.values()), self._schema, more=self._lenient)
-        if made.kept:
-            self._rows.append(made.batch)
+        rows, refused = fit_batch(batch, self._schema, more=self.options.drift == "ignore")
+        if rows is not None:
+            self._rows.append(rows)
         if self._application is not None and sum(rows.num_rows for rows in self._rows) >= self.options.rows_max:
             self._stage_rows()
-        indices = list(records)
-        refused = dict.fromkeys({*range(len(batch))} - records.keys(), _NO_FIELDS)
-        return refused | {indices[row]: reason for row, reason in made.refused.items()}
+        return refused
 
     def flush(self) -> None:
         rows, self._rows = self._rows, []
         if rows:
-            self._append(pa.Table.from_batches(rows), None)
+            self._append(pa.concat_tables(rows), None)
 
     def stage(self) -> bytes | None:
         self._stage_rows()
@@ -146,10 +143,6 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
     def teardown(self) -> None:
         """Nothing to release: every file is closed after it is written."""
 
-    @property
-    def _lenient(self) -> bool:
-        return self.options.drift == "ignore"
-
     def _open_table(self) -> DeltaTable:
         options = self.options
         try:
@@ -173,7 +166,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             return
         name = f"{self._folder}/{self._fence:012d}-{self._count:09d}-{len(self._staged):06d}.parquet"
         with _errors(self.options.path):
-            pq.write_table(pa.Table.from_batches(rows), name, filesystem=self._files)
+            pq.write_table(pa.concat_tables(rows), name, filesystem=self._files)
             self._settle([name])
         self._staged.append(name)
 
@@ -199,7 +192,6 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
 
 
 _STAGED = re.compile(r"(\d{12})-\d{9}-\d{6}\.parquet")
-_NO_FIELDS = "payload.after is not structured, so it has no fields to write"
 
 
 class _Add(msgspec.Struct):

@@ -17,6 +17,7 @@ CONNECTORS = [
     ("psycopg", "postgres", "postgres.Destination(url='postgresql://here/db', table='t')"),
     ("deltalake", "delta", "delta.Destination(path='table')"),
     ("pyarrow", "delta", "delta.Destination(path='table')"),
+    ("pyarrow", "parquet", "parquet.Destination(path='folder')"),
     ("pyspark", "spark", "spark.Source(query='SELECT 1', stage='stage')"),
 ]
 PIPELINE = """\

@@ -1,8 +1,10 @@
 """Taps: what they show of a node, how much, and that a pipeline never notices them."""
 
+from pathlib import Path
 from typing import Any
 
 import trio
+from conduit_connectors import file
 from trio.testing import MockClock
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, processor
@@ -31,6 +33,25 @@ def answer(record: Record) -> Record | list[Record] | None:
         record.payload["seen"] = True
         record.payload["tags"].append("late")
     return Record.of({"n": 50}) if number == 5 else record
+
+
+async def test_a_processor_of_payloads_shows_records(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
+
+    @processor
+    def double(order: dict[str, int]) -> dict[str, int] | None:
+        return {"n": 2 * order["n"]} if order["n"] > 1 else None
+
+    pipeline = Pipeline(
+        "p",
+        sources=[Source("source", file.Source(path=tmp_path / "in.jsonl", format="json"))],
+        processors=[double],
+        destinations=[Destination("to", ScriptedDestination(log=EventLog()))],
+    )
+    status, samples = await tapped(pipeline, "double")
+
+    assert status is Status.COMPLETED
+    assert [(sample.outcome, after_of(sample)) for sample in samples] == [("filtered", None), ("changed", [{"n": 4}])]
 
 
 def records(count: int, **more: Any) -> list[Record]:

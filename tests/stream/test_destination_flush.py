@@ -9,9 +9,9 @@ from trio.testing import MockClock
 from conduit_py import Destination, Pipeline, Source
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode
+from conduit_py.sdk.destination import FLUSH_RECORDS_MAX, FLUSH_SECONDS
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.stream.writer import FLUSH_RECORDS_MAX, FLUSH_SECONDS
 from conduit_py.testing import (
     AwaitFlush,
     Delay,
@@ -88,6 +88,36 @@ async def test_no_more_than_a_bounded_number_of_records_is_unflushed(seed: int) 
             worst = max(worst, unflushed)
     assert worst == FLUSH_RECORDS_MAX
     assert log.numbers("lake") == list(range(3 * FLUSH_RECORDS_MAX))
+
+
+class SlowlyFlushed(ScriptedDestination):
+    """One whose flush completes a file, of which it wants few."""
+
+    flush_seconds = 60.0
+    flush_records = 1_000_000
+
+
+async def test_a_destination_that_wants_few_flushes_gets_few(autojump_clock: MockClock) -> None:
+    log = EventLog()
+    pipeline = made(log, source={"records": 100, "script": {n: Delay(1) for n in range(100)}}, batch_size=1)
+    lake = SlowlyFlushed(name="lake", log=log, acks=AckMode.FLUSH)
+    pipeline = Pipeline("p", sources=pipeline.sources, destinations=[Destination("lake", lake)])
+    await Supervisor(pipeline, MemoryStore()).run()
+
+    # The first record at once, those of the next minute together, the last ones at the end.
+    assert [event.at for event in log.did("flush", "lake")] == [1, 61, 100]
+    assert log.acked["source"] == [position_of(n) for n in range(100)]
+
+
+async def test_a_full_window_does_not_wait_for_a_destination_that_wants_few_flushes(autojump_clock: MockClock) -> None:
+    log = EventLog()
+    pipeline = made(log, source={"records": 1000}, batch_size=3, window=20)
+    lake = SlowlyFlushed(name="lake", log=log, acks=AckMode.FLUSH)
+    pipeline = Pipeline("p", sources=pipeline.sources, destinations=[Destination("lake", lake)])
+    await Supervisor(pipeline, MemoryStore()).run()
+
+    assert log.acked["source"] == [position_of(n) for n in range(1000)]
+    assert trio.current_time() < 60
 
 
 @simulated(seeds=range(10))

@@ -3,10 +3,12 @@
 import itertools
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from conduit_connectors import file, memory
 from trio.testing import MockClock
 
 from conduit_py import Destination, Pipeline, Processor, Record, Source, processor, sdk
@@ -54,6 +56,25 @@ class TestWorkers:
         assert most == 4
         assert log.numbers() == list(range(24))
         assert log.acked["source"] == [position_of(n) for n in range(24)]
+
+    async def test_they_get_records_of_a_source_that_returns_payloads(self, tmp_path: Path) -> None:
+        into: list[Record] = []
+        (tmp_path / "in.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(10)))
+
+        @processor(workers=3)
+        def double(record: Record) -> Record:
+            return Record.of({"n": 2 * record.payload["n"]})
+
+        pipeline = Pipeline(
+            "p",
+            sources=[Source("source", file.Source(path=tmp_path / "in.jsonl", format="json"))],
+            processors=[double],
+            destinations=[Destination("destination", memory.Destination(into=into))],
+        )
+        state = await Supervisor(pipeline, MemoryStore()).run()
+
+        assert state.status is Status.COMPLETED
+        assert [record.payload["n"] for record in into] == list(range(0, 20, 2))
 
     async def test_sync_workers_are_threads_that_run_at_the_same_time(self) -> None:
         log = EventLog()

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
@@ -27,53 +27,90 @@ _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 
 
 class ParquetLimits(NamedTuple):
-    """How much memory decoding may take, and how large a row may be, in bytes."""
+    """How much memory decoding may take, and how large a row may be, in bytes. Also the options that say so."""
 
     memory_max: int
     row_size_max: int
+    memory_option: str = "parquet_memory_max"
+    row_option: str = "line_size_max"
+
+
+class ParquetPart(NamedTuple):
+    """Rows that were decoded together; `table` is None for a single row that is too long."""
+
+    table: Any
+    end: int
+    """How many rows of the object there are up to the end of these."""
+    size: int
+    """How many bytes they take as Python objects."""
+    rows: int
+    """How many rows the object says that it has."""
 
 
 class ParquetReader:
     """Reads one object after another, in one process while it can be used again."""
 
-    def __init__(self, limits: ParquetLimits) -> None:
+    def __init__(self, limits: ParquetLimits, batch_rows: Sequence[int] = BATCH_ROWS) -> None:
         self._limits = limits
+        self._batch_rows = batch_rows
         self._idle: list[_Process] = []
 
-    def read(self, offset: int, *, file: BinaryIO | None = None, **place: Any) -> Iterator[ObjectRecord]:
+    def read(self, offset: int, **place: Any) -> Iterator[ObjectRecord]:
+        """Read the rows after the first `offset`, in stored order, as records."""
+        for part in self.read_parts(offset, **place):
+            if part.table is None:
+                yield ObjectRecord(None, part.end, self.too_long(part))
+                continue
+            rows = rows_of(part.table)
+            for number, row in enumerate(rows, part.end - len(rows) + 1):
+                yield ObjectRecord(row, number, size=part.size // len(rows))
+
+    def read_parts(self, offset: int, *, file: BinaryIO | None = None, **place: Any) -> Iterator[ParquetPart]:
         """Read the rows after the first `offset`, in stored order: of a file, or of `path` in `s3`."""
         number = offset
         with file or nullcontext():
-            for rows in BATCH_ROWS:
+            for rows in self._batch_rows:
                 request = self._limits._asdict() | {"offset": number, "rows": rows} | place
                 try:
-                    for part in self._rows_after(number, request, file):
-                        number = part.offset
+                    for part in self._parts_after(number, request, file):
+                        number = part.end
                         yield part
                     return
                 except _DoesNotFit:
                     continue
         raise ValueError(
             f"row {number + 1} takes more than {self._limits.memory_max} bytes to decode: if the object is sound,"
-            " raise parquet_memory_max, or write it with smaller values, pages and row groups"
+            f" raise {self._limits.memory_option}, or write it with smaller values, pages and row groups"
         )
 
-    def _rows_after(self, number: int, request: dict[str, Any], file: BinaryIO | None) -> Iterator[ObjectRecord]:
+    def too_long(self, part: ParquetPart) -> str:
+        """Return why a row is refused that is too long."""
+        limit = f"{self._limits.row_option} ({self._limits.row_size_max})"
+        return f"the row takes about {part.size} bytes, more than {limit}"
+
+    def close(self) -> None:
+        """End the process that decodes."""
+        for process in self._idle:
+            process.end()
+        self._idle = []
+
+    def _parts_after(self, number: int, request: dict[str, Any], file: BinaryIO | None) -> Iterator[ParquetPart]:
         """Read rows until the end, or raise _DoesNotFit."""
         process = self._idle.pop() if self._idle else _Process()
-        reusable = False
+        reusable, claimed = False, 0
         try:
             process.send(json.dumps(request).encode(), file)
             while True:
                 kind, size, content = process.receive(2 * self._limits.memory_max)
-                if kind == program.ROWS:
-                    rows = _decode(content)
-                    for row in rows:
-                        number += 1
-                        yield ObjectRecord(row, number, size=size // len(rows))
+                if kind == program.BEGIN:
+                    claimed = size
+                elif kind == program.ROWS:
+                    table = _decode(content)
+                    number += table.num_rows
+                    yield ParquetPart(table, number, size, claimed)
                 elif kind == program.LONG_ROW:
                     number += 1
-                    yield ObjectRecord(None, number, self._too_long(size))
+                    yield ParquetPart(None, number, size, claimed)
                 else:
                     break
             reusable = kind != program.NO_MEMORY
@@ -87,9 +124,6 @@ class ParquetReader:
             raise _DoesNotFit
         if kind == program.FAILED:
             raise _error(content)
-
-    def _too_long(self, size: int) -> str:
-        return f"the row takes about {size} bytes, more than line_size_max ({self._limits.row_size_max})"
 
 
 class _DoesNotFit(Exception):
@@ -157,11 +191,11 @@ def _end(process: "subprocess.Popen[bytes]", link: socket.socket, owner: int) ->
         process.wait()
 
 
-def _decode(content: bytearray) -> list[dict[str, Any]]:
+def _decode(content: bytearray) -> Any:
     import pyarrow as pa
 
     with pa.ipc.open_stream(pa.py_buffer(content)) as stream:
-        return rows_of(stream.read_all())
+        return stream.read_all()
 
 
 def _error(content: bytearray) -> Exception:

@@ -20,8 +20,8 @@ from pyarrow import fs, parquet
 
 LENGTH = struct.Struct(">Q")
 ANSWER = struct.Struct(">cQQ")
-ROWS, LONG_ROW, END, FAILED, NO_MEMORY = b"R", b"L", b"E", b"F", b"M"
-"""Rows as an Arrow stream; a row that is too long; no more rows; an error as JSON; out of memory."""
+BEGIN, ROWS, LONG_ROW, END, FAILED, NO_MEMORY = b"B", b"R", b"L", b"E", b"F", b"M"
+"""The number of all rows; rows as an Arrow stream; a row that is too long; no more rows; an error; out of memory."""
 
 BATCH_BYTES = 8 * 2**20
 PIECE_BYTES = 2 * 2**20
@@ -80,7 +80,10 @@ def _limit_memory(size: int) -> None:
 
 def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, int, "bytes | memoryview[int]"]]:
     offset, row_size_max = request["offset"], request["row_size_max"]
+    piece_bytes = request.get("piece_bytes", PIECE_BYTES)
     with parquet.ParquetFile(stream) as table:
+        columns = _columns(table, request.get("columns"))
+        yield BEGIN, table.metadata.num_rows, b""
         number = 0
         for group in range(table.num_row_groups):
             claimed = table.metadata.row_group(group)
@@ -89,27 +92,35 @@ def _answers(stream: Any, request: dict[str, Any]) -> Iterator[tuple[bytes, int,
                 continue
             count = min(request["rows"], max(1, BATCH_BYTES * claimed.num_rows // max(1, claimed.total_byte_size)))
             # Without threads: each would decode a column of its own at the same time.
-            for batch in table.iter_batches(count, row_groups=[group], use_threads=False):
+            for batch in table.iter_batches(count, row_groups=[group], columns=columns, use_threads=False):
                 skipped = min(max(0, offset - number), batch.num_rows)
                 number += batch.num_rows
-                for piece, size in _pieces(batch.slice(skipped)):
+                for piece, size in _pieces(batch.slice(skipped), piece_bytes):
                     if size > row_size_max and piece.num_rows == 1:
                         yield LONG_ROW, size, b""
                     else:
                         yield ROWS, size, _encode(piece)
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _columns(table: parquet.ParquetFile, names: list[str] | None) -> list[str] | None:
+    """Return the names of the columns to read; Arrow would leave out a missing one without an error."""
+    missing = [name for name in names or () if name not in table.schema_arrow.names]
+    if missing:
+        raise ValueError(f"it has no column {missing[0]!r}")
+    return names
+
+
+def _pieces(batch: pa.RecordBatch, size_max: int) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Cut a batch into pieces that are small as Python objects, or one row; each with its size."""
     if not batch.num_rows:
         return
     size = sum(map(_size, batch.columns))
-    if size <= PIECE_BYTES or batch.num_rows == 1:
+    if size <= size_max or batch.num_rows == 1:
         yield batch, size
         return
     half = batch.num_rows // 2
-    yield from _pieces(batch.slice(0, half))
-    yield from _pieces(batch.slice(half))
+    yield from _pieces(batch.slice(0, half), size_max)
+    yield from _pieces(batch.slice(half), size_max)
 
 
 def _size(values: pa.Array) -> int:

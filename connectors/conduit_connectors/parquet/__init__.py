@@ -1,0 +1,6 @@
+"""The Parquet connector: `parquet.Source` reads files, `parquet.Destination` fills a folder with them."""
+
+from conduit_connectors.parquet.destination import Destination
+from conduit_connectors.parquet.source import Source
+
+__all__ = ["Destination", "Source"]

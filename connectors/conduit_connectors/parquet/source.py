@@ -1,0 +1,228 @@
+"""The Parquet source: the rows of files, as Arrow tables."""
+
+import glob
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Required, TypedDict, Unpack
+
+import pyarrow as pa
+from pydantic import Field
+
+from conduit_connectors.numbering import foreign_position
+from conduit_connectors.objects.parquet import ParquetLimits, ParquetPart, ParquetReader
+from conduit_py import sdk
+from conduit_py.sdk import EndOfSource, FatalError, Payloads, Positions, Reading, Record, Records, TransientError
+from conduit_py.sdk.arrow import ARROW_ERRORS, check_values, python_rows
+
+_POSITION = re.compile(rb"parquet:1:([0-9a-f]{16}):(\d{1,18}):(\d{1,18}):(.+)", re.DOTALL)
+_TAIL_SIZE = 64 * 1024
+_BATCH_ROWS = (16_384, 256, 16, 1)
+_PIECE_BYTES = 16 * 2**20
+"""More at once than of objects, whose rows always become Python objects."""
+
+
+class SourceOptions(sdk.Options):
+    """Options of the Parquet source."""
+
+    path: str = Field(min_length=1, description='a file, a folder, or a pattern such as "orders/**/*.parquet"')
+    columns: list[str] | None = Field(default=None, min_length=1, description="the columns to read; None: all")
+    memory_max: int = Field(
+        default=256 * 1024 * 1024, ge=2**20, description="the most memory that decoding may take beside the program"
+    )
+    row_size_max: int = Field(
+        default=16 * 1024 * 1024, ge=2**21, description="a row that takes more bytes is a dead letter without content"
+    )
+
+
+class SourceArguments(TypedDict, total=False):
+    """SourceOptions as a caller writes them, for editors and type checkers."""
+
+    path: Required[str]
+    columns: Sequence[str] | None
+    memory_max: int
+    row_size_max: int
+
+
+class RowPosition(NamedTuple):
+    """A row of a file, counted from 1. The mark recognises the file; `rows` is how many it has."""
+
+    mark: str
+    rows: int
+    row: int
+    path: str
+
+    @classmethod
+    def parse(cls, raw: bytes) -> "RowPosition":
+        found = _POSITION.fullmatch(raw)
+        if found is None:
+            raise foreign_position("parquet", raw)
+        return cls(found[1].decode(), int(found[2]), int(found[3]), os.fsdecode(found[4]))
+
+
+class Source(sdk.SourceConnector[SourceOptions]):
+    """The rows of Parquet files, file after file in the order of their names, as tables.
+
+    At-least-once on its own, exactly-once with a destination that can: reading goes on exactly after any row. It ends
+    after the last file. The next run reads the files whose names sort after the last one that was read. A file that was
+    read to its end may be deleted. One that was read in part must still be there and unchanged, else that is an error.
+
+    Of a folder all files are read whose names end in `.parquet`, at any depth, without those whose name or folder
+    begins with a dot or an underscore.
+
+    Files are decoded in another process with a limit on its memory, so a file that is hostile or damaged ends neither
+    this process nor its memory. A row with a value that Python cannot hold, such as a time in nanoseconds or a
+    text that is no UTF-8, becomes a dead letter without content. `columns` can leave such columns out.
+    """
+
+    gives = dict
+    # Rows mostly wait in the socket. On a slow disk the runtime moves `read` to a thread.
+    blocking = None
+
+    _reader: ParquetReader | None = None
+    _parts: Iterator[ParquetPart] | None = None
+    _part: ParquetPart | None = None
+
+    def __init__(self, **options: Unpack[SourceArguments]) -> None:
+        super().__init__(**options)
+
+    def data_file(self) -> Path | None:
+        return None if glob.has_magic(self.options.path) else Path(self.options.path)
+
+    def open(self, position: bytes | None) -> None:
+        options = self.options
+        limits = ParquetLimits(options.memory_max, options.row_size_max, "memory_max", "row_size_max")
+        self._reader = ParquetReader(limits, _BATCH_ROWS)
+        files = list_files(options.path)
+        if position is None:
+            if not files:
+                raise FatalError(f"there is no file at {options.path}", suggestion="correct `path`, or write one")
+            self._files = iter(files)
+            return
+        last = RowPosition.parse(position)
+        self._files = iter([path for path in files if path > last.path])
+        if last.row < last.rows:
+            self._open_file(last.path, last)
+
+    def read(self, n: int) -> Records | Reading:
+        while True:
+            if self._part is None:
+                self._part = self._next_part()
+            if self._part is not None:
+                return self._take(self._part, n)
+            path = next(self._files, None)
+            if path is None:
+                raise EndOfSource
+            self._open_file(path, None)
+
+    def check_position(self, position: bytes) -> None:
+        RowPosition.parse(position)
+
+    def locate_record(self, position: bytes) -> str:
+        place = RowPosition.parse(position)
+        return f"{place.path} row {place.row}"
+
+    def teardown(self) -> None:
+        self._parts = self._part = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _open_file(self, path: str, after: RowPosition | None) -> None:
+        assert self._reader is not None
+        try:
+            file = open(path, "rb")  # noqa: SIM115 - the reader closes it
+        except OSError as error:
+            hint = "put it back: it was read in part" if after is not None else "check the path and its permissions"
+            raise FatalError(f"cannot open {path}: {error.strerror}", suggestion=hint) from error
+        mark = _mark(file)
+        if after is not None and mark != after.mark:
+            file.close()
+            raise FatalError(
+                f"{path} was replaced: it is not the file that was read up to row {after.row}",
+                suggestion="put the old file back, or give the source a new id to read all files from their start",
+            )
+        self._path, self._mark = path, mark
+        columns = self.options.columns
+        # At most one row: only a row that comes alone is checked for its size.
+        request = {"columns": columns, "piece_bytes": min(_PIECE_BYTES, self.options.row_size_max)}
+        self._parts = self._reader.read_parts(after.row if after else 0, file=file, **request)
+
+    def _next_part(self) -> ParquetPart | None:
+        try:
+            return next(self._parts, None) if self._parts is not None else None
+        except ValueError as error:
+            hint = "repair the file, or move it away"
+            raise FatalError(f"{self._path}: {error}", suggestion=hint) from error
+        except OSError as error:
+            raise TransientError(f"{self._path}: {error}", suggestion="check the disk of the file") from error
+
+    def _take(self, part: ParquetPart, n: int) -> Records | Reading:
+        assert self._reader is not None
+        if part.table is None:
+            self._part = None
+            return Reading([Record(position=self._positions(part, 1)[0])], {0: self._reader.too_long(part)})
+        positions, table = self._positions(part, min(n, part.table.num_rows)), part.table.slice(0, n)
+        rest = part.table.slice(n)
+        self._part = part._replace(table=rest) if rest.num_rows else None
+        try:
+            plain = _plain(table)
+            check_values(plain)
+            return Payloads.of_table(plain, positions)
+        except ValueError as error:
+            # Of `of_table`, about two columns of one name; Arrow's errors are ValueErrors too.
+            if not isinstance(error, pa.ArrowException):
+                raise FatalError(f"{self._path}: {error}", suggestion="name others in `columns`") from error
+            return _row_by_row(table, positions)
+
+    def _positions(self, part: ParquetPart, count: int) -> Positions:
+        first = part.end - (1 if part.table is None else part.table.num_rows) + 1
+        path = os.fsencode(self._path).replace(b"%", b"%%")
+        template = b"parquet:1:%s:%d:%%d:%s" % (self._mark.encode(), part.rows, path)
+        return Positions(template, range(first, first + count), ascending=True)
+
+
+def list_files(path: str) -> list[str]:
+    """Return the files that a path names, in the order of their names."""
+    if os.path.isdir(path):
+        found = glob.glob(os.path.join(glob.escape(path), "**", "*.parquet"), recursive=True)
+        hidden = re.compile(r"(^|/)[._]")
+        return sorted(each for each in found if not hidden.search(os.path.relpath(each, path)) and os.path.isfile(each))
+    if glob.has_magic(path) and not os.path.exists(path):
+        return sorted(each for each in glob.glob(path, recursive=True) if os.path.isfile(each))
+    return [path] if os.path.isfile(path) else []
+
+
+def _mark(file: BinaryIO) -> str:
+    """Return what recognises a file: a hash of its size and its end, where Parquet has what the file contains."""
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise FatalError(f"{file.name} is not a regular file", suggestion="name files that can be read from any place")
+    end = os.pread(file.fileno(), _TAIL_SIZE, max(0, status.st_size - _TAIL_SIZE))
+    return hashlib.blake2b(b"%d:%s" % (status.st_size, end), digest_size=8).hexdigest()
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Return the table without notes of other programs, and with the values of dictionaries in place of their keys."""
+    table = table.replace_schema_metadata(None)
+    for number, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(number, field.name, table.column(number).cast(field.type.value_type))
+    return table
+
+
+def _row_by_row(table: pa.Table, positions: Positions) -> Reading:
+    """Return the rows as records, and why some of them cannot be one."""
+    records: list[Record] = []
+    refused: dict[int, str] = {}
+    for index, position in enumerate(positions):
+        row: Any = None
+        try:
+            [row] = python_rows(_plain(table.slice(index, 1)))
+        except (*ARROW_ERRORS, LookupError) as error:
+            refused[index] = f"a record cannot hold the values of the row: {error}"
+        records.append(Record.of(row, position=position))
+    return Reading(records, refused)

@@ -1,0 +1,46 @@
+"""The payloads of a batch as rows of a table with a schema, for destinations that write Arrow tables."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from conduit_py.sdk import Batch, Structured
+from conduit_py.sdk.arrow import fit_to_schema, select_columns
+
+NO_FIELDS = "payload.after is not structured, so it has no fields to write"
+
+
+def fit_batch(batch: Batch, schema: pa.Schema, *, more: bool) -> tuple[pa.Table | None, dict[int, str]]:
+    """Return the rows that fit, None if there are none, and why the others do not.
+
+    Fields that the schema lacks are left out with `more`. Without it they make a row unfit, unless they are null. The
+    table of a batch that holds one is taken as it is, if all of its rows fit.
+    """
+    if batch.table is not None and (table := _fit_table(batch.table, schema, more)) is not None:
+        return table, {}
+    rows = {index: row for index, row in enumerate(batch.payloads) if isinstance(row, dict)}
+    refused = dict.fromkeys({*range(len(batch))} - rows.keys(), NO_FIELDS)
+    names = set(schema.names)
+    # A column that is missing reads as null: nothing is lost.
+    lean = list(rows.values()) if more else [_without_nulls(row, names) for row in rows.values()]
+    if not lean:
+        return None, refused
+    made = fit_to_schema(lean, schema, more=more)
+    indices = list(rows)
+    refused |= {indices[row]: reason for row, reason in made.refused.items()}
+    return (pa.Table.from_batches([made.batch]) if made.kept else None), refused
+
+
+def _fit_table(table: pa.Table, schema: pa.Schema, more: bool) -> pa.Table | None:
+    names = set(schema.names)
+    extra = [name for name in table.column_names if name not in names]
+    if not more and any(table.column(name).null_count < table.num_rows for name in extra):
+        return None
+    return select_columns(table, schema, fill=True)
+
+
+def _without_nulls(row: Structured, names: set[str]) -> Structured:
+    if names.issuperset(row):
+        return row
+    made: dict[str, Any] = {name: value for name, value in row.items() if value is not None or name in names}
+    return made

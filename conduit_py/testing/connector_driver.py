@@ -74,7 +74,10 @@ class SourceDriver:
         while not self._stopped:
             try:
                 with trio.CancelScope() as self._reading:
-                    return _checked_reading(await self._calls("read", n), n)
+                    reading = await self._calls("read", n)
+                    # Progress without a record: the runtime stores it and reads on.
+                    if not (isinstance(reading, Reading) and not reading.records and reading.position):
+                        return _checked_reading(reading, n)
             except NothingYet:
                 await trio.sleep(0.01)
         raise EndOfSource

@@ -161,28 +161,36 @@ class MariaDbServer(LoopbackService):
 class KafkaServer(LoopbackService):
     """A Kafka broker, which is its own controller. Topics that a client asks for are created with one partition.
 
-    Give topics, groups and transactional ids names that no other test uses.
+    Clients of `guarded_address` have to prove that they are the user `tester`, with PLAIN. Give topics, groups and
+    transactional ids names that no other test uses.
     """
 
     name = "kafka"
-
-    def __init__(self, folder: Path, port: int | None = None) -> None:
-        super().__init__(folder, port)
-        self._controller = free_port()
+    password: ClassVar[str] = "not-a-secret"
 
     @property
     def address(self) -> str:
         """What clients call `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def guarded_address(self) -> str:
+        """`address` for clients with a password."""
+        return (self.folder / "guarded").read_text()
+
     def initialise(self) -> None:
-        listeners = f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self._controller}"
+        controller, guarded = free_port(), f"127.0.0.1:{free_port()}"
+        listeners = f"PLAINTEXT://{self.address},SASL_PLAINTEXT://{guarded}"
         settings = _KAFKA_SETTINGS | {
-            "listeners": listeners,
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": listeners,
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "log.dirs": str(self.folder / "data"),
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+                f'org.apache.kafka.common.security.plain.PlainLoginModule required user_tester="{self.password}";'
+            ),
         }
+        (self.folder / "guarded").write_text(guarded)
         path = self.folder / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         self._call([*_java("kafka.tools.StorageTool"), "format", "-t", "conduit-py-tests-0000w", "-c", str(path)])
@@ -205,7 +213,8 @@ _KAFKA_SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
     "offsets.topic.replication.factor": "1",
     # The default of 50 partitions costs seconds when the first transaction or group begins.
     "offsets.topic.num.partitions": "4",

@@ -19,9 +19,15 @@ from conduit_connectors.kafka.connection import (
     connect_admin,
 )
 from conduit_connectors.kafka.message import MessageEncoder, TopicLimits
-from conduit_connectors.kafka.transactions import OutgoingMessage, Transactions, create_checkpoint_topic, produce
+from conduit_connectors.kafka.transactions import (
+    OutgoingMessage,
+    Transactions,
+    create_checkpoint_topic,
+    produce,
+    produce_plain,
+)
 from conduit_py import sdk
-from conduit_py.sdk import AckMode, Batch, FatalError, RecordRefused
+from conduit_py.sdk import AckMode, Batch, FatalError
 
 _BATCH_BYTES = 1_000_000
 _SIZE_MAX = 1_048_588
@@ -150,14 +156,8 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
         self._staged = []
 
     def write(self, batch: Batch) -> dict[int, str]:
-        refused: dict[int, str] = {}
-        messages = []
-        for index, record in enumerate(batch.records):
-            try:
-                messages.append(self._encoder.encode(record))
-            except RecordRefused as error:
-                refused[index] = error.message
         if self._staged is not None:
+            messages, refused = self._encoder.encode_batch(batch)
             self._staged += messages
             return refused
         if self._transactions is not None:
@@ -165,10 +165,20 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
             producer = self._transactions.producer
         else:
             producer = self._producer = self._producer or self._plain_producer()
-        for message in messages:
-            produce(producer, message)
+        refused = self._send(producer, batch)
         # Serves errors that the broker reported meanwhile.
         producer.poll(0)
+        return refused
+
+    def _send(self, producer: Producer, batch: Batch) -> dict[int, str]:
+        plain = self._encoder.find_plain(batch)
+        if plain is not None:
+            assert self.options.topic is not None
+            produce_plain(producer, self.options.topic, plain)
+            return {}
+        messages, refused = self._encoder.encode_batch(batch)
+        for message in messages:
+            produce(producer, message)
         return refused
 
     def flush(self) -> None:

@@ -2,11 +2,12 @@
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from conduit_connectors.kafka.transactions import OutgoingMessage
-from conduit_py.sdk import Operation, Record, RecordRefused, encode_json
+from conduit_py.sdk import Batch, Columns, Data, Operation, RecordRefused, encode_json, metadata
 
 HEADER = "kafka.header."
 HEADERS = "kafka.headers"
@@ -23,32 +24,83 @@ class MessageEncoder:
         self._topics = topics
         self._key_field = key_field
 
-    def encode(self, record: Record) -> OutgoingMessage:
-        topic = self._topic or self._collection(record)
-        key = self._key(record)
-        deleted = record.operation is Operation.DELETE
-        value = None if deleted else _to_bytes(record.payload.after)
-        if key is None and deleted:
-            raise RecordRefused("is a delete without a key, which Kafka cannot express")
-        headers = encode_headers(record.metadata) if record.metadata else []
-        self._topics[topic].check(key, value, headers)
-        return OutgoingMessage(topic, key, value, headers)
+    def find_plain(self, batch: Batch) -> "Iterable[tuple[bytes, bytes | None]] | None":
+        """The values and keys of a batch that needs no work at all, as from a Kafka source; None for any other."""
+        columns = batch.columns or Columns()
+        if batch.holds_records or batch.kind is not bytes or self._topic is None or self._key_field is not None:
+            return None
+        if columns.operations or not all(map(_NO_HEADERS.issuperset, columns.metadata or ())):
+            return None
+        keys: list[Any] = columns.keys or [None]
+        if not _KINDS_OF_KEYS.issuperset(map(type, keys)):
+            return None
+        sizes = max(map(len, batch.payloads), default=0) + max(len(key or b"") for key in keys)
+        if not self._topics[self._topic].takes(sizes, has_keys=None not in keys):
+            return None
+        return zip(batch.payloads, columns.keys or repeat(None), strict=False)  # type: ignore[arg-type]
 
-    def _collection(self, record: Record) -> str:
-        topic = record.metadata.get("opencdc.collection")
+    def encode_batch(self, batch: Batch) -> tuple[list[OutgoingMessage], dict[int, str]]:
+        """The messages of a batch in order, and why some of its records are refused."""
+        messages: list[OutgoingMessage] = []
+        refused: dict[int, str] = {}
+        for index, parts in enumerate(_take_apart(batch)):
+            try:
+                messages.append(self._encode(*parts))
+            except RecordRefused as error:
+                refused[index] = error.message
+        return messages, refused
+
+    def _encode(
+        self, operation: Operation, metadata: Mapping[str, str], key: Data, before: Data, after: Data
+    ) -> OutgoingMessage:
+        topic = self._topic or self._collection(metadata)
+        raw = _to_bytes(key) if self._key_field is None else self._key(after if after is not None else before)
+        deleted = operation is Operation.DELETE
+        if raw is None and deleted:
+            raise RecordRefused("is a delete without a key, which Kafka cannot express")
+        value = None if deleted else _to_bytes(after)
+        headers = encode_headers(metadata) if metadata else []
+        self._topics[topic].check(raw, value, headers)
+        return OutgoingMessage(topic, raw, value, headers)
+
+    def _collection(self, metadata: Mapping[str, str]) -> str:
+        topic = metadata.get("opencdc.collection")
         if topic not in self._topics:
             raise RecordRefused(f"belongs to the collection {topic!r}, which is not among the `topics`")
         assert topic is not None
         return topic
 
-    def _key(self, record: Record) -> bytes | None:
-        if self._key_field is None:
-            return _to_bytes(record.key)
-        payload = record.payload.before if record.payload.after is None else record.payload.after
+    def _key(self, payload: Data) -> bytes | None:
         if not isinstance(payload, dict) or self._key_field not in payload:
             raise RecordRefused(f"has no field {self._key_field!r} for the key")
-        value = payload[self._key_field]
+        value: Any = payload[self._key_field]
         return value.encode() if isinstance(value, str) else _to_bytes(value)
+
+
+_NO_HEADERS = frozenset({metadata.COLLECTION, metadata.CREATED_AT, metadata.READ_AT, metadata.OPENCDC_VERSION})
+"""Metadata that is common, and no header."""
+_KINDS_OF_KEYS = frozenset({bytes, type(None)})
+_Parts = tuple[Operation, Mapping[str, str], Data, Data, Data]
+
+
+def _take_apart(batch: Batch) -> Iterable[_Parts]:
+    """The parts of each record. A batch that holds payloads makes no records for that, and no positions."""
+    if batch.holds_records or batch.kind not in (bytes, dict):
+        return [
+            (each.operation, each.metadata, each.key, each.payload.before, each.payload.after) for each in batch.records
+        ]
+    columns = batch.columns or Columns()
+    return zip(
+        columns.operations or repeat(Operation.CREATE),
+        columns.metadata or repeat(_NO_METADATA),
+        columns.keys or repeat(None),
+        columns.befores or repeat(None),
+        batch.payloads,
+        strict=False,
+    )
+
+
+_NO_METADATA: Mapping[str, str] = {}
 
 
 class TopicLimits:
@@ -58,12 +110,17 @@ class TopicLimits:
         self.size_max = size_max
         self._needs_key = needs_key
 
+    def takes(self, size: int, *, has_keys: bool) -> bool:
+        """True for messages without headers whose keys and values have at most this size."""
+        return size + _OVERHEAD <= self.size_max and (has_keys or not self._needs_key)
+
     def check(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> None:
         """Raise RecordRefused if the topic cannot hold such a message."""
         if key is None and self._needs_key:
             raise RecordRefused("has no key, which a compacted topic needs")
-        size = _OVERHEAD + len(key or b"") + len(value or b"")
-        size += sum(len(name) + len(content or b"") + 10 for name, content in headers)
+        size = _OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
+        if headers:
+            size += sum(len(name) + len(content or b"") + 10 for name, content in headers)
         if size > self.size_max:
             raise RecordRefused(f"has {size} bytes, and the topic takes {self.size_max}")
 

@@ -60,7 +60,7 @@ class PartitionReader:
         self._thread = threading.Thread(target=self._run, name="conduit-kafka", daemon=True)
 
     def assign(self, partitions: Sequence[str], *, to_end: bool) -> None:
-        """Read these partitions, whatever others do; with `to_end` only what they have now."""
+        """Read these partitions, whatever others do; with `to_end` until what they have now is read."""
         if to_end:
             self._ends = {partition: self._watermarks(partition)[1] for partition in partitions}
         self._consumer.assign(self._place(partitions))
@@ -90,8 +90,10 @@ class PartitionReader:
                 return None
             position = self._make_position()
             messages = [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
-            steps = [(_name_of(message), _offset_of(message) + 1) for message in messages]
+            steps = self._make_steps(messages)
             self._next_offsets.update(steps)
+            if self._ends is not None:
+                self._ends = {each: end for each, end in self._ends.items() if self._next_offsets[each] < end}
             self._changed.notify_all()
             return TakenMessages(position, messages, steps)
 
@@ -126,6 +128,12 @@ class PartitionReader:
     def _make_position(self) -> dict[str, int]:
         generation = {GENERATION: self._generation} if self._generation else {}
         return {**self._next_offsets, **generation}
+
+    def _make_steps(self, messages: Sequence[Message]) -> list[tuple[str, int]]:
+        if len(self._next_offsets) == 1:
+            [name] = self._next_offsets
+            return [(name, message.offset() + 1) for message in messages]  # type: ignore[operator]
+        return [(_name_of(message), _offset_of(message) + 1) for message in messages]
 
     def _has_news(self) -> bool:
         return bool(self._ready or self._error or self._stopping) or self._is_at_end()
@@ -172,15 +180,12 @@ class PartitionReader:
         self._consumer.resume(self._consumer.assignment())
 
     def _add(self, messages: Sequence[Message]) -> None:
-        good = [message for message in messages if message.error() is None]
-        ended = [message for message in messages if message.error() is not None]
+        # One look at each: most batches have no error.
+        events = [message for message in messages if message.error() is not None]
         with self._changed:
-            for message in good:
-                end = None if self._ends is None else self._ends.get(_name_of(message), 0)
-                if end is None or _offset_of(message) < end:
-                    self._ready.append(message)
-            for message in ended:
-                self._note(message)
+            self._ready += [message for message in messages if message not in events] if events else messages
+            for event in events:
+                self._note(event)
             self._changed.notify_all()
 
     def _note(self, message: Message) -> None:

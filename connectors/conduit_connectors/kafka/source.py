@@ -230,7 +230,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         deleted = None in values
         if self.options.format == "json":
             values, refused = _parse_values(values)
-        columns = Columns(keys=[message.key() for message in messages], metadata=list(map(_make_metadata, messages)))
+        columns = Columns(keys=[message.key() for message in messages], metadata=_make_metadata(messages))
         if deleted:
             columns.operations = [
                 Operation.DELETE if message.value() is None else Operation.CREATE for message in messages
@@ -252,10 +252,15 @@ def _decode(position: bytes) -> dict[str, int]:
     return offsets  # type: ignore[return-value]
 
 
-def _make_metadata(message: Message) -> dict[str, str]:
-    topic, headers = message.topic(), message.headers()
-    made = {metadata.COLLECTION: topic or "", metadata.CREATED_AT: f"{message.timestamp()[1]}000000"}
-    return made | decode_headers(headers) if headers else made  # type: ignore[arg-type]
+def _make_metadata(messages: Sequence[Message]) -> list[dict[str, str]]:
+    made = [
+        {metadata.COLLECTION: message.topic() or "", metadata.CREATED_AT: f"{message.timestamp()[1]}000000"}
+        for message in messages
+    ]
+    for message, each in zip(messages, made, strict=True):
+        if headers := message.headers():
+            each |= decode_headers(headers)  # type: ignore[arg-type]
+    return made
 
 
 def _parse_values(values: Sequence[bytes | None]) -> tuple[list[Any], dict[int, str]]:

@@ -231,7 +231,20 @@ def produce(producer: Producer, message: OutgoingMessage) -> None:
     """Give a message to the producer; waits while its queue is full, which is how a slow broker holds us back."""
     while True:
         try:
-            producer.produce(message.topic, message.value, message.key, headers=message.headers)  # type: ignore[arg-type]
+            if message.headers:
+                producer.produce(message.topic, message.value, message.key, headers=message.headers)  # type: ignore[arg-type]
+            else:
+                producer.produce(message.topic, message.value, message.key)
             return
         except BufferError:
             producer.poll(0.1)
+
+
+def produce_plain(producer: Producer, topic: str, messages: Iterable[tuple[bytes, bytes | None]]) -> None:
+    """`produce` for values and keys of one topic, without a call of ours for each."""
+    send = producer.produce
+    for value, key in messages:
+        try:
+            send(topic, value, key)
+        except BufferError:
+            produce(producer, OutgoingMessage(topic, key, value, []))

@@ -58,9 +58,14 @@ def _exactly_once_problems(pipeline: Pipeline) -> Iterator[Problem]:
             what = f"{connector_label(source.connector)} cannot resume from a position, which exactly_once requires"
             hint = f"write its records to a journal first and read that, {_OR_AT_LEAST_ONCE}"
             yield _problem(source, f"sources.{source.id}", what, hint)
+    mixing = [each.id for each in pipeline.sources if each.connector is not None and not each.connector.repeatable]
     for destination in pipeline.destinations:
         if destination.connector is not None:
             yield from _destination_problems(destination)
+            if mixing and destination.connector.guarantee is WriteGuarantee.IDEMPOTENT:
+                what = f"recognises repeated records by positions, which differ each time that {mixing[0]} reads them"
+                hint = f"let {mixing[0]} read a single partition, or use a destination that is transactional or staged"
+                yield _problem(destination, f"destinations.{destination.id}", what, hint)
     yield from _dead_letter_problems(pipeline)
 
 

@@ -56,9 +56,14 @@ def _promise(graph: Graph, source: Node, at: Node) -> tuple[Promise, str]:
         return "best effort", f"{what}: a crash loses the records in flight, and what the source repeats arrives again"
     if delivery == "exactly_once":
         return "exactly once", _exactly_once(graph, at, writing)
-    if writing.guarantee is WriteGuarantee.IDEMPOTENT:
+    if writing.guarantee is WriteGuarantee.IDEMPOTENT and reading.repeatable:
         return "effectively once", f"{at.id} recognises a record that is repeated after a crash by its delivery key"
     again = "records in flight are sent again after a crash"
+    if not reading.repeatable:
+        return (
+            "at least once",
+            f"{again}, with other delivery keys: {source.id} reads in another order each time",
+        )
     if writing.guarantee is WriteGuarantee.AT_LEAST_ONCE:
         return "at least once", f"{again}, with the same delivery key"
     return "at least once", f'{again}; {at.id} can do better with delivery="exactly_once"'

@@ -93,6 +93,9 @@ class SourceConnector(Connector[OptionsT], ABC):
 
     With `atomic=True` such a source gets acks only for some positions, always for the last of several records.
     """
+    repeatable: ClassVar[bool] = True
+    """True if a record has the same position whenever it is read. False if records of several partitions mix in any
+    order: then delivery keys differ too, and a destination that is idempotent by them cannot recognise a repeat."""
     queue_counts: QueueCounts | None = None
     """The counts of a source over a shared queue, for metrics and the page."""
     payload_type: type[msgspec.Struct] | None = None

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from conduit_connectors import file, generator, log, memory, sqlite, stdio
+from conduit_connectors import file, generator, kafka, log, memory, sqlite, stdio
 
 from conduit_py import (
     DeadLetters,
@@ -155,3 +155,16 @@ class TestRefusals:
 
         declared = pipeline(processors=[one], delivery="exactly_once")
         assert "a record and a state" in mistakes(declared)["processors.one"]
+
+
+def test_a_source_that_reads_in_another_order_each_time_is_refused_for_a_destination_by_delivery_key() -> None:
+    mixing = Source("in", kafka.Source(servers="h:1", topics=["a", "b"]))
+    single = Source("in", kafka.Source(servers="h:1", topics=["a"], partitions=[0]))
+    keyed = [Destination("keyed", FakeKeyedDestination(storage=FakeStorage()))]
+
+    assert mistakes(pipeline(sources=[mixing], destinations=keyed, delivery="exactly_once")) == {
+        "destinations.keyed": "recognises repeated records by positions, which differ each time that in reads them"
+    }
+    assert promised(pipeline(sources=[mixing], destinations=keyed)) == [("in", "keyed", "at least once")]
+    assert promised(pipeline(sources=[single], destinations=keyed)) == [("in", "keyed", "effectively once")]
+    assert promised(pipeline(sources=[mixing], delivery="exactly_once")) == [("in", "out", "exactly once")]

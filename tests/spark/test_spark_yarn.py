@@ -16,9 +16,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from loopback import end_with_parent
 from quick_java import QUICK_JAVA
 from yarn_cluster import SPARK_JARS, YarnCluster, server_jars
+
+from conduit_py.testing.server_process import end_with_parent
 
 pytestmark = [
     pytest.mark.skipif("CONDUIT_YARN" not in os.environ, reason="starts a YARN of its own: `make test-yarn`"),

@@ -16,9 +16,10 @@ from xml.sax.saxutils import escape
 
 import pyspark
 import pytest
-from loopback import end_with_parent, free_port
 from process_tree import processes
 from quick_java import QUICK_JAVA
+
+from conduit_py.testing.server_process import end_with_parent, free_port
 
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 START_SECONDS = 120.0

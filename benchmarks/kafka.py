@@ -1,0 +1,179 @@
+"""Kafka in, out, and in to out exactly once, each beside a loop by hand on the same client library.
+
+    python -m benchmarks.kafka [--records N] [--rounds N]
+
+It starts a broker of its own. A ratio is the loop's time by ours, within one round: above 1 we are faster. CPU time is
+that of this process, with the threads of the client library, and does not depend on who else uses the machine.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from conduit_connectors import kafka
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+import conduit_py
+from conduit_py import Destination, Pipeline, Source, sdk
+from conduit_py.status import Status
+from conduit_py.testing.services import KafkaServer
+
+VALUE = b'{"order": 17, "customer": "c-4711", "amount": "129.90", "currency": "EUR", "lines": [1, 2, 3, 4, 5]}'
+TRANSACTION = 4096
+
+
+class Numbers(sdk.SourceConnector[sdk.Options]):
+    """The same value, so many times."""
+
+    count = 0
+
+    def open(self, position: bytes | None) -> None:
+        self._next = 0
+
+    def read(self, n: int) -> sdk.Payloads:
+        taken = range(self._next, min(self._next + n, self.count))
+        if not taken:
+            raise sdk.EndOfSource
+        self._next = taken.stop
+        return sdk.Payloads([VALUE] * len(taken), sdk.Positions(b"%d", taken), bytes)
+
+
+class Counter(sdk.DestinationConnector[sdk.Options]):
+    """Counts what arrives."""
+
+    arrived = 0
+
+    def write(self, batch: sdk.Batch) -> None:
+        type(self).arrived += len(batch)
+
+
+class Bench:
+    """One broker, topics for each measurement."""
+
+    def __init__(self, address: str, records: int) -> None:
+        self.address = address
+        self.records = records
+        self._settings: dict[str, Any] = {"bootstrap.servers": address, "log_level": 2}
+        self._admin = AdminClient(self._settings)
+        self.full = self.create()
+        producer = Producer(self._settings | {"queue.buffering.max.messages": 1_000_000, "linger.ms": 5})
+        for number in range(records):
+            producer.produce(self.full, VALUE, b"%d" % number)
+            if number % 10_000 == 0:
+                producer.poll(0)
+        producer.flush()
+
+    def create(self) -> str:
+        name = f"bench-{uuid.uuid4().hex[:12]}"
+        [created] = self._admin.create_topics([NewTopic(name, 1, 1)]).values()
+        created.result(60)
+        return name
+
+    def loop_in(self) -> None:
+        consumer = self._consumer()
+        count = size = 0
+        while count < self.records:
+            messages = consumer.consume(1000, 1.0)
+            for message in messages:
+                assert message.error() is None
+                size += len(message.value() or b"") + len(message.key() or b"")
+            count += len(messages)
+            consumer.commit(message=messages[-1], asynchronous=True)
+        consumer.close()
+
+    def ours_in(self) -> None:
+        Counter.arrived = 0
+        source = kafka.Source(servers=self.address, topics=[self.full], tail=False)
+        self._run(source, Counter())
+        assert Counter.arrived == self.records
+
+    def loop_out(self) -> None:
+        topic = self.create()
+        settings = {"enable.idempotence": True, "compression.type": "lz4", "linger.ms": 5}
+        producer = Producer(self._settings | settings)
+        for _ in range(self.records):
+            while True:
+                try:
+                    producer.produce(topic, VALUE)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        assert producer.flush() == 0
+
+    def ours_out(self) -> None:
+        Numbers.count = self.records
+        self._run(Numbers(), kafka.Destination(servers=self.address, topic=self.create()))
+
+    def loop_once(self) -> None:
+        topic = self.create()
+        consumer = self._consumer()
+        settings = {"transactional.id": topic, "compression.type": "lz4", "linger.ms": 5}
+        producer = Producer(self._settings | settings)
+        producer.init_transactions(60)
+        count = 0
+        while count < self.records:
+            messages = consumer.consume(min(TRANSACTION, self.records - count), 1.0)
+            producer.begin_transaction()
+            for message in messages:
+                producer.produce(topic, message.value(), message.key())
+            count += len(messages)
+            offsets = [TopicPartition(self.full, 0, (messages[-1].offset() or 0) + 1)]
+            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata())
+            producer.commit_transaction(60)
+        consumer.close()
+
+    def ours_once(self) -> None:
+        source = kafka.Source(servers=self.address, topics=[self.full], tail=False)
+        destination = kafka.Destination(servers=self.address, topic=self.create())
+        with tempfile.TemporaryDirectory() as folder:
+            self._run(source, destination, delivery="exactly_once", state=Path(folder))
+
+    def _consumer(self) -> Consumer:
+        settings = {"group.id": uuid.uuid4().hex, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        consumer = Consumer(self._settings | settings)
+        consumer.assign([TopicPartition(self.full, 0, 0)])
+        return consumer
+
+    def _run(self, source: Any, destination: Any, *, state: Path | None = None, **more: Any) -> None:
+        pipeline = Pipeline("p", sources=[Source("in", source)], destinations=[Destination("out", destination)], **more)
+        outcome = conduit_py.run(pipeline, state=state)
+        assert outcome.status is Status.COMPLETED, outcome.error
+
+
+def measure(function: Callable[[], None]) -> tuple[float, float]:
+    """CPU and wall seconds."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    function()
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    with KafkaServer.started() as server:
+        bench = Bench(server.address, arguments.records)
+        pairs = {
+            "in": (bench.loop_in, bench.ours_in),
+            "out": (bench.loop_out, bench.ours_out),
+            "in to out, exactly once": (bench.loop_once, bench.ours_once),
+        }
+        print(f"{arguments.records} records, ratios of {arguments.rounds} rounds: median (lowest to highest)")
+        for name, (loop, ours) in pairs.items():
+            rounds = [(measure(loop), measure(ours)) for _ in range(arguments.rounds)]
+            for kind, index in (("CPU", 0), ("wall", 1)):
+                ratios = sorted(by_hand[index] / our_own[index] for by_hand, our_own in rounds)
+                middle, each = statistics.median(ratios), arguments.records / rounds[0][1][index]
+                print(f"{name}: {kind} {middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}), {each:,.0f} records/s")
+
+
+if __name__ == "__main__":
+    main()

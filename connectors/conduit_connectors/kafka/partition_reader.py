@@ -1,0 +1,333 @@
+"""PartitionReader: a consumer in a thread of its own, which stays in its group however slow the pipeline is."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from conduit_connectors.kafka.connection import ANSWER_SECONDS, ClientErrors
+from conduit_py.sdk import FatalError, TransientError
+
+BUFFER_MAX = 4000
+"""Messages that wait to be read. With more the partitions are paused."""
+_TAKE_MAX = 1000
+_PAUSE_AFTER_SECONDS = 1.0
+_TICK_SECONDS = 0.5
+
+GENERATION = "#"
+"""The key in a position of how often partitions went away: no topic can have this name."""
+
+
+class PartitionReader:
+    """Polls without a pause, so that rebalances are served and the group never waits for a slow pipeline.
+
+    A partition is named `topic:number`; a position has the offset to read next of each. Invariant: a partition that is
+    given away has nothing in flight. What was read of it is acked and committed to the group first, or the run
+    fails: the new owner begins at the group's offset, and a record handled by both would be handled twice.
+    """
+
+    def __init__(
+        self, consumer_settings: Mapping[str, Any], errors: ClientErrors, *, position: Mapping[str, int],
+        start: str, group: bool, revoke_seconds: float,
+    ) -> None:  # fmt: skip
+        self._errors = errors
+        self._consumer = Consumer(dict(consumer_settings))
+        self._position = dict(position)
+        self._start = start
+        self._group = group
+        self._subscribed = False
+        self._revoke_seconds = revoke_seconds
+        self._changed = threading.Condition()
+        self._ready: deque[Message] = deque()
+        self._next_offsets: dict[str, int] = {}
+        """The offset to read next of each partition that is ours."""
+        self._generation = self._position.pop(GENERATION, 0)
+        """How often partitions went away. Without it a position could be that of an earlier record."""
+        self._assignments = 0
+        """How often the partitions changed in this run."""
+        self._ends: dict[str, int] | None = None
+        """Where to stop, if it is not for ever."""
+        self._acked: dict[str, int] = {}
+        self._committed: dict[str, int] = {}
+        self._ticked_at = 0.0
+        self._known_ends: dict[str, int] = {}
+        self._error: Exception | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="conduit-kafka", daemon=True)
+
+    def assign(self, partitions: Sequence[str], *, to_end: bool) -> None:
+        """Read these partitions, whatever others do; with `to_end` until what they have now is read."""
+        if to_end:
+            self._ends = {partition: self._watermarks(partition)[1] for partition in partitions}
+        self._consumer.assign(self._place(partitions))
+        self._thread.start()
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Read the partitions that the group gives to this member."""
+        self._subscribed = True
+        self._consumer.subscribe(
+            list(topics), on_assign=self._take_over, on_revoke=self._give_away, on_lost=self._drop_lost
+        )
+        self._thread.start()
+
+    def position(self) -> dict[str, int]:
+        """Where reading continues after all that was taken."""
+        with self._changed:
+            return self._make_position()
+
+    def take(self, n: int, seconds: float) -> "TakenMessages | None":
+        """At most `n` messages, or none after `seconds` or if the partitions changed. None: there will be no more."""
+        with self._changed:
+            before = self._assignments
+            self._changed.wait_for(lambda: self._has_news() or self._assignments != before, seconds)
+            if self._error is not None:
+                raise self._error
+            if not self._ready and (self._stopping or self._is_at_end()):
+                return None
+            position = self._make_position()
+            messages = [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
+            steps = self._make_steps(messages)
+            self._next_offsets.update(steps)
+            if self._ends is not None:
+                self._ends = {each: end for each, end in self._ends.items() if self._next_offsets[each] < end}
+            self._changed.notify_all()
+            return TakenMessages(position, messages, steps)
+
+    def ack(self, position: Mapping[str, int]) -> None:
+        """Everything before these offsets is durably handled."""
+        with self._changed:
+            for partition, offset in position.items():
+                # The position may be of a time when other partitions were ours.
+                if partition in self._next_offsets:
+                    self._acked[partition] = max(offset, self._acked.get(partition, 0))
+            self._changed.notify_all()
+
+    def unread(self) -> int:
+        """How many offsets lie between what was taken and the ends of the partitions, as of a moment ago."""
+        with self._changed:
+            ends = self._known_ends
+            return sum(max(0, ends.get(partition, 0) - offset) for partition, offset in self._next_offsets.items())
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Commit what is acked and leave the group."""
+        self.stop()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._commit(asynchronous=False)
+        self._consumer.close()
+
+    def _make_position(self) -> dict[str, int]:
+        generation = {GENERATION: self._generation} if self._generation else {}
+        return {**self._next_offsets, **generation}
+
+    def _make_steps(self, messages: Sequence[Message]) -> list[tuple[str, int]]:
+        if len(self._next_offsets) == 1:
+            [name] = self._next_offsets
+            return [(name, message.offset() + 1) for message in messages]  # type: ignore[operator]
+        return [(_name_of(message), _offset_of(message) + 1) for message in messages]
+
+    def _has_news(self) -> bool:
+        return bool(self._ready or self._error or self._stopping) or self._is_at_end()
+
+    def _is_at_end(self) -> bool:
+        return self._ends is not None and not self._ends
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._wait_for_room()
+                self._tick()
+                message = self._consumer.poll(0.1)
+                if message is not None:
+                    self._add([message, *self._consumer.consume(_TAKE_MAX, 0)])
+        except Exception as error:
+            self._fail(error)
+
+    def _tick(self) -> None:
+        """Commit and measure now and then. Here, because a commit of another thread waits for a poll to end."""
+        if time.monotonic() - self._ticked_at < _TICK_SECONDS:
+            return
+        self._ticked_at = time.monotonic()
+        self._errors.raise_if_refused("reading")
+        self._commit(asynchronous=True)
+        for each in self._consumer.assignment():
+            _, high = self._consumer.get_watermark_offsets(each, cached=True)
+            self._known_ends[_name(each.topic, each.partition)] = high
+
+    def _wait_for_room(self) -> None:
+        def has_room() -> bool:
+            return self._stopping or len(self._ready) < BUFFER_MAX
+
+        with self._changed:
+            if self._changed.wait_for(has_room, _PAUSE_AFTER_SECONDS):
+                return
+        # Back-pressure. The member keeps polling, or the group would think that it has died.
+        self._consumer.pause(self._consumer.assignment())
+        while not has_room():
+            self._tick()
+            message = self._consumer.poll(0.1)
+            if message is not None:
+                self._add([message])
+        self._consumer.resume(self._consumer.assignment())
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        # One look at each: most batches have no error.
+        events = [message for message in messages if message.error() is not None]
+        with self._changed:
+            self._ready += [message for message in messages if message not in events] if events else messages
+            for event in events:
+                self._note(event)
+            self._changed.notify_all()
+
+    def _note(self, message: Message) -> None:
+        error = message.error()
+        assert error is not None
+        if error.code() == KafkaError._PARTITION_EOF:
+            if self._ends is not None and _offset_of(message) >= self._ends.get(_name_of(message), 0):
+                self._ends.pop(_name_of(message), None)
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise FatalError(
+                f"Kafka no longer has the offset to read next: {error.str()}",
+                suggestion="records were deleted before they were read; set the position of this source to continue",
+            )
+        elif error.fatal() or not error.retriable():
+            raise self._errors.translate(error, "reading")
+
+    def _place(self, partitions: Sequence[str]) -> list[TopicPartition]:
+        """Where to begin in each: after our position, or where the group is, or where the option says."""
+        committed = self._ask_group(partitions) if self._group else {}
+        placed = {}
+        for partition in partitions:
+            ours, of_group = self._position.get(partition), committed.get(partition)
+            if ours is not None:
+                # Another member may have read on since: what the group committed is handled.
+                placed[partition] = max(ours, of_group or 0) if self._subscribed else ours
+            elif of_group is not None:
+                placed[partition] = of_group
+            else:
+                placed[partition] = self._watermarks(partition)[0 if self._start == "earliest" else 1]
+        with self._changed:
+            self._next_offsets |= placed
+            self._acked |= placed
+            self._assignments += 1
+            self._changed.notify_all()
+        return [_parse(partition, offset) for partition, offset in placed.items()]
+
+    def _ask_group(self, partitions: Sequence[str]) -> dict[str, int]:
+        answers = self._consumer.committed([_parse(partition) for partition in partitions], ANSWER_SECONDS)
+        return {_name(each.topic, each.partition): each.offset for each in answers if each.offset >= 0}
+
+    def _watermarks(self, partition: str) -> tuple[int, int]:
+        low, high = self._consumer.get_watermark_offsets(_parse(partition), timeout=ANSWER_SECONDS)
+        return low, high
+
+    def _take_over(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        try:
+            consumer.incremental_assign(self._place([_name(each.topic, each.partition) for each in partitions]))
+        except KafkaException as error:
+            self._fail(error)
+
+    def _give_away(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        gone = {_name(each.topic, each.partition) for each in partitions}
+        with self._changed:
+            self._ready = deque(message for message in self._ready if _name_of(message) not in gone)
+            read = {partition: self._next_offsets[partition] for partition in gone if partition in self._next_offsets}
+
+            def is_acked() -> bool:
+                return self._stopping or all(self._acked[partition] >= offset for partition, offset in read.items())
+
+            handled = self._changed.wait_for(is_acked, self._revoke_seconds)
+        self._commit(asynchronous=False)
+        self._forget(gone)
+        consumer.incremental_unassign(partitions)
+        if not handled:
+            self._fail(_taken("another member was given partitions before all that was read of them was handled"))
+
+    def _drop_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        gone = {_name(each.topic, each.partition) for each in partitions}
+        self._forget(gone)
+        consumer.incremental_unassign(partitions)
+        # What is in flight must not be committed: another member reads it again.
+        self._fail(_taken("the group took partitions from this member, which it had not heard of for too long"))
+
+    def _forget(self, gone: set[str]) -> None:
+        with self._changed:
+            self._ready = deque(message for message in self._ready if _name_of(message) not in gone)
+            for partition in gone:
+                for offsets in (self._next_offsets, self._acked, self._committed, self._position):
+                    offsets.pop(partition, None)
+            self._generation += 1
+            self._assignments += 1
+            self._changed.notify_all()
+
+    def _commit(self, *, asynchronous: bool) -> None:
+        """Commit to the group what is acked, of the partitions that are ours."""
+        if not self._group:
+            return
+        with self._changed:
+            due = {
+                partition: offset
+                for partition, offset in self._acked.items()
+                if partition in self._next_offsets and offset > self._committed.get(partition, -1)
+            }
+            self._committed |= due
+        if due:
+            offsets = [_parse(partition, offset) for partition, offset in due.items()]
+            try:
+                if asynchronous:
+                    self._consumer.commit(offsets=offsets, asynchronous=True)
+                else:
+                    self._consumer.commit(offsets=offsets, asynchronous=False)
+            except KafkaException:
+                # Our own position counts; the next commit, or the next owner's reading again, makes this good.
+                with self._changed:
+                    for partition in due:
+                        self._committed.pop(partition, None)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, KafkaException):
+            error = self._errors.translate(error.args[0], "reading")
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+
+class TakenMessages(NamedTuple):
+    """Messages, the position before them, and the step of each."""
+
+    position: dict[str, int]
+    messages: list[Message]
+    steps: list[tuple[str, int]]
+
+
+@cache
+def _name(topic: str, partition: int) -> str:
+    return f"{topic}:{partition}"
+
+
+def _name_of(message: Message) -> str:
+    return _name(message.topic(), message.partition())
+
+
+def _offset_of(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None, "of a message from a broker"
+    return offset
+
+
+def _parse(partition: str, offset: int = OFFSET_INVALID) -> TopicPartition:
+    topic, _, number = partition.rpartition(":")
+    return TopicPartition(topic, int(number), offset)
+
+
+def _taken(text: str) -> TransientError:
+    return TransientError(text, suggestion="give `revoke_seconds` a larger value, or make the destination faster")

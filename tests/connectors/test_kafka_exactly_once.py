@@ -1,0 +1,152 @@
+"""Kafka to Kafka, exactly once: with kills of us and of the broker, zombies, and members that come and go.
+
+Each test compares what a reader of committed records sees with the source: nothing missing, nothing twice, and in
+order for each key.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Self
+
+import pytest
+from conduit_connectors import kafka
+from confluent_kafka import Message
+from kafka_topics import KafkaTopics
+
+from conduit_py.errors import Fenced
+from conduit_py.record import Payload, Record
+from conduit_py.testing.connector_driver import batch_of
+from conduit_py.testing.services import KafkaServer
+
+CHILD = Path(__file__).with_name("kafka_child.py")
+KEYS = 6
+COUNT = 2000
+
+
+class Children:
+    """Processes that run a pipeline, and end with the test."""
+
+    def __init__(self, source: dict[str, object], destination: dict[str, object]) -> None:
+        self._options = json.dumps({"source": source, "destination": destination})
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, state: Path, kill_at: str = "") -> subprocess.Popen[bytes]:
+        environment = dict(os.environ) | ({"CONDUIT_KILL_AT": kill_at} if kill_at else {})
+        self._started.append(subprocess.Popen([sys.executable, str(CHILD), str(state), self._options], env=environment))
+        return self._started[-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for child in self._started:
+            child.kill()
+            child.wait(300)
+
+
+def pipelines(topics: KafkaTopics, taken: str, given: str, **source: object) -> Children:
+    return Children(
+        {"servers": topics.address, "topics": [taken], **source},
+        {"servers": topics.address, "topic": given, "checkpoint_topic": f"{given}-state"},
+    )
+
+
+def stop(child: subprocess.Popen[bytes]) -> None:
+    child.send_signal(signal.SIGTERM)
+    # It stops gracefully, and then the signal has its usual effect.
+    assert child.wait(300) == -signal.SIGTERM
+
+
+def by_key(messages: list[Message]) -> dict[bytes | None, list[bytes | None]]:
+    found = defaultdict(list)
+    for message in messages:
+        found[message.key()].append(message.value())
+    return dict(found)
+
+
+def expected(count: int = COUNT) -> dict[bytes, list[bytes]]:
+    return {b"%d" % key: [b"%d" % number for number in range(key, count, KEYS)] for key in range(KEYS)}
+
+
+def wait_for_records(topics: KafkaTopics, topic: str, count: int) -> None:
+    deadline = time.monotonic() + 300
+    while len(topics.values(topic)) < count:
+        assert time.monotonic() < deadline, f"{topic} has {len(topics.values(topic))} records"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_kills_of_us_within_transactions(topics: KafkaTopics, tmp_path: Path) -> None:
+    taken, given = topics.create(partitions=2), topics.create(partitions=3)
+    topics.fill(taken, [b"%d" % number for number in range(COUNT)], keys=KEYS)
+    with pipelines(topics, taken, given, tail=False) as children:
+        # Written and not committed; committed in Kafka and not in our state; and both some transactions later.
+        for point in ("before_home_commit:2", "after_home_commit:1", "after_home_commit:3"):
+            child = children.start(tmp_path / "p", f"transaction.{point}")
+            assert child.wait(300) == -signal.SIGKILL
+        assert children.start(tmp_path / "p").wait(300) == 0
+
+    assert by_key(topics.messages(given)) == expected()
+
+
+@pytest.mark.slow
+def test_kills_of_the_broker_within_transactions(own_kafka: KafkaServer, tmp_path: Path) -> None:
+    topics = KafkaTopics(own_kafka.address)
+    taken, given = topics.create(partitions=2), topics.create(partitions=3)
+    with pipelines(topics, taken, given) as children:
+        child = children.start(tmp_path / "p")
+        for first in (0, COUNT):
+            topics.fill(taken, [b"%d" % number for number in range(first, first + COUNT)], keys=KEYS, first=first)
+            wait_for_records(topics, given, first + 1)
+            own_kafka.kill()
+            own_kafka.start()
+        wait_for_records(topics, given, 2 * COUNT)
+        stop(child)
+
+    assert by_key(topics.messages(given)) == expected(2 * COUNT)
+
+
+@pytest.mark.slow
+def test_members_that_come_and_go_handle_each_record_once(topics: KafkaTopics, tmp_path: Path) -> None:
+    taken, given = topics.create(partitions=6), topics.create(partitions=3)
+    with pipelines(topics, taken, given, group=taken) as children:
+        members = []
+        for number in range(3):
+            members.append(children.start(tmp_path / f"member{number}"))
+            first = number * COUNT
+            topics.fill(taken, [b"%d" % each for each in range(first, first + COUNT)], keys=KEYS, first=first)
+            # The next one comes while this one has records in flight.
+            wait_for_records(topics, given, first + 1)
+        stop(members[0])
+        wait_for_records(topics, given, 3 * COUNT)
+        stop(members[1])
+        stop(members[2])
+
+    assert by_key(topics.messages(given)) == expected(3 * COUNT)
+
+
+def test_a_zombie_can_commit_nothing_and_cannot_stop_the_newer_run(topics: KafkaTopics) -> None:
+    topic = topics.create()
+    declared = kafka.Destination(servers=topics.address, topic=topic, checkpoint_topic=f"{topic}-state")
+    old, new, late = declared.fresh(), declared.fresh(), declared.fresh()
+    for destination in (old, new, late):
+        destination.open()
+    assert old.claim("p", 1) is None
+    old.write(batch_of([Record(b"1", payload=Payload(after=b"old"))]))
+    assert new.claim("p", 2) is None
+    new.write(batch_of([Record(b"1", payload=Payload(after=b"new"))]))
+    with pytest.raises(Fenced, match="has a newer run"):
+        old.commit(b"old")
+    with pytest.raises(Fenced, match="has a newer run"):
+        late.claim("p", 1)
+    new.commit(b"new")
+    for destination in (old, new, late):
+        destination.teardown()
+
+    assert topics.values(topic) == [b"new"]

@@ -1,15 +1,19 @@
 """Batch: the messages that cross a channel together, and their identities, which never change."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 import msgspec
 
+from conduit_py import metadata
 from conduit_py.payloads import Columns, copy_value, make_records
 from conduit_py.record import Record
+
+if TYPE_CHECKING:
+    from conduit_py.sdk.source import CollectionSchema
 
 Piece: TypeAlias = tuple[int, ...]
 """Which part of a split record: () is the whole, (2,) its third piece, (2, 0) the first piece of that."""
@@ -58,6 +62,8 @@ class Span(msgspec.Struct, eq=False):
     """The source that read the records, if it is not `source`: set only for replayed dead letters."""
     sizes: Sequence[int] | None = None
     """The number of records in each message; None if each has one."""
+    schemas: "Mapping[str, CollectionSchema]" = {}
+    """By collection, the schema that its source announced last."""
     fate_handlers: dict[int, list[tuple[MessageId, FateHandler]]] = {}
 
     def __len__(self) -> int:
@@ -262,6 +268,14 @@ class Batch:
         if sequences == range(span.first, span.first + len(span.positions)):
             return span.positions
         return [span.positions[sequence - span.first] for sequence in sequences]
+
+    def schema(self, index: int) -> "CollectionSchema | None":
+        """Return the schema of the collection of a record, as its source announced it; None if it did not.
+
+        It describes the payload that the source made. Processors may have changed the payload since.
+        """
+        schemas = self.span.schemas
+        return schemas.get(self.record(index).metadata.get(metadata.COLLECTION, "")) if schemas else None
 
     def on_fate(self, index: int, handler: FateHandler) -> None:
         """Call `handler` once when the message at `index` is settled; the last registered is called first.

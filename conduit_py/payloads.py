@@ -12,47 +12,10 @@ from uuid import UUID
 
 import msgspec
 
+from conduit_py.positions import LazyPositions
 from conduit_py.record import Data, Operation, Payload, Record, copy_data
 
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Positions(Sequence[bytes]):
-    """Positions that differ only in a number. Each is made when somebody asks for it.
-
-    `template` has one `%d`, as in `b"offset:%d"`.
-    """
-
-    template: bytes
-    numbers: Sequence[int]
-    ascending: bool = False
-    """True if every number is larger than the one before. Then nobody looks for repeated positions."""
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Positions": ...
-    def __getitem__(self, index: int | slice) -> "bytes | Positions":
-        if isinstance(index, slice):
-            return Positions(self.template, self.numbers[index], self.ascending)
-        return self.template % self.numbers[index]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return map(self.template.__mod__, self.numbers)
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    def join(self, later: Sequence[bytes]) -> Sequence[bytes]:
-        """Return these positions and the later ones as one sequence."""
-        if isinstance(later, Positions) and later.template == self.template:
-            ascending = self.ascending and later.ascending and self.numbers[-1] < later.numbers[0]
-            return Positions(self.template, [*self.numbers, *later.numbers], ascending)
-        return [*self, *later]
 
 
 class Columns(msgspec.Struct):
@@ -105,7 +68,7 @@ def join(earlier: "list[Record] | Payloads", later: "list[Record] | Payloads") -
     """Return the records of two reads as one sequence; in columns if both are, with nothing but payloads."""
     if isinstance(earlier, Payloads) and isinstance(later, Payloads):
         positions = earlier.positions
-        if earlier.columns is None and later.columns is None and isinstance(positions, Positions):
+        if earlier.columns is None and later.columns is None and isinstance(positions, LazyPositions):
             kind = earlier.kind if earlier.kind is later.kind else None
             return Payloads(earlier.payloads + later.payloads, positions.join(later.positions), kind)
     return [*earlier, *later]

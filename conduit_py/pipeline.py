@@ -45,7 +45,10 @@ ProcessorLike: TypeAlias = "Processor | sdk.Processor[sdk.Options] | RecordFunct
 
 
 class Source:
-    """A source in a pipeline: its id, under which positions are stored, its connector and its own processors."""
+    """A source in a pipeline: its id, under which positions are stored, its connector and its own processors.
+
+    With `atomic` an exactly-once pipeline commits whole groups of the source: never half of a database transaction.
+    """
 
     @collect_keyword_problems
     def __init__(
@@ -57,10 +60,12 @@ class Source:
         processors: Sequence[ProcessorLike] = (),
         batch_size: int = defaults.BATCH_SIZE,
         window: int = defaults.WINDOW,
+        atomic: bool = False,
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
-        checked, problems = check_options(SourceSettings, dict(id=id, batch_size=batch_size, window=window), self.place)
+        values = dict(id=id, batch_size=batch_size, window=window, atomic=atomic)
+        checked, problems = check_options(SourceSettings, values, self.place)
         # Defaults stand in for wrong settings, so that the rest of the definition is checked and reported too.
         self.settings = checked if isinstance(checked, SourceSettings) else SourceSettings.model_construct(id=self.id)
         self.connector, more = resolve_connector("source", sdk.SourceConnector, connector, settings, self.place)

@@ -36,6 +36,10 @@ class SourceSettings(Options):
     id: NodeId
     batch_size: int = Field(default=defaults.BATCH_SIZE, ge=1, description="the most records that travel together")
     window: int = Field(default=defaults.WINDOW, ge=1, description="the most records read and not yet settled")
+    atomic: bool = Field(
+        default=False,
+        description="never commit half of a group, such as a transaction of a database; for exactly_once",
+    )
 
 
 class DestinationSettings(Options):

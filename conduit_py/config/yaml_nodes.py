@@ -124,7 +124,7 @@ _CLASSES: Final[dict[registry.Kind, type[Any]]] = {
 }
 
 
-CONNECTOR_KEYS: Final = ["id", "type", "plugin", "name", "settings", "processors"]
+CONNECTOR_KEYS: Final = ["id", "type", "plugin", "name", "settings", "processors", "atomic"]
 PROCESSOR_KEYS: Final = ["id", "plugin", "condition", "settings", "workers", "type"]
 QUEUE_KEYS: Final = ["plugin", "settings", "window-size", "window-nack-threshold"]
 NAME_LENGTH_MAX: Final = 256
@@ -162,7 +162,10 @@ class Connectors:
         self.kinds |= {kind} if kind else {"source", "destination"}
         plugin = read_plugin(section, kind) if kind else None
         processors = read_processors(section, self._version)
-        return _ReadConnector(id, kind, plugin, processors) if kind and plugin else None
+        atomic = section.flag("atomic")
+        if atomic and kind == "destination":
+            section.problem("atomic", "is a setting of sources")
+        return _ReadConnector(id, kind, plugin, processors, atomic) if kind and plugin else None
 
     def _add(self, read: "_ReadConnector") -> None:
         section, translation = read.plugin.section, read.plugin.translation
@@ -171,7 +174,7 @@ class Connectors:
             return
         if isinstance(connector, sdk.SourceConnector):
             size = translation.batch_size or _DEFAULT_BATCH_SIZE
-            source = Source(read.id, connector, processors=read.processors, batch_size=size)
+            source = Source(read.id, connector, processors=read.processors, batch_size=size, atomic=read.atomic)
             self.sources.append(set_place(source, section))
         elif isinstance(connector, sdk.DestinationConnector):
             lines = [set_place(line_processor(translation.line), section)] if translation.line is not None else []
@@ -184,6 +187,7 @@ class _ReadConnector(NamedTuple):
     kind: registry.Kind
     plugin: ReadPlugin
     processors: list[Processor]
+    atomic: bool
 
 
 _DEFAULT_BATCH_SIZE: Final[int] = SourceSettings.model_fields["batch_size"].default

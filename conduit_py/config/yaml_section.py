@@ -85,6 +85,13 @@ class Section:
             return default
         return int(text)
 
+    def flag(self, name: str) -> bool:
+        """True or false; false by default."""
+        text = self.text(name)
+        if text not in (None, "true", "false"):
+            self.problem(name, f"must be true or false, not {text[:40]!r}")
+        return text == "true"
+
     def settings(self, name: str) -> "PluginSettings":
         """The text values of a mapping, by key."""
         node = self._value(name)

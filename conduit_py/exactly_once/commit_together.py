@@ -55,6 +55,7 @@ class CommitTogether(CommitStrategy):
         self._pipeline = graph.pipeline.id
         self._store = store
         self._limits = within_windows(graph, graph.pipeline.settings.transaction or TransactionLimits())
+        self._atomic = {source.id for source in graph.pipeline.sources if source.settings.atomic}
         self.isolated = isolated
         """The number of records left to commit in small transactions."""
         self.gate = TransactionGate(self._limits.model_copy(update={"max_records": size}) if isolated else self._limits)
@@ -118,8 +119,13 @@ class CommitTogether(CommitStrategy):
         self._deferrals[node] = held = HeldRecords(self.gate, voters)
         return held
 
-    async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
-        await self.gate.enter(source, records, positions[-1])
+    async def admit(
+        self, source: str, records: Sequence[Record], positions: Sequence[bytes], continues: bool = False
+    ) -> None:
+        await self.gate.enter(source, records, positions[-1], continues and source in self._atomic)
+
+    def advance(self, source: str, continues: bool, *, new: bool) -> None:
+        self.gate.advance(source, continues, new=new)
 
     async def before_write(self) -> None:
         await self.gate.wait_writable()
@@ -128,7 +134,7 @@ class CommitTogether(CommitStrategy):
         raise AssertionError("the transaction loop takes settled ranges from the settlers itself")
 
     def finish(self, source: str) -> None:
-        self.gate.leave()
+        self.gate.leave(source)
 
     async def claim(self) -> None:
         self._claim = await self._store.claim(self._pipeline)
@@ -211,16 +217,20 @@ class CommitTogether(CommitStrategy):
     async def _gather(self) -> bool:
         """Close the open transaction when due, and wait until it is settled. Returns False if it is empty."""
         gate = self.gate
-        while gate.entrants or not self._quiet:
+        while not gate.abandoned and (gate.entrants or not self._quiet):
             due_at = gate.due_at(stalled=self._quiet)
             if due_at <= trio.current_time():
                 break
             with trio.move_on_at(due_at):
                 await gate.changed.wait()
         gate.close()
-        while not self._quiet:
+        while not self._quiet or gate.in_group:
+            if gate.abandoned:
+                # A part of a group is written, so nothing of this transaction may be committed.
+                log.info("%s was stopped inside of a group: the next run reads it again", self._pipeline)
+                return False
             await gate.changed.wait()
-        return gate.records > 0
+        return gate.records > 0 or gate.has_progress
 
     def _open_next(self) -> None:
         """Begin the next transaction with the records deferred to it."""

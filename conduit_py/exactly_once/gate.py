@@ -15,7 +15,7 @@ from conduit_py.record import Record
 from conduit_py.store.claim import Intent
 from conduit_py.store.stored_letter import SettledLetter
 from conduit_py.stream.ledger import SettledRange
-from conduit_py.stream.signal import Pace, Signal
+from conduit_py.stream.signal import PROGRESS_SECONDS, Pace, Signal
 
 COMMIT_SECONDS = 0.005
 
@@ -42,16 +42,27 @@ class TransactionGate:
         self.pace = Pace(COMMIT_SECONDS)
         self.entrants = 0
         """The number of sources that have not ended, plus one for the replay of dead letters."""
+        self.in_group: set[str] = set()
+        """The atomic sources whose last records do not end their group."""
+        self.has_progress = False
+        """True if a source has progress without a record in the open transaction."""
+        self.abandoned = False
+        """True if the open transaction has a part of a group, and will never have the rest."""
+        self._sealed_at = float("-inf")
         self._closed = False
         self._opened = trio.Event()
         self.holds_writes = False
         self._released = trio.Event()
 
-    async def enter(self, source: str, records: Sequence[Record], position: bytes) -> None:
-        """Wait for room in the open transaction. On return the records are part of it, the last at `position`."""
+    async def enter(self, source: str, records: Sequence[Record], position: bytes, continues: bool = False) -> None:
+        """Wait for room in the open transaction. On return the records are part of it, the last at `position`.
+
+        With `continues` the transaction cannot end before this source enters with the rest of the group.
+        """
         size = estimated_bytes(records)
-        # A loop: another source may fill the next transaction before this task runs again.
-        while not self._admits(len(records), size):
+        # The rest of a group enters whatever the limits, and even when the gate is closed: half of a group is never
+        # committed. For all others a loop: another source may fill the next transaction before this task runs again.
+        while not self.abandoned and source not in self.in_group and not self._admits(len(records), size):
             # Records that do not fit end the transaction, or they would wait for `max_seconds`.
             if not self._closed and not self.full:
                 self.full = True
@@ -63,10 +74,29 @@ class TransactionGate:
         self.records += len(records)
         self.bytes += size
         self.last = (source, position)
+        if continues:
+            self.in_group.add(source)
+        elif source in self.in_group:
+            self._end_group(source)
 
-    def leave(self) -> None:
-        """Count a source that has ended."""
+    def advance(self, source: str, continues: bool, *, new: bool) -> None:
+        """Note progress of a source without a record, if it is `new`. It may end a group, but does not begin one."""
+        if new and not self.has_progress:
+            self.has_progress = True
+            self.changed.set()
+        if not continues and source in self.in_group:
+            self._end_group(source)
+
+    def _end_group(self, source: str) -> None:
+        self.in_group.discard(source)
+        self.changed.set()
+
+    def leave(self, source: str) -> None:
+        """Count a source that has ended. If it was stopped inside of a group, the open transaction is abandoned."""
         self.entrants -= 1
+        if source in self.in_group:
+            self.abandoned = True
+            self._opened.set()
         self.changed.set()
 
     def _admits(self, count: int, size: int) -> bool:
@@ -85,8 +115,8 @@ class TransactionGate:
         Without more input it closes after `min_seconds`, but not before the pace allows the next commit.
         """
         if not self.records:
-            # Never due: a commit of nothing would still cost a write to the disk.
-            return float("inf")
+            # A commit of nothing would still cost a write to the disk, and so does one of progress alone.
+            return self._sealed_at + PROGRESS_SECONDS if self.has_progress else float("inf")
         if self.full or self.records >= self.limits.max_records or self.bytes >= self.limits.max_bytes:
             return float("-inf")
         latest = self.opened_at + self.limits.max_seconds
@@ -108,6 +138,7 @@ class TransactionGate:
         """Complete the closed transaction; return its number of records. Held records count in the next one."""
         # Pieces of a split record have one sequence, and the record was counted once when it entered.
         carried = sum(len(set(batch.sequences)) for batch in held)
+        self.has_progress, self._sealed_at = False, trio.current_time()
         records, self.records = self.records - carried, carried
         self.bytes = sum(estimated_bytes(batch.records) for batch in held)
         if held:

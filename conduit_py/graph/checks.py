@@ -36,6 +36,20 @@ def delivery_problems(pipeline: Pipeline) -> Iterator[Problem]:
     if pipeline.delivery == "at_most_once" and not pipeline.dead_letters.policy.discards:
         yield _problem(pipeline, "dead_letters", "at_most_once drops refused records", 'use DeadLetters("drop")')
     yield from _state_problems(pipeline)
+    yield from _atomic_problems(pipeline)
+
+
+def _atomic_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    for source in pipeline.sources:
+        path = f"sources.{source.id}.atomic"
+        if not source.settings.atomic:
+            continue
+        if pipeline.delivery != "exactly_once":
+            what = "only an exactly-once pipeline commits the records of a group together"
+            yield _problem(source, path, what, 'use delivery="exactly_once", or remove it')
+        if source.connector is not None and not source.connector.has_groups:
+            what = f"{connector_label(source.connector)} does not tell which records belong together"
+            yield _problem(source, path, what, "remove it")
 
 
 def _exactly_once_problems(pipeline: Pipeline) -> Iterator[Problem]:

@@ -4,7 +4,8 @@ from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.json_checks import JSON_DEPTH_MAX, DuplicateKeys, is_too_deep, may_repeat_keys
-from conduit_py.payloads import Columns, Payloads, Positions
+from conduit_py.payloads import Columns, Payloads
+from conduit_py.positions import MapPositions, PositionMap, Positions
 from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
 from conduit_py.sdk.destination import (
     AckMode,
@@ -19,12 +20,15 @@ from conduit_py.sdk.destination import (
 from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.processor import Processor, Result, Rows, Unchanged, processor
 from conduit_py.sdk.source import (
+    CollectionSchema,
     EndOfSource,
+    FieldType,
     Lag,
     NothingYet,
     QueueCounts,
     Reading,
     Records,
+    SchemaField,
     SourceConnector,
     SplittableSource,
 )
@@ -35,6 +39,7 @@ __all__ = [
     "AckMode",
     "Answer",
     "Batch",
+    "CollectionSchema",
     "Columns",
     "ConduitError",
     "Data",
@@ -46,7 +51,9 @@ __all__ = [
     "Fate",
     "FateHandler",
     "Fenced",
+    "FieldType",
     "Lag",
+    "MapPositions",
     "MessageId",
     "NothingYet",
     "Operation",
@@ -54,6 +61,7 @@ __all__ = [
     "Payload",
     "Payloads",
     "PieceRefused",
+    "PositionMap",
     "Positions",
     "PreparingDestination",
     "Processor",
@@ -64,6 +72,7 @@ __all__ = [
     "Records",
     "Result",
     "Rows",
+    "SchemaField",
     "SourceConnector",
     "SplittableSource",
     "StagedDestination",

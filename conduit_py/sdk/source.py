@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -45,14 +45,59 @@ class NothingYet(Exception):
     """Raised by `read` when there is no record now: the runtime calls `read` again after a growing pause."""
 
 
-class Reading(msgspec.Struct):
-    """Records, some of which could not be parsed: `refused` maps their index to the reason.
+FieldType: TypeAlias = Literal[
+    "boolean", "integer", "float", "decimal", "string", "bytes", "date", "time", "timestamp", "timestamptz", "interval",
+    "uuid", "json", "list", "record", "unknown",
+]  # fmt: skip
+"""What the values of a field are: exact numbers are "decimal", text of a type without a word here is "unknown"."""
 
-    A refused record has the raw bytes that were read and its position. It becomes a dead letter.
+
+class SchemaField(msgspec.Struct, frozen=True):
+    """One field of the payloads of a collection."""
+
+    name: str
+    type: FieldType
+    nullable: bool = True
+    key: bool = False
+    """True if the field is a part of the key."""
+    native: str = ""
+    """The type as the system of the source writes it: `numeric(12,2)`."""
+
+
+class CollectionSchema(msgspec.Struct, frozen=True):
+    """The fields of a collection (a table, a topic) as of a version, in the order of the collection.
+
+    A source announces it in `Reading.schemas`, with the first records of the collection and with the first ones after a
+    change. Records only have the name of the collection and the version in their metadata.
     """
 
+    collection: str
+    version: str
+    fields: tuple[SchemaField, ...]
+
+
+class Reading(msgspec.Struct):
+    """What `read` returns, if it is more than records that could all be parsed."""
+
     records: Records
-    refused: Mapping[int, str]
+    refused: Mapping[int, str] = {}
+    """The index of each record that could not be parsed, and the reason. Such a record has the raw bytes that were
+    read and its position. It becomes a dead letter."""
+    position: bytes | None = None
+    """Where to continue after all of `records`, which may be empty: progress without a record, as from a keepalive.
+
+    It is stored and acked after everything before it, like the position of a record, unless a later record or position
+    comes first. It must differ from the positions of all records. A reading of positions only is stored about once
+    a second.
+    """
+    continues: bool = False
+    """True if the next read continues the group that the last of these records belongs to.
+
+    A group is what the source's system changed at once: a transaction. A reading never has the end of one group and
+    the beginning of a group that it does not end. It may have several whole groups. Declare `has_groups`.
+    """
+    schemas: Sequence[CollectionSchema] = ()
+    """The schemas that hold from the first of these records on. A reading has no records of before a change."""
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -74,6 +119,11 @@ class SourceConnector(Connector[OptionsT], ABC):
 
     resumable: ClassVar[bool] = True
     """True if `open` with the position of a record continues exactly after that record."""
+    has_groups: ClassVar[bool] = False
+    """True if `read` tells by `Reading.continues` which records belong together. It allows `atomic=True`.
+
+    With `atomic=True` such a source gets acks only for some positions, always for the last of several records.
+    """
     queue_counts: QueueCounts | None = None
     """The counts of a source over a shared queue, for metrics and the page."""
     payload_type: type[msgspec.Struct] | None = None
@@ -104,6 +154,7 @@ class SourceConnector(Connector[OptionsT], ABC):
     def read(self, n: int) -> "Awaitable[Records | Reading] | Records | Reading":
         """Wait for records and return at least one and at most `n`, in order, each with its own position.
 
+        A `Reading` may also have progress without a record, the boundaries of groups, and schemas.
         `Payloads` in place of a list saves the making of records that nobody looks at.
         Raise EndOfSource when there will never be more, NothingYet when there is none now. A read that
         is cancelled (async) or ended by `stop` must not lose a record for the next run.

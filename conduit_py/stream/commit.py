@@ -122,8 +122,14 @@ class CommitStrategy(ABC):
         return
 
     @abstractmethod
-    async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
-        """Wait until these records may be sent to the first node."""
+    async def admit(
+        self, source: str, records: Sequence[Record], positions: Sequence[bytes], continues: bool = False
+    ) -> None:
+        """Wait until these records may be sent to the first node. `continues`: they do not end their group."""
+
+    def advance(self, source: str, continues: bool, *, new: bool) -> None:
+        """Note a position without a record; the ledger has it if it is `new`. Without `continues` it ends a group."""
+        return
 
     @property
     def holds_writes(self) -> bool:
@@ -173,7 +179,9 @@ class CommitEach(CommitStrategy):
         tasks = [Task(node, settler.run) for node, settler in parts.settlers.items()]
         return tasks if parts.replay is None else [*tasks, Task(parts.replay.node, parts.replay.settle)]
 
-    async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
+    async def admit(
+        self, source: str, records: Sequence[Record], positions: Sequence[bytes], continues: bool = False
+    ) -> None:
         """Admit records as soon as they are read."""
 
     async def settle(self, source: str, ranges: Sequence[SettledRange]) -> None:
@@ -192,12 +200,27 @@ class CommitEach(CommitStrategy):
 class CommitFirst(CommitEach):
     """At-most-once: saves and acks a position before its record is sent. A crash loses the records in flight."""
 
-    async def admit(self, source: str, records: Sequence[Record], positions: Sequence[bytes]) -> None:
-        # Before the record is sent: a crash then loses it, and nothing is ever delivered twice.
-        await self._settlers[source].commit([positions])
+    def enlist(self, parts: RunParts) -> list[Task]:
+        self._ledgers = parts.ledgers
+        self._admitted = dict.fromkeys(parts.settlers, 0)
+        self._turns = {source: trio.Lock() for source in parts.settlers}
+        return super().enlist(parts)
+
+    async def admit(
+        self, source: str, records: Sequence[Record], positions: Sequence[bytes], continues: bool = False
+    ) -> None:
+        async with self._turns[source]:
+            self._admitted[source] = self._ledgers[source].next_sequence + len(positions)
+            # Before the record is sent: a crash then loses it, and nothing is ever delivered twice.
+            await self._settlers[source].commit([positions])
 
     async def settle(self, source: str, ranges: Sequence[SettledRange]) -> None:
-        """Do nothing: `admit` has saved the positions."""
+        """Save progress without a record; `admit` has saved the positions of records."""
+        last = ranges[-1]
+        async with self._turns[source]:
+            # Not if a record behind it was admitted: its position is saved, and must not be set back.
+            if last.is_progress and last.span.first >= self._admitted[source]:
+                await self._settlers[source].commit([last.positions])
 
 
 class CommitSeries(Protocol):

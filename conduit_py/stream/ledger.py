@@ -24,6 +24,11 @@ class SettledRange(NamedTuple):
         return self.span.positions[self.start : self.stop]
 
     @property
+    def is_progress(self) -> bool:
+        """True if it is a position without a record."""
+        return self.span.sizes == (0,)
+
+    @property
     def records(self) -> int:
         """The number of records in the messages."""
         sizes = self.span.sizes
@@ -44,8 +49,7 @@ class Ledger:
     `settled_ranges` returns only the run of settled messages from the oldest one (invariants 2 and 3).
     Messages count against the window until they are released (invariant 6).
 
-    A span has one counter of outstanding votes. Counts for single messages are computed only when a
-    span is settled in part.
+    A span has one counter of outstanding votes. Counts for single messages are computed only if it is settled in part.
     """
 
     def __init__(
@@ -56,17 +60,21 @@ class Ledger:
         window: int,
         *,
         scope: str = "",
+        atomic: bool = False,
         on_settled: Callable[[], None] = lambda: None,
         on_released: Callable[[], None] = lambda: None,
     ) -> None:
         """Make a ledger that calls `on_settled` when the oldest message may be settled.
 
-        It calls `on_released` when credit grows. `scope` names the work that several pipelines share.
+        It calls `on_released` when credit grows. `scope` names the work that several pipelines share. In an `atomic`
+        ledger, a span returns its credit when it is settled: a group may be larger than the window.
         """
         self._pipeline = pipeline
         self._source = source
         self._scope = scope
         self._voters = voters
+        self._atomic = atomic
+        self._joined: _Entry | None = None
         self.on_settled = on_settled
         self._on_released = on_released
         self.on_quiet: Callable[[], None] = lambda: None
@@ -85,12 +93,17 @@ class Ledger:
     @property
     def oldest_read_at(self) -> float | None:
         """The time at which the oldest unreleased message was read."""
-        oldest = next(iter(self._entries.values()), None)
+        oldest = next((entry for entry in self._entries.values() if not entry.is_progress), None)
         return oldest.span.read_at if oldest is not None else None
 
     @property
+    def only_progress(self) -> bool:
+        """True if no message could be settled now, at most progress."""
+        first = next((entry for entry in self._entries.values() if not entry.is_progress), None)
+        return first is None or first.settle_stop(self._voters) <= first.released
+
+    @property
     def next_sequence(self) -> int:
-        """The sequence of the next message to be registered."""
         return self._next_sequence
 
     def has_before(self, sequence: int) -> bool:
@@ -122,6 +135,20 @@ class Ledger:
         self._unsettled += 1
         return span
 
+    def register_progress(self, position: bytes, read_at: float = 0.0) -> None:
+        """Register a position without a record. It is settled when everything registered before it is settled."""
+        newest = next(reversed(self._entries.values()), None)
+        if newest is not None and newest.is_progress and not newest.taken:
+            # Invariant 6: only the newest counts, so an idle source with a slow store does not fill the memory.
+            newest.span.positions = (position,)
+        else:
+            # It has a sequence like a message, so it cannot overtake one. It stands for no record and needs no vote.
+            first, self._next_sequence = self._next_sequence, self._next_sequence + 1
+            span = Span(self._pipeline, self._source, first, (position,), read_at, self._scope, sizes=(0,))
+            self._entries[first] = _Entry(span, 0, is_progress=True)
+        if next(iter(self._entries.values())).is_progress:
+            self.on_settled()
+
     def ack(self, span: Span, sequences: Sequence[int], voters: int, *, unwanted: bool = False) -> None:
         """Cast an ack of each of `voters` for the messages (or pieces: a sequence may repeat). Filtered is acked.
 
@@ -139,13 +166,16 @@ class Ledger:
             self._call_fate_handlers(entry, sequences)
         if entry.outstanding == 0:
             self._unsettled -= 1
+            if self._atomic:
+                self._return_credit(entry)
             if self._unsettled == 0:
                 self.on_quiet()
         if self.may_hold:
             self.on_quiet()
         # Until every destination has voted, no message can be settled. Neither can one behind an open message.
         may_settle = entry.outstanding == 0 or entry.voted == self._voters
-        if may_settle and entry is next(iter(self._entries.values())):
+        oldest = next(iter(self._entries.values()))
+        if may_settle and (entry is oldest or oldest.is_progress):
             self.on_settled()
 
     def nack(self, span: Span, letter: DeadLetter, voters: int) -> None:
@@ -175,6 +205,7 @@ class Ledger:
             if stop > entry.released:
                 letters = entry.letters_until(stop) if entry.nacks else []
                 ranges.append(SettledRange(entry.span, entry.released, stop, letters))
+                entry.taken = True
             # Invariants 2 and 3: an open message holds back every later one, settled or not.
             if stop < len(entry.span.positions):
                 break
@@ -182,8 +213,6 @@ class Ledger:
 
     def release(self, count: int) -> None:
         """Remove the oldest `count` messages, which must be settled, and return their credit."""
-        self.in_flight -= count
-        self.credit += count
         while count:
             entry = next(iter(self._entries.values()))
             taken = min(count, len(entry.span.positions) - entry.released)
@@ -191,15 +220,40 @@ class Ledger:
             assert entry.settle_stop(self._voters) >= entry.released + taken
             entry.released += taken
             count -= taken
+            if not entry.is_progress and not entry.credited:
+                self.in_flight -= taken
+                self.credit += taken
             if entry.released == len(entry.span.positions):
-                if entry.unwanted:
-                    self.unwanted += entry.count_unwanted(self._voters.bit_count())
+                self.unwanted += entry.count_unwanted(self._voters.bit_count())
                 del self._entries[entry.span.first]
         self._on_released()
         # This entry may have been settled while an older one was open. No call was made then, so make it now.
         oldest = next(iter(self._entries.values()), None)
         if oldest is not None and oldest.settle_stop(self._voters) > oldest.released:
             self.on_settled()
+
+    def _return_credit(self, entry: "_Entry") -> None:
+        """Return the credit of a settled span, and keep only its last position, joined with the settled span before it.
+
+        The transaction of a group ends with the group. If the window had to hold all of it, a large group would never
+        end, and its positions would fill the memory. The letters of nacks stay until the commit.
+        """
+        span, before = entry.span, self._joined
+        entry.credited = True
+        self.in_flight -= len(span)
+        self.credit += len(span)
+        self._on_released()
+        if entry.nacks or entry.released:
+            return
+        records = SettledRange(span, 0, len(span), []).records
+        self.unwanted += entry.count_unwanted(self._voters.bit_count())
+        if before is not None and before.stop == span.first and not before.taken:
+            del self._entries[span.first]
+            entry, records = before, records + sum(before.span.sizes or ())
+        # Another Span: destinations may still hold the batch and ask for its positions.
+        entry.span = msgspec.structs.replace(entry.span, positions=span.positions[-1:], sizes=(records,))
+        entry.stop, entry.log, entry.unwanted = span.first + len(span), [], []
+        self._joined = entry
 
     def _call_fate_handlers(self, entry: "_Entry", sequences: Sequence[int]) -> None:
         """Call every handler of the messages that this vote settled, the last registered first."""
@@ -245,6 +299,14 @@ class _Entry(msgspec.Struct, eq=False):
     """By sequence, the votes on the further pieces of a split message."""
     counts: list[int] | None = None
     settled: int = 0
+    is_progress: bool = False
+    """True for a position without a record."""
+    taken: bool = False
+    """True once `settled_ranges` has returned messages of it: they may be durable, so it must not change."""
+    credited: bool = False
+    """True if its credit was returned before its release."""
+    stop: int = -1
+    """The sequence after its last message, if only its last position is left."""
 
     def expect(self, sequences: Sequence[int], fewer: int) -> None:
         """Expect this many fewer votes on each of these messages; more if negative."""
@@ -279,6 +341,8 @@ class _Entry(msgspec.Struct, eq=False):
 
     def count_unwanted(self, voters: int) -> int:
         """Return the number of messages for which every vote was that of a condition."""
+        if not self.unwanted:
+            return 0
         votes: Counter[int] = Counter()
         for sequences, each in self.unwanted:
             for sequence in sequences:

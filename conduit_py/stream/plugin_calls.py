@@ -13,7 +13,7 @@ from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import ConduitError, ContractBroken, FleetError, NodeFailed, RunError, describe
 from conduit_py.owned_thread import OwnedThread
 from conduit_py.payloads import Payloads
-from conduit_py.record import RECORD_TYPES, Record
+from conduit_py.record import RECORD_TYPES
 from conduit_py.sdk.destination import Answer, DestinationConnector, refusal_text
 from conduit_py.sdk.plugin import Connector, Plugin
 from conduit_py.sdk.processor import Processor
@@ -206,11 +206,15 @@ class PluginErrors(msgspec.Struct, eq=False):
         raise NodeFailed(self.node, self.doing, cause, suggestion=advice) from cause
 
 
-def check_reading(node: str, reading: Any, n: int) -> "tuple[list[Record] | Payloads, Mapping[int, str]]":
-    """Check what `read(n)` of a source returned; return its records, and the refused ones as index → reason."""
-    records, refused = (reading.records, reading.refused) if isinstance(reading, Reading) else (reading, {})
-    # A loop around a source that returns nothing, and does not say so, would never sleep.
-    if not records:
+def check_reading(node: str, reading: Any, n: int) -> Reading:
+    """Check what `read(n)` of a source returned; return it as a Reading."""
+    if not isinstance(reading, Reading):
+        reading = Reading(reading)
+    records, refused, position = reading.records, reading.refused, reading.position
+    if position is not None and (type(position) is not bytes or not position):
+        raise ContractBroken(node, f"read() returned the position {position!r}: it must be bytes, and not empty")
+    if not records and (position is None or refused):
+        # A loop around a source that returns nothing, and does not say so, would never sleep.
         raise ContractBroken(node, "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource")
     if isinstance(records, Payloads):
         if len(records.positions) != len(records):
@@ -222,7 +226,7 @@ def check_reading(node: str, reading: Any, n: int) -> "tuple[list[Record] | Payl
         raise ContractBroken(node, f"read({n}) returned {len(records)} records")
     if refused != {}:
         _check_refused(node, refused, len(records))
-    return records, refused
+    return reading
 
 
 def _check_refused(node: str, refused: Any, count: int) -> None:

@@ -4,15 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import trio
+from msgspec.structs import replace
 
 from conduit_py import defaults
 from conduit_py.batch import Batch
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
-from conduit_py.payloads import Payloads, Positions, estimated_bytes, join
+from conduit_py.payloads import Payloads, estimated_bytes, join
+from conduit_py.positions import LazyPositions
 from conduit_py.record import Record, count_records, group_sizes
-from conduit_py.sdk.source import EndOfSource, NothingYet, SourceConnector
+from conduit_py.sdk.source import CollectionSchema, EndOfSource, NothingYet, Reading, SourceConnector
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger
@@ -56,6 +58,8 @@ class Reader:
         self._idle: IdleBackoff | None = None
         self._end_of_pulls = Signal()
         self._why_ended: EndOfSource | NothingYet | None = None
+        self._in_group = False
+        self._progress: bytes | None = None
         buffer.pull = self.pull
         self.completed = False
 
@@ -83,6 +87,9 @@ class Reader:
             if isinstance(signal, EndOfSource):
                 # A stopped source may end in the same way, but a restart would find more records.
                 self.completed = not self._stop_requested.is_set()
+                if self.completed and self._in_group:
+                    rule = "read() raised EndOfSource inside a group: the reading before it has continues=True"
+                    raise ContractBroken(self._node, rule)
                 return
             if isinstance(signal, NothingYet):
                 self._idle = self._idle or IdleBackoff()
@@ -98,19 +105,24 @@ class Reader:
             # Inside of this block, or `PluginErrors` would turn these signals into NodeFailed.
             except (EndOfSource, NothingYet) as signal:
                 return signal
-        self._accept(reading, n)
-        return None
+        return self._accept(reading, n)
 
-    def _accept(self, reading: Any, n: int) -> None:
-        records, refused = check_reading(self._node, reading, n)
-        self._idle, count = None, len(records)
-        # Invariant 6: counted when read, not when sent. Records in the buffer are in flight too.
-        self._ledger.admit(count)
-        # Records in columns are never groups.
-        self._meter.records += count_records(records) if isinstance(records, list) else count
-        self._meter.batches += 1
-        self._meter.batch_sizes.observe(count)
-        self._buffer.put(records, refused)
+    def _accept(self, reading: Any, n: int) -> NothingYet | None:
+        checked = check_reading(self._node, reading, n)
+        records, self._in_group = checked.records, checked.continues
+        # Before the reading is in the buffer, which may join it with others.
+        idle, self._progress = not records and checked.position == self._progress, checked.position
+        if records:
+            self._idle, count = None, len(records)
+            # Invariant 6: counted when read, not when sent. Records in the buffer are in flight too.
+            self._ledger.admit(count)
+            # Records in columns are never groups.
+            self._meter.records += count_records(records) if isinstance(records, list) else count
+            self._meter.batches += 1
+            self._meter.batch_sizes.observe(count)
+        self._buffer.put(checked)
+        # The same progress again is none: a source that returns it without a wait would never let others run.
+        return NothingYet() if idle else None
 
     async def _let_pull(self) -> EndOfSource | NothingYet | None:
         """Let the dispatcher read until it cannot go on; return what the source raised, if that is why."""
@@ -133,10 +145,11 @@ class Reader:
                         reading = self._calls.call_here("read", n)
                     except (EndOfSource, NothingYet) as signal:
                         self._may_pull, self._why_ended = False, signal
+            if self._may_pull and (idle := self._accept(reading, n)) is not None:
+                self._may_pull, self._why_ended = False, idle
             if not self._may_pull:
                 self._end_of_pulls.set()
                 return
-            self._accept(reading, n)
             # A source of single records fills a batch, but no record waits for long.
             if self._buffer.half_full or trio.current_time() >= until:
                 return
@@ -194,42 +207,54 @@ class ReadBuffer:
     idle, a single record passes at once.
     """
 
-    def __init__(self, batch_size: int, taken: Signal) -> None:
+    def __init__(self, batch_size: int, taken: Signal, *, atomic: bool = False) -> None:
         self.batch_size = batch_size
+        self._atomic = atomic
         self.pull: Callable[[], None] = lambda: None
         """Puts records into this buffer if that needs no wait."""
         self._taken = taken
         self._filled = Signal()
         self._yields_at = float("-inf")
         self._closed = False
-        self._records: list[Record] | Payloads = []
+        self._reading: Reading | None = None
+        self._next: Reading | None = None
+        """A reading that must not be joined with the one before it."""
         self._fitting = batch_size
-        self._refused: dict[int, str] = {}
         self._read_at = 0.0
 
     @property
     def room(self) -> int:
         """How many records fit into the batch. Large ones make small batches."""
-        return max(min(self.batch_size, self._fitting) - len(self._records), 0)
+        if self._reading is None:
+            return min(self.batch_size, self._fitting)
+        return max(min(self.batch_size, self._fitting) - len(self._reading.records), 0) if self._next is None else 0
 
     @property
     def half_full(self) -> bool:
-        return 2 * len(self._records) >= min(self.batch_size, self._fitting)
+        return self._reading is None or 2 * len(self._reading.records) >= min(self.batch_size, self._fitting)
 
-    def put(self, records: "list[Record] | Payloads", refused: Mapping[int, str]) -> None:
-        """Add at most `room` records; `refused` maps indices among them to reasons."""
+    def put(self, reading: Reading) -> None:
+        """Add a reading with at most `room` records."""
+        records, held = reading.records, self._reading
         assert len(records) <= self.room
         # Measured on what was read last: a size is known only when the record is there. Groups are large on purpose.
-        if isinstance(records, Payloads) or type(records[0]) is Record:
+        if records and (isinstance(records, Payloads) or type(records[0]) is Record):
             self._fitting = max(1, defaults.BATCH_BYTES * len(records) // estimated_bytes(records, _MEASURED))
-        if self._records:
-            self._refused.update((len(self._records) + index, reason) for index, reason in refused.items())
-            self._records = join(self._records, records)
-        else:
+        if held is None:
             self._read_at = trio.current_time()
-            self._refused.update(refused)
             # Copied into our own list, because the source may reuse the one it returned.
-            self._records = list(records) if isinstance(records, list) else records
+            self._reading = replace(reading, records=list(records)) if isinstance(records, list) else reading
+        elif reading.schemas or (self._atomic and reading.continues and not held.continues):
+            # A batch has one schema for each collection. And it ends where a transaction can: if each ended inside of
+            # some group, no transaction would.
+            self._next = reading
+        else:
+            if reading.refused:
+                later = {len(held.records) + index: reason for index, reason in reading.refused.items()}
+                held.refused = {**held.refused, **later}
+            # Progress before a record is not lost: the position of that record is beyond it.
+            held.position, held.continues = reading.position, reading.continues
+            held.records = join(held.records, records)
         self._filled.set()
 
     def wake(self) -> None:
@@ -241,21 +266,21 @@ class ReadBuffer:
         self._closed = True
         self._filled.set()
 
-    async def take(self) -> "tuple[list[Record] | Payloads, dict[int, str], float] | None":
-        """Wait for records, then remove and return all, with the time of the first read; None when closed and empty."""
+    async def take(self) -> tuple[Reading, float] | None:
+        """Wait for a reading, remove it and return it with the time of the first read; None when closed and empty."""
         # `pull` is no checkpoint: a dispatcher that never waits would starve every other task. But one round of all
         # tasks costs more than a small batch.
         if trio.current_time() >= self._yields_at:
             await trio.lowlevel.checkpoint()
             self._yields_at = trio.current_time() + TURN_SECONDS
-        while not self._records:
+        while self._reading is None:
             self.pull()
-            if not self._records:
+            if self._reading is None:
                 if self._closed:
                     return None
                 await self._filled.wait()
-        taken = self._records, self._refused, self._read_at
-        self._records, self._refused = [], {}
+        taken = self._reading, self._read_at
+        self._reading, self._next = self._next, None
         # The reader may be waiting for this room, not for credit.
         self._taken.set()
         return taken
@@ -276,6 +301,7 @@ class Dispatcher:
         self._chain = chain
         self._fan_out = fan_out
         self._last_position = b""
+        self._schemas: Mapping[str, CollectionSchema] = {}
         self.on_end: Callable[[], None] | None = None
         """Called after the last record of the source was sent downstream."""
 
@@ -283,13 +309,22 @@ class Dispatcher:
         context = self._context
         with self._fan_out:
             while (taken := await self._buffer.take()) is not None:
-                records, refused, read_at = taken
+                reading, read_at = taken
+                if reading.schemas:
+                    self._schemas = {**self._schemas, **{each.collection: each for each in reading.schemas}}
+                if not reading.records:
+                    self._advance(reading, read_at)
+                    continue
+                records, refused = reading.records, reading.refused
                 positions = records.positions if isinstance(records, Payloads) else [each.position for each in records]
                 self._check(positions)
                 # Before registration: every message in the ledger counts as part of the open transaction.
-                await context.commit.admit(context.node, records, positions)
+                await context.commit.admit(context.node, records, positions, reading.continues)
                 span = self._ledger.register(positions, read_at)
+                span.schemas = self._schemas
                 sequences = range(span.first, span.first + len(positions))
+                if reading.position is not None:
+                    self._advance(reading, read_at)
                 reach("dispatcher.after_register")
                 if isinstance(records, Payloads):
                     batch = Batch.of_payloads(span, records.payloads, sequences, None, records.kind, records.columns)
@@ -303,24 +338,28 @@ class Dispatcher:
         if self.on_end is not None:
             self.on_end()
 
+    def _advance(self, reading: Reading, read_at: float) -> None:
+        """Register the progress of a reading. No await: it belongs to the transaction of the records before it."""
+        assert reading.position is not None
+        # A keepalive may repeat the last position.
+        if new := reading.position != self._last_position:
+            self._last_position = reading.position
+            self._ledger.register_progress(reading.position, read_at)
+        self._context.commit.advance(self._context.node, reading.continues, new=new)
+
     def _check(self, positions: Sequence[bytes]) -> None:
         """Check the positions: an empty one would erase the stored position, and a repeated one is ambiguous."""
         node = self._context.node
-        if isinstance(positions, Positions):
-            # Made from one template, so they differ exactly if their numbers do. A range never repeats one.
-            numbers = positions.numbers
-            distinct = positions.ascending or isinstance(numbers, range)
-            repeats = not distinct and len(set(numbers)) < len(numbers)
-            if repeats or positions[0] == self._last_position:
-                raise ContractBroken(node, "read() returned a position twice")
-            self._last_position = positions[-1]
-            return
-        if set(map(type, positions)) != {bytes}:
+        if isinstance(positions, LazyPositions):
+            repeats = positions.repeats
+        elif set(map(type, positions)) != {bytes}:
             kind = next(type(position).__name__ for position in positions if type(position) is not bytes)
             raise ContractBroken(node, f"read() returned a record whose position is {kind}, not bytes")
-        if not all(positions):
+        elif not all(positions):
             raise ContractBroken(node, "read() returned a record without a position")
-        if len(set(positions)) < len(positions) or positions[0] == self._last_position:
+        else:
+            repeats = len(set(positions)) < len(positions)
+        if repeats or positions[0] == self._last_position:
             raise ContractBroken(node, "read() returned a position twice")
         self._last_position = positions[-1]
 

@@ -18,7 +18,7 @@ from conduit_py.stream.ledger import Ledger, SettledRange
 from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors
 from conduit_py.stream.shard_tracker import ShardTracker
-from conduit_py.stream.signal import Pace, Signal
+from conduit_py.stream.signal import PROGRESS_SECONDS, Pace, Signal
 
 SETTLE_SECONDS = 0.005
 
@@ -61,6 +61,7 @@ class Settler:
         self.pace = Pace(SETTLE_SECONDS)
         self._history: HistoryRecorder
         self._finishing = False
+        self._saved_at = float("-inf")
 
     async def open(self, position: bytes | None) -> None:
         """Start at this position. Call this before anything is read."""
@@ -81,8 +82,13 @@ class Settler:
 
     async def run(self) -> None:
         ledger = self._ledger
-        while ledger.in_flight or not self._finishing:
+        while ledger.has_before(ledger.next_sequence) or not self._finishing:
             await self._progress.wait()
+            # An idle source must not cause a write to the disk for every keepalive.
+            due_at = self._saved_at + PROGRESS_SECONDS
+            while ledger.only_progress and not self._finishing and trio.current_time() < due_at:
+                with trio.move_on_at(due_at):
+                    await self._progress.wait()
             # Under load, wait a little so that one commit covers more messages. Not with half of the window in
             # flight: the reader would soon stand still.
             if not self._finishing and ledger.credit > ledger.in_flight:
@@ -125,6 +131,7 @@ class Settler:
                 await self._store.save_positions(self._pipeline, {node: position}, histories)
                 if self.shard_tracker is not None:
                     await self.shard_tracker.advance(positions)
+            self._saved_at = trio.current_time()
             reach("settler.after_persist")
             # Invariant 2: only now. An upstream that prunes on ack would lose what we read again after a crash.
             await self._ack(positions)

@@ -5,6 +5,9 @@ from contextlib import contextmanager
 
 import trio
 
+PROGRESS_SECONDS = 1.0
+"""The shortest interval between two commits of progress without a record."""
+
 
 class Signal:
     """Wakes the one waiting task. A signal that is set while no task waits is not lost."""

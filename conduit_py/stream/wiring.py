@@ -146,8 +146,10 @@ class Wiring:
         context.meter.window = declared.window
         context.meter.queue_counts = source.queue_counts
         scope = self._scopes[node.id] = progress.scope if progress is not None else ""
-        ledger = Ledger(pipeline.id, node.id, context.voters, declared.window, scope=scope, on_released=wake.set)
-        self.ledgers[node.id] = ledger
+        atomic = declared.settings.atomic
+        ledger = self.ledgers[node.id] = Ledger(
+            pipeline.id, node.id, context.voters, declared.window, scope=scope, atomic=atomic, on_released=wake.set
+        )
         calls = self.sources[node.id] = self._caller(node.id, source)
         # Separate callers, so separate threads: acks and lag must not wait for a `read` that blocks.
         ack_calls = self._caller(f"{node.id}-ack", source)
@@ -157,7 +159,7 @@ class Wiring:
         self.settlers[node.id] = Settler(
             context, pipeline.id, ledger, window, self.dead_letters, self._store, ack_calls, progress
         )
-        buffer = self._read_buffers[node.id] = ReadBuffer(declared.batch_size, wake)
+        buffer = self._read_buffers[node.id] = ReadBuffer(declared.batch_size, wake, atomic=atomic)
         reader = self.readers[node.id] = Reader(node.id, source, calls, ledger, buffer, wake, context.meter)
         chain, fan_out = self._chain(node)
         source.payload_type = chain[0].decodes_into if chain else None

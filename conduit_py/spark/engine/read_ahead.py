@@ -93,9 +93,10 @@ class ReadAhead:
                 await trio.sleep(idle.next())
 
     def _keep(self, reading: Any, room: int) -> None:
-        records, refused = check_reading(self._calls.node, reading, room)
+        checked = check_reading(self._calls.node, reading, room)
         self.quiet = False
-        self._records += [ReadRecord(record, refused.get(index)) for index, record in enumerate(records)]
+        refused = checked.refused
+        self._records += [ReadRecord(record, refused.get(index)) for index, record in enumerate(checked.records)]
         self._wake()
 
     async def _wait(self) -> None:

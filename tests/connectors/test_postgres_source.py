@@ -15,22 +15,42 @@ from conduit_py.testing import source_acceptance
 BIG = "(SELECT string_agg(md5(g::text), '') FROM generate_series(1, 400) g)"
 
 
-def changes_of_a_slot(postgres: str) -> Iterator[connector.Source]:
+@pytest.fixture(scope="module")
+def shared_database(postgres_server: Any) -> Iterator[str]:
+    """One database for all rules of the acceptance suite: to create one takes longer than a rule."""
+    dsn = postgres_server.create_database()
+    yield dsn
+    postgres_server.drop_database(dsn)
+
+
+def changes_of_a_slot(shared_database: str) -> Iterator[connector.Source]:
     run_sql(
-        postgres,
+        shared_database,
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "CREATE PUBLICATION accepted FOR TABLE t",
         "SELECT pg_create_logical_replication_slot('accepted', 'pgoutput')",
     )
-    run_transaction(postgres, "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')", "UPDATE t SET id = 4 WHERE id = 3")
-    run_sql(postgres, "UPDATE t SET v = 'x' WHERE id = 1", "DELETE FROM t WHERE id = 2", "TRUNCATE t")
-    yield connector.Source(url=postgres, slot="accepted", tables=["t"], snapshot="never")
+    inserts = "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')"
+    run_transaction(shared_database, inserts, "UPDATE t SET id = 4 WHERE id = 3")
+    run_sql(shared_database, "UPDATE t SET v = 'x' WHERE id = 1", "DELETE FROM t WHERE id = 2", "TRUNCATE t")
+    yield connector.Source(url=shared_database, slot="accepted", tables=["t"], snapshot="never")
+    clean(shared_database)
 
 
-def rows_of_a_table(postgres: str) -> Iterator[connector.Source]:
-    run_sql(postgres, "CREATE TABLE t (a text, b int, v float8, PRIMARY KEY (b, a))")
-    run_sql(postgres, "INSERT INTO t SELECT 'k' || g % 3, g, g / 7.0 FROM generate_series(1, 8) g")
-    yield connector.Source(url=postgres, slot="accepted_rows", tables=["t"], chunk_size=3)
+def rows_of_a_table(shared_database: str) -> Iterator[connector.Source]:
+    run_sql(shared_database, "CREATE TABLE t (a text, b int, v float8, PRIMARY KEY (b, a))")
+    run_sql(shared_database, "INSERT INTO t SELECT 'k' || g % 3, g, g / 7.0 FROM generate_series(1, 8) g")
+    yield connector.Source(url=shared_database, slot="accepted", tables=["t"], chunk_size=3)
+    clean(shared_database)
+
+
+def clean(dsn: str) -> None:
+    run_sql(
+        dsn,
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'accepted'",
+        "DROP PUBLICATION IF EXISTS accepted",
+        "DROP TABLE t",
+    )
 
 
 TestChangesOfASlot = source_acceptance(changes_of_a_slot, records=8)

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import trio
-from tests.support.change_source import ChangeSource
 from trio.testing import MockClock
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source
@@ -13,6 +12,7 @@ from conduit_py.sdk import Batch, DestinationConnector, EndOfSource, Options, Re
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage
+from tests.support.change_source import ChangeSource
 
 DELIVERIES = ["at_least_once", "at_most_once", "exactly_once"]
 

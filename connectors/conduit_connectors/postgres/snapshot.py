@@ -72,7 +72,8 @@ class Snapshot:
             while True:
                 await session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 [[visible]] = (await session.run("SELECT pg_current_snapshot()")).rows
-                found = await session.run(_chunk_statement(table, key, self._chunk_size), key or ())
+                # One more than the chunk has shows whether it is the last one.
+                found = await session.run(_chunk_statement(table, key, self._chunk_size + 1), key or ())
                 await session.run("COMMIT")
                 # A transaction is in the stream a moment before others see it, and longer while it waits for a
                 # standby. A chunk that does not see it would give rows that are older than those of the stream.
@@ -92,8 +93,9 @@ class Snapshot:
             ) from error
         names = [name for name, _ in found.columns]
         places = [names.index(name) for name in table.key]
-        rows = {tuple(row[place] or b"" for place in places): row for row in found.rows}
-        last = next(reversed(rows)) if len(found.rows) == self._chunk_size else None
+        chosen = found.rows[: self._chunk_size]
+        rows = {tuple(row[place] or b"" for place in places): row for row in chosen}
+        last = next(reversed(rows)) if len(found.rows) > self._chunk_size else None
         self._chunk = _Chunk(name, table, found.columns, rows, watermark.encode(), last)
 
     def drop(self, relation: PublishedRelation, row: RowValues) -> None:

@@ -40,6 +40,7 @@ from conduit_py import sdk
 from conduit_py.sdk import FatalError, Lag, Reading, Record, TransientError
 
 _CONFIRM_SECONDS = 1.0
+_HURRY_SECONDS = 0.1
 _LEAVE_SECONDS = 3.0
 _BUSY_SECONDS = 30.0
 _DELIVERED_MAX = 10_000
@@ -70,6 +71,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
     """
 
     requires: ClassVar = {"psycopg": "conduit-dataflow[postgres]"}
+    has_groups: ClassVar[bool] = True
 
     _session: PostgresSession | None = None
     _replication: PostgresSession | None = None
@@ -105,6 +107,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._delivered: deque[int] = deque(maxlen=_DELIVERED_MAX)
         self._asking = trio.Lock()
         self._confirmed = self._lsn
+        self._hurries = False
         self._confirmed_at = trio.current_time()
         self._heartbeat_at = self._confirmed_at + options.heartbeat_seconds
         self._last = start.encode()
@@ -124,17 +127,20 @@ class Source(sdk.SourceConnector[SourceOptions]):
             if trio.current_time() >= self._heartbeat_at:
                 progress = await self._beat()
                 if progress is not None:
-                    return Reading([], {}, position=progress)
+                    return Reading([], position=progress)
             with trio.move_on_at(self._heartbeat_at):
                 await self._streaming.wait()
         given = [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
+        # A reading has whole transactions, or a part of one and nothing else.
+        while not given[-1].ends and any(each.ends for each in given):
+            self._ready.appendleft(given.pop())
         self._last = given[-1].record.position
-        return Reading([each.record for each in given], {}, continues=not given[-1].ends)
+        return Reading([each.record for each in given], continues=not given[-1].ends)
 
     async def ack(self, positions: Sequence[bytes]) -> None:
         # Invariant 2: the slot moves only here. Before this the server must have every change that follows.
         self._confirmed = max(self._confirmed, SourcePosition.decode(positions[-1]).log_place)
-        if trio.current_time() >= self._confirmed_at + _CONFIRM_SECONDS:
+        if self._hurries or trio.current_time() >= self._confirmed_at + _CONFIRM_SECONDS:
             await self._confirm()
 
     async def lag(self) -> Lag | None:
@@ -239,7 +245,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
                 if self._transaction is None:
                     self._lsn = max(self._lsn, message.end)
                 if message.reply_requested:
-                    await self._confirm()
+                    # A server that shuts down asks until all is confirmed. So there is progress to give now.
+                    self._hurries = True
+                    self._heartbeat_at = min(self._heartbeat_at, self._confirmed_at + _HURRY_SECONDS)
             case OriginMessage():
                 self._open_transaction.metadata[ORIGIN] = message.name
             case TypeMessage():

@@ -152,20 +152,19 @@ def test_random_bytes_of_each_kind_are_refused_or_are_a_message(kind: bytes, raw
 def check_random(raw: bytes) -> None:
     try:
         message = parse_message(raw)
-    except MessageMalformed as error:
-        assert "message" in str(error)
-    else:
-        again = encode(message)
-        # An empty schema stands for pg_catalog.
-        assert again == raw or again.replace(b"pg_catalog\0", b"\0", 1) == raw
+    except MessageMalformed:
+        return
+    again = encode(message)
+    # An empty schema stands for pg_catalog.
+    assert again == raw or again.replace(b"pg_catalog\0", b"\0", 1) == raw
 
 
 def test_a_length_that_is_larger_than_the_message_costs_no_memory() -> None:
     with pytest.raises(MessageMalformed, match="Truncate message of 6 bytes, at byte 6: a length of 17179869180 bytes"):
         parse_message(struct.pack("!cIB", b"T", 2**32 - 1, 0))
-    with pytest.raises(MessageMalformed, match="Insert message .* a length of 2147483647 bytes, and 1 are left"):
+    with pytest.raises(MessageMalformed, match=r"Insert message .* a length of 2147483647 bytes, and 1 are left"):
         parse_message(struct.pack("!cIcHci", b"I", 1, b"N", 1, b"t", 2**31 - 1) + b"x")
-    with pytest.raises(MessageMalformed, match="Insert message .* a length of -1 bytes"):
+    with pytest.raises(MessageMalformed, match=r"Insert message .* a length of -1 bytes"):
         parse_message(struct.pack("!cIcHci", b"I", 1, b"N", 1, b"t", -1))
 
 
@@ -186,10 +185,14 @@ def test_frames_are_read(lsn: int, reply: bool) -> None:
 
 @given(st.sampled_from([b"", b"w", b"k", b"x"]), st.binary(max_size=40))
 def test_random_frames_are_refused_by_name_or_are_frames(kind: bytes, raw: bytes) -> None:
+    names = "XLogData|Keepalive|an unknown frame|message"
     try:
-        parse_frame(kind + raw)
-    except MessageMalformed as error:
-        assert any(name in str(error) for name in ("XLogData", "Keepalive", "unknown frame", "message"))
+        parsed, _ = parse_frame(kind + raw)
+    except MessageMalformed:
+        with pytest.raises(MessageMalformed, match=names):
+            parse_frame(kind + raw)
+    else:
+        assert isinstance(parsed, Keepalive) or encode(parsed) in kind + raw or kind == b"w"
 
 
 @given(lsns)

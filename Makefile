@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install java demo demo-page demo-spark page test check format bench bench-latency bench-memory bench-growth bench-instructions bench-fleet bench-spark exactly-once spark-soak test-yarn clean
+.PHONY: help install java maven demo demo-page demo-spark page test check format bench bench-latency bench-memory bench-growth bench-instructions bench-fleet bench-spark exactly-once spark-soak test-yarn clean
 
 help:
 	@echo "make demo      set up and run the main job: many sources, many destinations, dead letters"
@@ -39,7 +39,7 @@ $(READY): pyproject.toml constraints.txt
 		--editable '.[dev]' && touch $(READY)) | grep --line-buffered -E '^ *(Collecting|Building|Installing)'; test -e $(READY)
 	@echo "ready: .venv/bin/conduit-py"
 
-# Spark runs on Java; nothing else does.
+# Spark and the Kafka broker of tests run on Java.
 java:
 	@test -n "$$JAVA_HOME" || command -v java >/dev/null || \
 		(apt-get update -q && apt-get install -qy openjdk-17-jre-headless)
@@ -68,7 +68,11 @@ check: install
 	$(BIN)/lint-imports
 
 # The tests of Spark share one cluster and one session, so they run in one process, after all others.
-test: check java
+# Maven fetches the Kafka broker of tests, once.
+maven:
+	@command -v mvn >/dev/null || (apt-get update -q && apt-get install -qy maven)
+
+test: check java maven
 	$(BIN)/pytest -n 3 --dist worksteal --ignore=tests/spark
 	$(BIN)/pytest tests/spark
 

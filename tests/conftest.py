@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from conduit_py.redaction import SECRETS
 
-pytest_plugins = ["postgres_server", "queue_servers", "queue_harness", "s3_server"]
+pytest_plugins = ["conduit_py.testing.services", "queue_servers", "queue_harness", "s3_server"]
 """Each server starts when the first test does that needs it."""
 
 # A busy machine makes an example slow, not wrong.

@@ -9,8 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from conduit_py.cli.console import Console
-from conduit_py.cli.errors import short_text
+from conduit_py.cli.errors import Console, short_text
 from conduit_py.cli.output import ExitCode, put, put_json, shown
 from conduit_py.cli.result import ProgressLine, RunResult
 from conduit_py.stream.meter import Meter

@@ -13,8 +13,7 @@ from pathlib import Path
 from rich.text import Text
 
 from conduit_py.cli.check import require_engines
-from conduit_py.cli.console import Console
-from conduit_py.cli.errors import short_text
+from conduit_py.cli.errors import Console, short_text
 from conduit_py.cli.machine_checks import CheckResult, check_machine, fail, ok, warn
 from conduit_py.cli.output import ExitCode, put_json
 from conduit_py.config.load import load_folder

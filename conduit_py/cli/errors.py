@@ -1,19 +1,41 @@
-"""Errors on stderr: every problem of a definition at once, in colour on a terminal, and the exit code."""
+"""The console that commands print on, and errors on it: all problems of a definition at once, and the exit code."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
-from conduit_py.cli.console import Console
 from conduit_py.cli.output import ExitCode, put_json, shown
 from conduit_py.config.loaded import LoadWarning
 from conduit_py.config.python_file import FileInvalid
 from conduit_py.errors import ConduitError, EnvironmentUnfit, PipelineInvalid, Problem, describe
-from conduit_py.printable import printable
+from conduit_py.printable import printable, printable_lines
 from conduit_py.wire_error import WireError
+
+
+class Console(RichConsole):
+    """rich's console, which prints no character that could steer the terminal, whatever a text quotes.
+
+    It escapes what texts contain; colours and the movements of live tables are rich's own and stay.
+
+    Line breaks stay too, since rich makes them itself: text that may quote a record goes through `shown` first.
+    """
+
+    def __init__(self, *, stderr: bool = False, file: IO[str] | None = None, soft_wrap: bool = True) -> None:
+        super().__init__(stderr=stderr, file=file, soft_wrap=soft_wrap, highlight=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable_lines(segment.text), segment.style)
 
 
 class ServerRefused(ConduitError):

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from rich.text import Text
 
 from conduit_py.cli.client import ServerUnreachable, connect
-from conduit_py.cli.console import Console
+from conduit_py.cli.errors import Console
 from conduit_py.cli.output import ExitCode, put_json
 from conduit_py.cli.server_commands import ServerCall
 from conduit_py.printable import printable

@@ -11,8 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from conduit_py.cli.client import ApiClient, ServerUnreachable, connect
-from conduit_py.cli.console import Console
-from conduit_py.cli.errors import count_of
+from conduit_py.cli.errors import Console, count_of
 from conduit_py.cli.output import ExitCode, ago, put_json
 from conduit_py.cli.pipelines import trouble
 from conduit_py.cli.result import RecordRate

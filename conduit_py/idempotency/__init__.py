@@ -1,8 +1,8 @@
 """Idempotency: handle each message once, in a pipeline or in an application with its own transactions.
 
-In reading order: `tracker` (what a tracker guarantees, in memory and in our store), `sqlalchemy_tracker` (in the user's
-database), `message_context` (commit, then ack), `processor` (in a pipeline). The names below are public and imported
-on first use, because SQLAlchemy is optional.
+In reading order: `tracker` (what a tracker guarantees, in memory and in our store; commit, then ack),
+`sqlalchemy_tracker` (in the user's database), `processor` (in a pipeline). The names below are public and imported on
+first use, because SQLAlchemy is optional.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from conduit_py.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from conduit_py.idempotency.message_context import MessageContext
     from conduit_py.idempotency.processor import Idempotency, RecentKeys, SeenKeys
     from conduit_py.idempotency.sqlalchemy_tracker import SqlAlchemyTracker
     from conduit_py.idempotency.tracker import (
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
         AsyncMessageTracker,
         KeyBusy,
         MemoryTracker,
+        MessageContext,
         MessageTracker,
         StoreTracker,
         StoreTransaction,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from conduit_py.store.store import open_store
 
 _HOME = {
-    "conduit_py.idempotency.message_context": ("MessageContext",),
     "conduit_py.idempotency.processor": (
         "Idempotency",
         "RecentKeys",
@@ -40,6 +39,7 @@ _HOME = {
         "AsyncMessageTracker",
         "KeyBusy",
         "MemoryTracker",
+        "MessageContext",
         "MessageTracker",
         "StoreTracker",
         "StoreTransaction",

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conduit_py import cli
-from conduit_py.cli.console import Console
+from conduit_py.cli.errors import Console
 from conduit_py.cli.output import JsonLogFormatter, TextLogFormatter
 from conduit_py.printable import printable, printable_json, printable_lines
 
@@ -104,7 +104,7 @@ def test_no_command_prints_past_the_console_and_put() -> None:
     sources = {file.name: file.read_text() for file in Path(cli.__file__).parent.glob("*.py")}
     past = re.compile(r"rich.console import .*\bConsole\b|rich import print|(?<![.\w])print\(", re.MULTILINE)
 
-    assert [name for name, text in sources.items() if past.search(text)] == ["console.py"]
+    assert [name for name, text in sources.items() if past.search(text)] == ["errors.py"]
 
 
 def test_a_log_line_is_one_line_and_a_traceback_cannot_forge_another() -> None:

@@ -2,19 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from conduit_connectors import delta, memory, nats, postgres
-from loopback import Loopback, beside_python
+from queue_servers import beside_python
 
 import conduit_py
 from conduit_py import Destination, Pipeline, Source, sdk
 from conduit_py.errors import FatalError
 from conduit_py.status import Status
-
-if TYPE_CHECKING:
-    from postgres_server import PostgresServer
+from conduit_py.testing.server_process import ServerProcess
+from conduit_py.testing.services import PostgresServer
 
 PASSWORD = "hush-hush-4711"
 
@@ -30,7 +28,7 @@ def end_of(source: sdk.SourceConnector[sdk.Options], destination: sdk.Destinatio
 
 
 @pytest.mark.parametrize("user", [f"guarded:{PASSWORD}", "guarded", f"nobody:{PASSWORD}"])
-def test_postgres(postgres_server: "PostgresServer", postgres: str, user: str) -> None:
+def test_postgres(postgres_server: PostgresServer, postgres: str, user: str) -> None:
     if user == f"guarded:{PASSWORD}":
         postgres_server.create_user("guarded", "another")
     url = postgres.replace("tester@", f"{user}@")
@@ -46,9 +44,9 @@ def postgres_destination(url: str) -> sdk.DestinationConnector[sdk.Options]:
 
 @pytest.fixture
 def guarded_nats(tmp_path: Path) -> Iterator[str]:
-    server = Loopback(tmp_path / "log")
+    server = ServerProcess(tmp_path / "log")
     address = ["-a", "127.0.0.1", "-p", str(server.port), "-sd", str(tmp_path / "data")]
-    server.start([beside_python("nats-server"), "-js", *address, "--user", "me", "--pass", "another"])
+    server.run([beside_python("nats-server"), "-js", *address, "--user", "me", "--pass", "another"])
     yield f"127.0.0.1:{server.port}"
     server.stop()
 

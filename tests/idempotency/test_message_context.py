@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from conduit_py.idempotency.message_context import MessageContext, Moment
+from conduit_py.idempotency.tracker import MessageContext, Moment
 
 
 class Noted:

@@ -4,7 +4,7 @@ import trio
 from trio.testing import MockClock
 
 from conduit_py import Destination, Pipeline, Processor, Record, Source, processor
-from conduit_py.idempotency.message_context import MessageContext
+from conduit_py.idempotency.tracker import MessageContext
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from loopback import free_port
 
 from conduit_py.errors import TransientError
 from conduit_py.spark.session.yarn import Submission, require_manager
+from conduit_py.testing.server_process import free_port
 
 OPEN = """
 from conduit_connectors.spark import Sink

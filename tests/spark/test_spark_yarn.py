@@ -16,8 +16,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from loopback import end_with_parent
 from yarn_cluster import QUICK_JAVA, SPARK_JARS, YarnCluster, server_jars
+
+from conduit_py.testing.server_process import end_with_parent
 
 pytestmark = [
     pytest.mark.skipif("CONDUIT_YARN" not in os.environ, reason="starts a YARN of its own: `make test-yarn`"),

@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 import trio
-from postgres_server import PostgresServer
 
 from conduit_py.spark.child.link import TO_CHILD, TO_SERVER, ChildLink, StoreCall, StoreReply
 from conduit_py.spark.child.store import ChildStore, answer_call
@@ -18,6 +17,7 @@ from conduit_py.store.postgres.store import PostgresStore
 from conduit_py.store.sqlite.database import StateDatabase
 from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.store import Store
+from conduit_py.testing.services import PostgresServer
 
 PassTime = Callable[[float], Awaitable[None]]
 

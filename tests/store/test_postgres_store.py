@@ -11,7 +11,6 @@ import psycopg
 import pytest
 import trio
 import trio.testing
-from postgres_server import PostgresServer
 
 from conduit_py.errors import EnvironmentUnfit, Fenced, Repeated, RunElsewhere, StateFailed
 from conduit_py.store.claim import Changes, Claim, ClaimState
@@ -19,6 +18,7 @@ from conduit_py.store.postgres.store import PostgresStore
 from conduit_py.store.postgres.tables import FORMAT_VERSION
 from conduit_py.store.store import open_store
 from conduit_py.store.tables import Tables
+from conduit_py.testing.services import PostgresServer
 
 CHILD = Path(__file__).with_name("claim_child.py")
 Database = psycopg.Connection[Any]

@@ -6,7 +6,9 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from loopback import Loopback, beside_python, free_port
+from queue_servers import beside_python
+
+from conduit_py.testing.server_process import ServerProcess, free_port
 
 ACCESS_KEY, SECRET_KEY = "tester", "not-a-secret"
 PARTS = ("master", "volume", "filer", "s3")
@@ -19,11 +21,11 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     keys = folder / "keys.json"
     credentials = [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}]
     keys.write_text(json.dumps({"identities": [{"name": "tester", "credentials": credentials, "actions": ["Admin"]}]}))
-    server = Loopback(folder / "log")
+    server = ServerProcess(folder / "log")
     ports = {f"{part}.port{kind}": free_port() for part in PARTS for kind in ("", ".grpc")}
     ports |= {"s3.port": server.port, "s3.port.iceberg": 0, "s3.port.lance": 0}
     address = f"http://127.0.0.1:{server.port}"
-    server.start(
+    server.run(
         [
             beside_python("weed"), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-filer", "-s3",
             f"-s3.config={keys}", "-volume.max=200", "-master.volumeSizeLimitMB=64", "-master.telemetry=false",

@@ -16,8 +16,9 @@ from xml.sax.saxutils import escape
 
 import pyspark
 import pytest
-from loopback import end_with_parent, free_port
 from process_tree import processes
+
+from conduit_py.testing.server_process import end_with_parent, free_port
 
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

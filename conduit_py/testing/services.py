@@ -1,0 +1,341 @@
+"""A pytest plugin: real servers for tests, found or fetched, started without rights on loopback.
+
+Use it with `pytest_plugins = ["conduit_py.testing.services"]`. All workers of pytest-xdist share one server of a
+kind, which starts with the first test that needs it: `postgres_server`, `mariadb_server`, `kafka_server`. The
+fixtures `postgres` and `mariadb` are the address of an empty database. `own_postgres` and `own_kafka` are servers
+of one test, which it may `kill()` and `start()` again.
+
+A server that is missing and cannot be fetched fails the test: it is never skipped.
+"""
+
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from conduit_py.testing.server_process import (
+    LoopbackService,
+    cached,
+    free_port,
+    libraries_below,
+    share_service,
+    stop_shared,
+    unpack,
+)
+
+
+class PostgresServer(LoopbackService):
+    """PostgreSQL with `wal_level=logical`; `dsn(database)` is the address of a database, for its superuser.
+
+    Replication slots and roles are of the server, not of a database: give them names that no other test uses.
+    """
+
+    name = "postgres"
+    settings: ClassVar[Mapping[str, str]] = {
+        # A test kills processes, never the machine.
+        "fsync": "off",
+        "full_page_writes": "off",
+        "wal_level": "logical",
+        "max_connections": "200",
+        "max_prepared_transactions": "50",
+        "max_replication_slots": "50",
+        "max_wal_senders": "50",
+        "shared_buffers": "32MB",
+        "listen_addresses": "127.0.0.1",
+        "timezone": "UTC",
+        "log_timezone": "UTC",
+        "checkpoint_timeout": "1h",
+    }
+
+    def dsn(self, database: str = "postgres") -> str:
+        return f"postgresql://tester@127.0.0.1:{self.port}/{database}"
+
+    def create_database(self) -> str:
+        """The address of a database that nobody has used yet."""
+        name = f"test_{uuid.uuid4().int % 10**15}"
+        self._execute(f"CREATE DATABASE {name}")
+        return self.dsn(name)
+
+    def drop_database(self, dsn: str) -> None:
+        """Remove it with its replication slots, even if somebody is still connected."""
+        name = dsn.rpartition("/")[2]
+        self._execute(
+            f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = '{name}' AND active"
+        )
+        # A slot is released shortly after its process has ended.
+        for _ in range(100):
+            try:
+                self._execute(
+                    f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '{name}'"
+                )
+                break
+            except _driver().errors.ObjectInUse:
+                time.sleep(0.1)
+        self._execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def create_user(self, name: str, password: str) -> None:
+        """Create a user who has to give a password: all others of this server are trusted."""
+        rules = self.folder / "data" / "pg_hba.conf"
+        rules.write_text(f"host all {name} all scram-sha-256\n{rules.read_text()}")
+        self._execute(f"CREATE USER {name} PASSWORD '{password}'")
+        self._execute("SELECT pg_reload_conf()")
+
+    def initialise(self) -> None:
+        programs, libraries = _postgres_programs()
+        command = [str(programs / "initdb"), "--no-sync", "--auth=trust", "--username=tester"]
+        self._call([*command, "--encoding=UTF8", "--no-locale", f"--pgdata={self.folder / 'data'}"], libraries)
+
+    def start(self) -> None:
+        programs, libraries = _postgres_programs()
+        options = [f"-c{name}={value}" for name, value in self.settings.items()]
+        options += [f"-cport={self.port}", f"-cunix_socket_directories={self.folder}"]
+        command = [str(programs / "postgres"), "-D", str(self.folder / "data"), *options]
+        self.run(command, libraries=libraries, answers=self._answers, user=self._user, how_to_end=signal.SIGQUIT)
+
+    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        """SIGQUIT is at once, as in a crash; SIGINT first ends all connections in good order."""
+        super().stop(how)
+
+    def _execute(self, statement: str) -> None:
+        with _driver().connect(self.dsn(), autocommit=True) as connection:
+            connection.execute(statement)
+
+    def _answers(self) -> bool:
+        try:
+            _driver().connect(self.dsn(), connect_timeout=2).close()
+        except _driver().OperationalError:
+            return False
+        return True
+
+
+class MariaDbServer(LoopbackService):
+    """MariaDB with a binary log of rows; `url(database)` is the address of a database, for a user with all rights."""
+
+    name = "mariadb"
+
+    def url(self, database: str = "mysql") -> str:
+        return f"mysql://tester@127.0.0.1:{self.port}/{database}"
+
+    def create_database(self) -> str:
+        """The address of a database that nobody has used yet."""
+        name = f"test_{uuid.uuid4().int % 10**15}"
+        self.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def drop_database(self, url: str) -> None:
+        self.execute(f"DROP DATABASE IF EXISTS {url.rpartition('/')[2]}")
+
+    def execute(self, statement: str, *, user: str = "tester") -> str:
+        """Run a statement with the server's own client; return what it prints."""
+        root, libraries = _mariadb_programs()
+        command = [str(root / "usr/bin/mariadb"), "--no-defaults", f"--socket={self.folder / 'socket'}"]
+        return self._call([*command, f"--user={user}", "--batch", f"--execute={statement}"], libraries)
+
+    def initialise(self) -> None:
+        root, libraries = _mariadb_programs()
+        command = [str(root / "usr/bin/mariadb-install-db"), "--no-defaults", f"--basedir={root / 'usr'}"]
+        command += ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+        self._call([*command, f"--datadir={self.folder / 'data'}"], libraries)
+
+    def start(self) -> None:
+        root, libraries = _mariadb_programs()
+        command = [str(root / "usr/sbin/mariadbd"), "--no-defaults", f"--basedir={root / 'usr'}"]
+        command += [f"--datadir={self.folder / 'data'}", f"--socket={self.folder / 'socket'}"]
+        command += [f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve", "--server-id=1"]
+        command += ["--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--gtid-strict-mode=ON"]
+        command += ["--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0"]
+        command += ["--character-set-server=utf8mb4", "--default-time-zone=+00:00", "--max-connections=200"]
+        self.run(command, libraries=libraries, user=self._user)
+        self.execute(
+            "CREATE USER IF NOT EXISTS tester@'%'; GRANT ALL ON *.* TO tester@'%' WITH GRANT OPTION", user="root"
+        )
+
+
+class KafkaServer(LoopbackService):
+    """A Kafka broker, which is its own controller. Topics that a client asks for are created with one partition.
+
+    Give topics, groups and transactional ids names that no other test uses.
+    """
+
+    name = "kafka"
+
+    def __init__(self, folder: Path, port: int | None = None) -> None:
+        super().__init__(folder, port)
+        self._controller = free_port()
+
+    @property
+    def address(self) -> str:
+        """What clients call `bootstrap.servers`."""
+        return f"127.0.0.1:{self.port}"
+
+    def initialise(self) -> None:
+        listeners = f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self._controller}"
+        settings = _KAFKA_SETTINGS | {
+            "listeners": listeners,
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "log.dirs": str(self.folder / "data"),
+        }
+        path = self.folder / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self._call([*_java("kafka.tools.StorageTool"), "format", "-t", "conduit-py-tests-0000w", "-c", str(path)])
+
+    def start(self) -> None:
+        command = [*_java("kafka.Kafka"), str(self.folder / "server.properties")]
+        self.run(command, answers=self._answers, user=self._user)
+
+    def _answers(self) -> bool:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            return bool(AdminClient({"bootstrap.servers": self.address, "log_level": 0}).list_topics(timeout=5).brokers)
+        except KafkaException:
+            return False
+
+
+_KAFKA_SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    # The default of 50 partitions costs seconds when the first transaction or group begins.
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "num.partitions": "1",
+}
+
+
+def pytest_unconfigure() -> None:
+    stop_shared()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """One PostgreSQL for all tests of a run."""
+    with share_service(PostgresServer, tmp_path_factory) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[str]:
+    """The address of an empty database."""
+    dsn = postgres_server.create_database()
+    yield dsn
+    postgres_server.drop_database(dsn)
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL of the test's own: `kill()` it, then `start()` it again."""
+    with PostgresServer.started() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDbServer]:
+    """One MariaDB for all tests of a run."""
+    with share_service(MariaDbServer, tmp_path_factory) as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb(mariadb_server: MariaDbServer) -> Iterator[str]:
+    """The address of an empty database."""
+    url = mariadb_server.create_database()
+    yield url
+    mariadb_server.drop_database(url)
+
+
+@pytest.fixture
+def own_mariadb() -> Iterator[MariaDbServer]:
+    """A MariaDB of the test's own: `kill()` it, then `start()` it again."""
+    with MariaDbServer.started() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """One Kafka broker for all tests of a run."""
+    with share_service(KafkaServer, tmp_path_factory) as server:
+        yield server
+
+
+@pytest.fixture
+def own_kafka() -> Iterator[KafkaServer]:
+    """A Kafka broker of the test's own: `kill()` it, then `start()` it again."""
+    with KafkaServer.started() as server:
+        yield server
+
+
+def _driver() -> Any:
+    """psycopg, imported on first use: a project may use this plugin for other servers."""
+    import psycopg
+
+    return psycopg
+
+
+@cache
+def _postgres_programs() -> tuple[Path, str]:
+    """The folder of the newest PostgreSQL of this machine, or of Debian's, and where its libraries are."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if found:
+        return found[-1].parent, ""
+    initdb = shutil.which("initdb")
+    if initdb:
+        return Path(initdb).resolve().parent, ""
+    root = unpack("postgresql", _postgres_package)
+    [unpacked] = root.glob("usr/lib/postgresql/*/bin/initdb")
+    return unpacked.parent, libraries_below(root)
+
+
+def _postgres_package() -> str:
+    """The package that the package of all versions stands for, such as postgresql-15."""
+    shown = subprocess.run(["apt-cache", "depends", "postgresql"], check=True, capture_output=True, text=True)
+    return next(line.split()[-1] for line in shown.stdout.splitlines() if "Depends: postgresql-" in line)
+
+
+@cache
+def _mariadb_programs() -> tuple[Path, str]:
+    """The folder that has `usr/sbin/mariadbd`, and where its libraries are."""
+    if Path("/usr/sbin/mariadbd").exists():
+        return Path("/"), ""
+    root = unpack("mariadb-server")
+    return root, libraries_below(root)
+
+
+def _java(main: str) -> list[str]:
+    """The command that runs a class of Kafka's: a small heap, and no time spent on optimising."""
+    java, maven = shutil.which("java"), shutil.which("mvn")
+    with cached("kafka-4.3.1") as folder:
+        if java is None or (maven is None and not (folder / "complete").exists()):
+            pytest.fail("a Kafka broker needs Java 17 and Maven: install openjdk-17-jre-headless and maven")
+        if not (folder / "complete").exists():
+            (folder / "pom.xml").write_text(_KAFKA_POM)
+            command = [str(maven), "-q", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
+            done = subprocess.run([*command, f"-DoutputDirectory={folder / 'libs'}"], capture_output=True, text=True)
+            if done.returncode:
+                pytest.fail(f"Maven cannot fetch Kafka: {done.stdout[-2000:]}")
+    options = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return [java, *options, "-cp", f"{folder / 'libs'}/*", main]
+
+
+_KAFKA_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>conduit-py</groupId><artifactId>kafka-for-tests</artifactId><version>1</version>
+<dependencies><dependency>
+<groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>4.3.1</version>
+</dependency></dependencies></project>
+"""

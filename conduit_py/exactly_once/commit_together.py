@@ -78,6 +78,11 @@ class CommitTogether(CommitStrategy):
         """The number of records in the open transaction and in the one that is being committed."""
         return self._committing + self.gate.records
 
+    @property
+    def one_group(self) -> bool:
+        """True if it isolates records one by one and has come to a group that must not be divided."""
+        return bool(self.isolated) and self.gate.limits.max_records == 1 and self.gate.units == 1
+
     def enlist(self, parts: RunParts) -> list[Task]:
         self._parts = parts
         letters = parts.dead_letters.staged_calls
@@ -335,8 +340,12 @@ class CommitTogether(CommitStrategy):
                 self._limit_batches()
 
     def explain(self, error: RunError) -> None:
-        if self.uncommitted == 1 and (error.suggestion is None or isinstance(error, NodeFailed)):
-            error.record, place = self.gate.last, record_place(*self.gate.last)
+        if (self.uncommitted == 1 or self.one_group) and (error.suggestion is None or isinstance(error, NodeFailed)):
+            place = record_place(*self.gate.last)
+            if self.uncommitted == 1:
+                error.record = self.gate.last
+            else:
+                place = f"the group of {place}"
             error.suggestion = "; ".join(filter(None, (error.suggestion, f"everything before {place} is committed")))
 
     def _taken_over(self, error: Fenced) -> Fenced:

@@ -42,6 +42,8 @@ class TransactionGate:
         self.pace = Pace(COMMIT_SECONDS)
         self.entrants = 0
         """The number of sources that have not ended, plus one for the replay of dead letters."""
+        self.units = 0
+        """How many times a source entered that was not inside of a group."""
         self.in_group: set[str] = set()
         """The atomic sources whose last records do not end their group."""
         self.has_progress = False
@@ -71,6 +73,7 @@ class TransactionGate:
         if not self.records:
             self.opened_at = trio.current_time()
             self.changed.set()
+        self.units += source not in self.in_group
         self.records += len(records)
         self.bytes += size
         self.last = (source, position)
@@ -149,6 +152,7 @@ class TransactionGate:
     def open_next(self) -> None:
         """Begin the next transaction. Its records are read and processed, but not written before `release`."""
         self.full = self._closed = False
+        self.units = 0
         self.opened_at = trio.current_time()
         self.holds_writes, self._released = True, trio.Event()
         self._opened.set()

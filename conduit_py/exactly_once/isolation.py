@@ -42,8 +42,10 @@ class Isolation:
 
     def retries_at_once(self, error: RunError | None) -> bool:
         uncommitted = self._commit.uncommitted
-        # I15: the run has ended, and only recovery continues it. A single record cannot be divided further.
-        several = uncommitted > 1 and error is not None and self._may_be_about_a_record(error)
+        # I15: the run has ended, and only recovery continues it. A single record, or the group of an atomic source, cannot
+        # be divided further.
+        undivided = uncommitted <= 1 or self._commit.one_group
+        several = not undivided and error is not None and self._may_be_about_a_record(error)
         self._records = uncommitted if several else self._commit.isolated
         self._size = max(1, uncommitted // PARTS)
         return several

@@ -264,6 +264,9 @@ def _place_problems(graph: Graph, node: Node) -> Iterator[Problem]:
                 what,
                 f"put {node.id} before {each.id}, or do the work of both in one processor",
             )
+        if isinstance(each.declared, Source) and each.declared.settings.atomic:
+            what = f"defers, but {each.id} is atomic: a deferred record would divide its group"
+            yield _problem(node.declared, f"processors.{node.id}", what, f"remove atomic of {each.id}, or do not defer")
         if each.kind == "source" and graph.votes(each.id) != votes:
             what = (
                 f"defers, but records of {each.id} also take another branch, where they would be written all the same"
@@ -281,4 +284,7 @@ def spark_problems(pipeline: Pipeline) -> Iterator[Problem]:
     for source in pipeline.sources:
         if isinstance(source.connector, SharedSource):
             what = "shares its work with other processes by leases, which tasks of Spark do not hold"
-            yield Problem(f"sources.{source.id}", what, 'run it on the engine "trio"', *(source.place or (None, None)))
+            yield _problem(source, f"sources.{source.id}", what, 'run it on the engine "trio"')
+        if source.settings.atomic:
+            what = "tasks of Spark divide the records of a group"
+            yield _problem(source, f"sources.{source.id}.atomic", what, 'run it on the engine "trio", or remove it')

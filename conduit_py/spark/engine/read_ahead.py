@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from conduit_py.errors import FatalError
 from conduit_py.record import Record
 from conduit_py.sdk.source import NothingYet
 from conduit_py.stream.plugin_calls import PluginCaller, check_reading
@@ -94,6 +95,13 @@ class ReadAhead:
 
     def _keep(self, reading: Any, room: int) -> None:
         checked = check_reading(self._calls.node, reading, room)
+        if checked.position is not None or checked.schemas:
+            # Loud, not dropped: the position would never be acked, and destinations would miss the schema.
+            what = "progress without a record" if checked.position is not None else "a schema"
+            raise FatalError(
+                f"{self._calls.node} read {what}, which tasks of Spark cannot carry",
+                suggestion='run the pipeline on the engine "trio"',
+            )
         self.quiet = False
         refused = checked.refused
         self._records += [ReadRecord(record, refused.get(index)) for index, record in enumerate(checked.records)]

@@ -1,28 +1,36 @@
 """The slot of a PostgreSQL source moves only from acks, and whatever the server has lost is refused, never skipped."""
 
 import signal
-from collections.abc import Iterator
 from typing import Any
 
-import psycopg
 import pytest
 import trio
 from conduit_connectors import postgres as connector
 from conduit_connectors.postgres.position import SourcePosition
 from conduit_connectors.postgres.replication import format_lsn
-from postgres_changes import PATIENCE_SECONDS, ChangeReader, opened, run_sql
+from postgres_changes import DROP_SLOT, PATIENCE_SECONDS, ChangeReader, opened, run_sql, slot_of
 
 from conduit_py.sdk import FatalError, TransientError
+
+SLOT = "pg_replication_slots WHERE database = current_database()"
 
 
 @pytest.fixture
 def source(postgres: str) -> connector.Source:
+    return source_of(postgres)
+
+
+def source_of(postgres: str) -> connector.Source:
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY, v text)")
-    return connector.Source(url=postgres, slot="kept", tables=["t"], snapshot="never", heartbeat_seconds=0.1)
+    return connector.Source(
+        url=postgres, slot=slot_of(postgres), publication="kept", tables=["t"], snapshot="never", heartbeat_seconds=0.1
+    )
 
 
 def confirmed(dsn: str) -> str:
-    [[lsn]] = run_sql(dsn, "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = 'kept'")
+    [[lsn]] = run_sql(
+        dsn, "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE database = current_database()"
+    )
     return str(lsn)
 
 
@@ -98,11 +106,11 @@ async def test_a_slot_that_was_left_by_a_killed_start_is_used(postgres: str, sou
 async def test_a_missing_slot_is_refused(postgres: str, source: connector.Source) -> None:
     async with opened(source) as reader:
         position = reader.source.start_position()
-    run_sql(postgres, "SELECT pg_drop_replication_slot('kept')")
+    run_sql(postgres, DROP_SLOT)
 
     error = await refusal(source, position)
 
-    assert "there is no replication slot kept any more" in error.message
+    assert f"there is no replication slot {slot_of(postgres)} any more" in error.message
     assert "reset the position" in str(error.suggestion)
 
 
@@ -111,9 +119,9 @@ async def test_a_slot_that_was_created_again_is_refused(postgres: str, source: c
         position = reader.source.start_position()
     run_sql(
         postgres,
-        "SELECT pg_drop_replication_slot('kept')",
+        DROP_SLOT,
         "INSERT INTO t VALUES (1)",
-        "SELECT pg_create_logical_replication_slot('kept', 'pgoutput')",
+        f"SELECT pg_create_logical_replication_slot('{slot_of(postgres)}', 'pgoutput')",
     )
 
     error = await refusal(source, position)
@@ -121,20 +129,19 @@ async def test_a_slot_that_was_created_again_is_refused(postgres: str, source: c
     assert "was created again, or another reader moved it" in error.message
 
 
-async def test_an_invalidated_slot_is_refused(postgres_server: Any, postgres: str, source: connector.Source) -> None:
+async def test_an_invalidated_slot_is_refused(own_postgres: Any) -> None:
+    postgres = own_postgres.create_database()
+    source = source_of(postgres)
     async with opened(source) as reader:
         position = reader.source.start_position()
     run_sql(postgres, "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
-    try:
-        while run_sql(postgres, "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'kept'") != [("lost",)]:
-            run_sql(postgres, "SELECT pg_switch_wal()", "CREATE TABLE x ()", "DROP TABLE x", "CHECKPOINT")
-    finally:
-        run_sql(postgres, "ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+    while run_sql(postgres, "SELECT wal_status FROM pg_replication_slots") != [("lost",)]:
+        run_sql(postgres, "SELECT pg_switch_wal()", "CREATE TABLE x ()", "DROP TABLE x", "CHECKPOINT")
 
     error = await refusal(source, position)
     from_the_start = await refusal(source, None)
 
-    assert "the replication slot kept is invalidated" in error.message
+    assert "is invalidated: the server deleted changes" in error.message
     assert "invalidated" in from_the_start.message
 
 
@@ -191,19 +198,21 @@ async def test_tables_and_publications_that_are_not_there_are_refused_with_what_
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u ()", "CREATE PUBLICATION p FOR TABLE t")
     url = postgres
 
-    no_table = await refusal(connector.Source(url=url, slot="a", tables=["gone"]), None)
-    no_publication = await refusal(connector.Source(url=url, slot="a"), None)
-    not_in_it = await refusal(connector.Source(url=url, slot="a", publication="p", tables=["t", "u"]), None)
+    no_table = await refusal(connector.Source(url=url, slot=slot_of(postgres), tables=["gone"]), None)
+    no_publication = await refusal(connector.Source(url=url, slot=slot_of(postgres)), None)
+    not_in_it = await refusal(
+        connector.Source(url=url, slot=slot_of(postgres), publication="p", tables=["t", "u"]), None
+    )
 
     assert 'relation "public.gone" does not exist' in no_table.message
     assert "correct `tables`" in str(no_table.suggestion)
     assert "name the tables" in str(no_publication.suggestion)
     assert 'ALTER PUBLICATION "p" ADD TABLE "public"."u"' in str(not_in_it.suggestion)
-    assert run_sql(postgres, "SELECT 1 FROM pg_replication_slots WHERE slot_name = 'a'") == []
+    assert run_sql(postgres, f"SELECT 1 FROM {SLOT}") == []
 
 
 async def test_a_slot_of_another_kind_is_refused(postgres: str, source: connector.Source) -> None:
-    run_sql(postgres, "SELECT pg_create_logical_replication_slot('kept', 'test_decoding')")
+    run_sql(postgres, f"SELECT pg_create_logical_replication_slot('{slot_of(postgres)}', 'test_decoding')")
 
     error = await refusal(source, None)
 
@@ -217,14 +226,17 @@ async def test_a_removed_source_leaves_no_slot(postgres: str, source: connector.
     await source.fresh().on_deleted()
     await source.fresh().on_deleted()
 
-    assert run_sql(postgres, "SELECT 1 FROM pg_replication_slots WHERE slot_name = 'kept'") == []
+    assert run_sql(postgres, f"SELECT 1 FROM {SLOT}") == []
 
 
 async def test_a_lost_connection_is_transient_and_nothing_is_missing(postgres: str, source: connector.Source) -> None:
     async with opened(source) as reader:
         run_sql(postgres, "INSERT INTO t VALUES (1)")
         [first] = await reader.take(1)
-        run_sql(postgres, "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = 'kept'")
+        run_sql(
+            postgres,
+            f"SELECT pg_terminate_backend(active_pid) FROM {SLOT}",
+        )
         with pytest.raises(TransientError, match="connection to PostgreSQL is lost"):
             await reader.take(1)
     run_sql(postgres, "INSERT INTO t VALUES (2)")
@@ -248,25 +260,19 @@ async def test_the_lag_is_the_log_that_was_not_read(postgres: str, source: conne
     assert behind.bytes > 1000 * 20
 
 
-@pytest.fixture
-def own_server(postgres_server: Any) -> Iterator[Any]:
-    """The server, which a test may stop: it runs again for the next one."""
-    yield postgres_server
-    postgres_server.stop()
-    postgres_server.start()
-
-
-async def test_a_restart_of_the_server_is_survived(own_server: Any, postgres: str, source: connector.Source) -> None:
+async def test_a_restart_of_the_server_is_survived(own_postgres: Any) -> None:
+    postgres = own_postgres.create_database()
+    source = source_of(postgres)
     async with opened(source) as reader:
         run_sql(postgres, "INSERT INTO t VALUES (1)")
         [first] = await reader.take(1)
-        own_server.stop()
+        own_postgres.stop()
         with pytest.raises(TransientError):
             await reader.take(1)
     with pytest.raises(TransientError, match="cannot connect"):
         async with opened(source, first.position):
             pass
-    own_server.start()
+    own_postgres.start()
     run_sql(postgres, "INSERT INTO t VALUES (2)")
     async with opened(source, first.position) as reader:
         [second] = await reader.take(1)
@@ -275,17 +281,15 @@ async def test_a_restart_of_the_server_is_survived(own_server: Any, postgres: st
     assert format_lsn(SourcePosition.decode(second.position).log_place) == SourcePosition.decode(second.position).lsn
 
 
-async def test_an_orderly_stop_of_the_server_does_not_wait_for_a_heartbeat(
-    own_server: Any, postgres: str, source: connector.Source
-) -> None:
+async def test_an_orderly_stop_of_the_server_does_not_wait_for_a_heartbeat(own_postgres: Any) -> None:
     """The server waits until its readers have confirmed everything, and asks them to."""
+    source = source_of(own_postgres.create_database())
     source = source.with_options(source.options.model_copy(update={"heartbeat_seconds": 1e6}))
 
     async with opened(source) as reader, trio.open_nursery() as nursery:
-        nursery.start_soon(trio.to_thread.run_sync, own_server.stop, signal.SIGINT)
+        nursery.start_soon(trio.to_thread.run_sync, own_postgres.stop, signal.SIGINT)
         with pytest.raises(TransientError):
             await ack_progress(reader)
-    own_server.start()
 
 
 async def ack_progress(reader: ChangeReader) -> None:
@@ -296,11 +300,11 @@ async def ack_progress(reader: ChangeReader) -> None:
 
 
 async def test_a_user_without_the_right_to_replicate_is_refused(postgres: str, source: connector.Source) -> None:
-    run_sql(postgres, "DROP ROLE IF EXISTS plain", "CREATE ROLE plain LOGIN")
-    user = connector.Source(url=postgres.replace("tester@", "plain@"), slot="kept", tables=["t"])
+    role = slot_of(postgres)
+    run_sql(postgres, f"CREATE ROLE {role} LOGIN")
+    user = connector.Source(url=postgres.replace("tester@", f"{role}@"), slot=role, tables=["t"])
 
     error = await refusal(user, None)
 
     assert "refuses the user" in error.message
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute("DROP ROLE plain")
+    run_sql(postgres, f"DROP ROLE {role}")

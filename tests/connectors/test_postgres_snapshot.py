@@ -10,7 +10,7 @@ from conduit_connectors import postgres as connector
 from conduit_connectors.postgres.snapshot import sees_transaction
 from hypothesis import given
 from hypothesis import strategies as st
-from postgres_changes import PATIENCE_SECONDS, ChangeReader, opened, run_sql
+from postgres_changes import PATIENCE_SECONDS, ChangeReader, opened, run_sql, slot_of
 
 from conduit_py.sdk import FatalError, Operation, Record
 
@@ -33,7 +33,7 @@ def apply(table: dict[Any, Any], records: list[Record]) -> None:
 async def test_a_row_that_changes_before_its_chunk_is_given_once_as_its_change(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY, v text)")
     run_sql(postgres, "INSERT INTO t SELECT g, 'old' FROM generate_series(1, 6) g")
-    source = connector.Source(url=postgres, slot="chunks", tables=["t"])
+    source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])
 
     async with opened(source) as reader:
         # After the slot was created, and before the first chunk is selected.
@@ -59,7 +59,7 @@ async def test_a_row_that_changes_before_its_chunk_is_given_once_as_its_change(p
 async def test_a_truncate_before_the_watermark_leaves_no_row_of_the_chunk(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 3)")
 
-    async with opened(connector.Source(url=postgres, slot="emptied", tables=["t"])) as reader:
+    async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])) as reader:
         run_sql(postgres, "INSERT INTO t VALUES (4)", "TRUNCATE t", "INSERT INTO t VALUES (5)")
         records = await reader.take(3)
         rest = await reader.take_until_quiet()
@@ -77,7 +77,7 @@ async def test_several_tables_are_read_in_chunks_and_resumed_at_any_row(postgres
     run_sql(postgres, "CREATE SCHEMA s", 'CREATE TABLE s."C d" ("Id " uuid PRIMARY KEY, empty text)')
     run_sql(postgres, "INSERT INTO a VALUES ('ä', 1), ('b', 1), ('', 2), ('\"', 2), ('c,d', 2)")
     run_sql(postgres, """INSERT INTO s."C d" SELECT gen_random_uuid() FROM generate_series(1, 4)""")
-    source = connector.Source(url=postgres, slot="several", tables=["a", "b", "s.C d"], chunk_size=2)
+    source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["a", "b", "s.C d"], chunk_size=2)
 
     async with opened(source) as reader:
         whole = await reader.take(9)
@@ -95,7 +95,7 @@ async def test_several_tables_are_read_in_chunks_and_resumed_at_any_row(postgres
 async def test_a_column_that_comes_during_the_snapshot_is_in_the_rows_that_follow(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 4)")
 
-    async with opened(connector.Source(url=postgres, slot="columns", tables=["t"], chunk_size=2)) as reader:
+    async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"], chunk_size=2)) as reader:
         records = await reader.take(2)
         run_sql(postgres, "ALTER TABLE t ADD v int DEFAULT 7")
         records += await reader.take(2)
@@ -108,7 +108,9 @@ async def test_only_the_published_columns_and_rows_are_read(postgres: str) -> No
     run_sql(postgres, "CREATE PUBLICATION part FOR TABLE t (id, shown) WHERE (id > 2)")
     run_sql(postgres, "INSERT INTO t SELECT g, 'a', 'b' FROM generate_series(1, 4) g")
 
-    async with opened(connector.Source(url=postgres, slot="part", chunk_size=1)) as reader:
+    async with opened(
+        connector.Source(url=postgres, slot=slot_of(postgres), publication="part", chunk_size=1)
+    ) as reader:
         records = await reader.take(2)
         run_sql(postgres, "INSERT INTO t VALUES (0, 'c', 'd'), (5, 'e', 'f')")
         records += await reader.take(1)
@@ -124,7 +126,7 @@ async def test_a_table_without_a_key_is_refused_before_anything_is_read(postgres
     run_sql(postgres, "CREATE TABLE log (line text)")
 
     with pytest.raises(FatalError, match=r"public\.log has no key that is published") as refused:
-        async with opened(connector.Source(url=postgres, slot="no_key", tables=["log"])):
+        async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["log"])):
             pass
 
     assert 'snapshot="never"' in str(refused.value.suggestion)
@@ -134,7 +136,7 @@ async def test_a_table_that_goes_before_it_was_read_is_refused_and_never_skipped
     run_sql(postgres, "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
     run_sql(postgres, "INSERT INTO a SELECT generate_series(1, 3)", "INSERT INTO b VALUES (1)")
     run_sql(postgres, "CREATE PUBLICATION going FOR TABLE a, b")
-    source = connector.Source(url=postgres, slot="going", chunk_size=1)
+    source = connector.Source(url=postgres, slot=slot_of(postgres), publication="going", chunk_size=1)
     async with opened(source) as reader:
         [first] = await reader.take(1)
     run_sql(postgres, "DROP TABLE b")
@@ -142,7 +144,8 @@ async def test_a_table_that_goes_before_it_was_read_is_refused_and_never_skipped
     with pytest.raises(FatalError, match=r"public\.b was not read to its end") as refused:
         async with opened(source, first.position):
             pass
-    async with opened(connector.Source(url=postgres, slot="going", snapshot="never"), first.position) as reader:
+    changes = source.with_options(source.options.model_copy(update={"snapshot": "never"}))
+    async with opened(changes, first.position) as reader:
         run_sql(postgres, "INSERT INTO a VALUES (9)")
         [next_one] = await reader.take(1)
 
@@ -156,11 +159,10 @@ async def test_rows_and_changes_together_are_the_table_under_load(postgres: str,
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL, v int)")
     run_sql(postgres, "CREATE UNIQUE INDEX by_code ON t (code)", f"ALTER TABLE t REPLICA IDENTITY {identity}")
     run_sql(postgres, f"INSERT INTO t SELECT g, g, 0 FROM generate_series(1, {LOAD_ROWS}) g")
-    source = connector.Source(url=postgres, slot="load", tables=["t"], chunk_size=40, heartbeat_seconds=0.1)
+    source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"], chunk_size=40, heartbeat_seconds=0.1)
     rng = random.Random(7)
     table: dict[Any, Any] = {}
     position: bytes | None = None
-    written = trio.Event()
 
     async def read_once(reader: ChangeReader) -> None:
         nonlocal position
@@ -169,20 +171,18 @@ async def test_rows_and_changes_together_are_the_table_under_load(postgres: str,
         position = reading.position or reading.records[-1].position
         await reader.source.ack([position])
 
+    def is_done() -> bool:
+        return position is not None and b"snapshot" not in position and (-1,) in table
+
     with trio.fail_after(PATIENCE_SECONDS):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(change_every_row, postgres, rng.randrange(1000), written)
-            while not written.is_set():
+            nursery.start_soon(change_every_row, postgres, rng.randrange(1000))
+            while not is_done():
                 async with opened(source, position) as reader:
-                    if position is None:
-                        position = reader.source.start_position()
+                    position = position or reader.source.start_position()
                     for _ in range(rng.randrange(1, 100)):
-                        await read_once(reader)
-        run_sql(postgres, "INSERT INTO t VALUES (-1, -1, -1)")
-        async with opened(source, position) as reader:
-            # The last change may arrive before the snapshot ends: wait for both.
-            while b"snapshot" in (position or b"") or (-1,) not in table:
-                await read_once(reader)
+                        if not is_done():
+                            await read_once(reader)
 
     column = 1 if identity.startswith("USING") else 0
     rows = run_sql(postgres, "SELECT id, code, v FROM t")
@@ -192,8 +192,8 @@ async def test_rows_and_changes_together_are_the_table_under_load(postgres: str,
 LOAD_ROWS = 2000
 
 
-async def change_every_row(dsn: str, seed: int, written: trio.Event) -> None:
-    """Change each row in one of four ways. A row that changed again later would hide that it was wrong."""
+async def change_every_row(dsn: str, seed: int) -> None:
+    """Change each row in one of four ways, then insert -1. A second change of a row would hide that it was wrong."""
     rng = random.Random(seed)
     ids = rng.sample(range(1, LOAD_ROWS + 1), LOAD_ROWS)
 
@@ -214,7 +214,7 @@ async def change_every_row(dsn: str, seed: int, written: trio.Event) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         while ids:
             await trio.to_thread.run_sync(change, connection)
-    written.set()
+        connection.execute("INSERT INTO t VALUES (-1, -1, -1)")
 
 
 def test_a_snapshot_does_not_see_a_transaction_before_its_commit(postgres: str) -> None:

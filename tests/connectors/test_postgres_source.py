@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from conduit_connectors import postgres as connector
 from conduit_connectors.postgres.position import SourcePosition
-from postgres_changes import opened, run_sql, run_transaction
+from postgres_changes import DROP_SLOT, opened, run_sql, run_transaction, slot_of
 
 from conduit_py.sdk import FatalError, Operation, Record
 from conduit_py.testing import source_acceptance
@@ -27,30 +27,25 @@ def changes_of_a_slot(shared_database: str) -> Iterator[connector.Source]:
     run_sql(
         shared_database,
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
-        "CREATE PUBLICATION accepted FOR TABLE t",
-        "SELECT pg_create_logical_replication_slot('accepted', 'pgoutput')",
+        f"CREATE PUBLICATION {slot_of(shared_database)} FOR TABLE t",
+        f"SELECT pg_create_logical_replication_slot('{slot_of(shared_database)}', 'pgoutput')",
     )
     inserts = "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')"
     run_transaction(shared_database, inserts, "UPDATE t SET id = 4 WHERE id = 3")
     run_sql(shared_database, "UPDATE t SET v = 'x' WHERE id = 1", "DELETE FROM t WHERE id = 2", "TRUNCATE t")
-    yield connector.Source(url=shared_database, slot="accepted", tables=["t"], snapshot="never")
+    yield connector.Source(url=shared_database, slot=slot_of(shared_database), tables=["t"], snapshot="never")
     clean(shared_database)
 
 
 def rows_of_a_table(shared_database: str) -> Iterator[connector.Source]:
     run_sql(shared_database, "CREATE TABLE t (a text, b int, v float8, PRIMARY KEY (b, a))")
     run_sql(shared_database, "INSERT INTO t SELECT 'k' || g % 3, g, g / 7.0 FROM generate_series(1, 8) g")
-    yield connector.Source(url=shared_database, slot="accepted", tables=["t"], chunk_size=3)
+    yield connector.Source(url=shared_database, slot=slot_of(shared_database), tables=["t"], chunk_size=3)
     clean(shared_database)
 
 
 def clean(dsn: str) -> None:
-    run_sql(
-        dsn,
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'accepted'",
-        "DROP PUBLICATION IF EXISTS accepted",
-        "DROP TABLE t",
-    )
+    run_sql(dsn, DROP_SLOT, f"DROP PUBLICATION IF EXISTS {slot_of(dsn)}", "DROP TABLE t")
 
 
 TestChangesOfASlot = source_acceptance(changes_of_a_slot, records=8)
@@ -61,7 +56,7 @@ TestRowsOfATable = source_acceptance(rows_of_a_table, records=8)
 def changes(postgres: str) -> connector.Source:
     """A source of the table t, and no snapshot."""
     run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY, v text, big text)")
-    return connector.Source(url=postgres, slot="changes", tables=["t"], snapshot="never")
+    return connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"], snapshot="never")
 
 
 def essence(record: Record) -> tuple[Any, ...]:
@@ -163,7 +158,9 @@ async def test_an_index_as_identity_is_the_key(postgres: str, changes: connector
 
 async def test_a_table_without_a_key_gives_inserts(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE log (line text)")
-    async with opened(connector.Source(url=postgres, slot="log", tables=["log"], snapshot="never")) as reader:
+    async with opened(
+        connector.Source(url=postgres, slot=slot_of(postgres), tables=["log"], snapshot="never")
+    ) as reader:
         run_sql(postgres, "INSERT INTO log VALUES ('a')")
         [record] = await reader.take(1)
 
@@ -172,7 +169,7 @@ async def test_a_table_without_a_key_gives_inserts(postgres: str) -> None:
 
 async def test_a_truncate_is_a_delete_without_a_key_for_each_table(postgres: str, changes: connector.Source) -> None:
     run_sql(postgres, "CREATE TABLE u (id int PRIMARY KEY)")
-    source = connector.Source(url=postgres, slot="both", tables=["t", "u"], snapshot="never")
+    source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["t", "u"], snapshot="never")
     async with opened(source) as reader:
         run_sql(postgres, "TRUNCATE t, u")
         records = await reader.take(2)
@@ -218,7 +215,7 @@ async def test_new_renamed_and_changed_columns_are_in_the_rows_that_follow(
 async def test_generated_columns_are_left_out_of_changes_and_snapshots(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE g (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)")
     run_sql(postgres, "INSERT INTO g VALUES (1)")
-    async with opened(connector.Source(url=postgres, slot="generated", tables=["g"])) as reader:
+    async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["g"])) as reader:
         records = await reader.take(1)
         run_sql(postgres, "INSERT INTO g VALUES (2)")
         records += await reader.take(1)
@@ -233,7 +230,7 @@ async def test_partitions_are_given_as_their_table(postgres: str) -> None:
         "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
         "INSERT INTO p VALUES (1, 'a')",
     )
-    async with opened(connector.Source(url=postgres, slot="parts", tables=["p"])) as reader:
+    async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["p"])) as reader:
         records = await reader.take(1)
         run_sql(
             postgres,
@@ -254,7 +251,7 @@ async def test_only_the_tables_asked_for_are_given_and_a_renamed_one_still_is(
 ) -> None:
     run_sql(postgres, "CREATE TABLE other (id int PRIMARY KEY)", "CREATE PUBLICATION all_of_them FOR TABLE t, other")
     source = connector.Source(
-        url=postgres, slot="some", publication="all_of_them", tables=["public.t"], snapshot="never"
+        url=postgres, slot=slot_of(postgres), publication="all_of_them", tables=["public.t"], snapshot="never"
     )
     async with opened(source) as reader:
         run_sql(postgres, "INSERT INTO other VALUES (1)", "INSERT INTO t VALUES (1)")

@@ -7,7 +7,6 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.change_source import ChangeSource
 from trio.testing import MockClock
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, TransactionLimits, processor
@@ -15,11 +14,11 @@ from conduit_py.backoff import Recovery
 from conduit_py.errors import RecordRefused
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import EndOfSource, Options, Reading, SourceConnector
-from conduit_py.sdk.state import Defer
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import simulate
 from conduit_py.testing.fake_destinations import FakeStagedDestination, FakeStorage, FakeTransactionalDestination
+from tests.support.change_source import ChangeSource
 
 
 class World:

@@ -63,6 +63,14 @@ async def opened(source: postgres.Source, position: bytes | None = None) -> Asyn
             await fresh.teardown()
 
 
+def slot_of(dsn: str) -> str:
+    """The name of a slot for the tests of this database: slots are of the whole server, which other tests use too."""
+    return f"slot_of_{dsn.rpartition('/')[2]}"
+
+
+DROP_SLOT = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
+
+
 def run_sql(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
     """Run statements, each in its own transaction; return the rows of the last one."""
     with psycopg.connect(dsn, autocommit=True) as connection:

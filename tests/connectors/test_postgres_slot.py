@@ -308,3 +308,21 @@ async def test_a_user_without_the_right_to_replicate_is_refused(postgres: str, s
 
     assert "refuses the user" in error.message
     run_sql(postgres, f"DROP ROLE {role}")
+
+
+async def test_an_owner_with_the_right_to_replicate_needs_no_more(postgres: str) -> None:
+    role = slot_of(postgres)
+    database = postgres.rpartition("/")[2]
+    run_sql(postgres, f"CREATE ROLE {role} LOGIN REPLICATION", f"GRANT CREATE ON DATABASE {database} TO {role}")
+    run_sql(
+        postgres, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)", f"ALTER TABLE t OWNER TO {role}"
+    )
+    source = connector.Source(url=postgres.replace("tester@", f"{role}@"), slot=role, tables=["t"])
+
+    async with opened(source) as reader:
+        records = await reader.take(1)
+        run_sql(postgres, "INSERT INTO t VALUES (2)")
+        records += await reader.take(1)
+    run_sql(postgres, f"REASSIGN OWNED BY {role} TO tester", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+    assert [record.key for record in records] == [{"id": 1}, {"id": 2}]

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 import trio
 from conduit_connectors import postgres as connector
-from conduit_connectors.postgres.snapshot import sees_transaction
+from conduit_connectors.postgres.snapshot import sees_transactions
 from hypothesis import given
 from hypothesis import strategies as st
 from postgres_changes import PATIENCE_SECONDS, ChangeReader, opened, run_sql, slot_of
@@ -227,7 +227,7 @@ def test_a_snapshot_does_not_see_a_transaction_before_its_commit(postgres: str) 
         writer.commit()
         after = reader.execute("SELECT pg_current_snapshot()::text").fetchone() or [""]
 
-    seen = [sees_transaction(each[0].encode(), xid) for each in (before, between, after)]
+    seen = [sees_transactions(each[0].encode(), [xid]) for each in (before, between, after)]
     assert seen == [False, False, True]
 
 
@@ -239,7 +239,7 @@ def test_visibility_holds_when_the_numbers_of_transactions_begin_again(
     running = data.draw(st.lists(st.integers(low, max(low, high - 1)), max_size=5)) if width else []
     text = b"%d:%d:%s" % (low, high, b",".join(b"%d" % each for each in running))
 
-    assert not sees_transaction(text, (high + distance) % 2**32)
-    assert sees_transaction(text, (low - 1 - distance) % 2**32)
+    assert not sees_transactions(text, [(low - 1) % 2**32, (high + distance) % 2**32])
+    assert sees_transactions(text, [(low - 1 - distance) % 2**32])
     for each in running:
-        assert not sees_transaction(text, each % 2**32)
+        assert not sees_transactions(text, [each % 2**32])

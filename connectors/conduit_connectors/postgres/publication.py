@@ -6,17 +6,20 @@ Whatever is missing is refused with what to do. To go on without it would skip c
 from collections.abc import Sequence
 
 import msgspec
+import trio
 
 from conduit_connectors.postgres.catalog import PublishedTable, create_slot, has_publication, read_slot, read_tables
 from conduit_connectors.postgres.position import SourcePosition, TableProgress
-from conduit_connectors.postgres.replication import format_lsn, parse_lsn
+from conduit_connectors.postgres.replication import ReplicationStream, format_lsn, parse_lsn
 from conduit_connectors.postgres.session import PostgresSession, StatementFailed, quote_name
-from conduit_py.sdk import FatalError
+from conduit_py.sdk import FatalError, TransientError
 
 _VERSION_MIN = 140000
 _START_AGAIN = "drop the slot, reset the position of the source, and read everything again"
 _UNDEFINED = "42704"
 _NO_TABLE = "42P01"
+_IN_USE = "55006"
+_BUSY_SECONDS = 30.0
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -65,6 +68,23 @@ async def prepare(
         return names, _check_snapshot(position, names, snapshot=snapshot)
     except StatementFailed as error:
         raise publication.explain(error) from error
+
+
+async def start_stream(session: PostgresSession, publication: Publication, lsn: int) -> ReplicationStream:
+    """Start to read the slot. After a kill the server may need a moment to free it."""
+    deadline = trio.current_time() + _BUSY_SECONDS
+    while True:
+        try:
+            return await ReplicationStream.start(session, publication.slot, publication.name, lsn)
+        except StatementFailed as error:
+            if error.sqlstate != _IN_USE:
+                raise publication.explain(error) from error
+            if trio.current_time() > deadline:
+                raise TransientError(
+                    f"the slot {publication.slot} is in use: {error}",
+                    suggestion="stop the other reader, or give each pipeline a slot of its own",
+                ) from error
+        await trio.sleep(0.1)
 
 
 async def drop_slot(session: PostgresSession, slot: str) -> None:

@@ -46,8 +46,8 @@ class ReplicationStream:
         await session.start_copy(f"START_REPLICATION SLOT {quote_name(slot)} LOGICAL {format_lsn(lsn)} ({written})")
         return cls(session)
 
-    def take(self) -> tuple[Message | Keepalive, bytes] | None:
-        """Return the next message that is here already, and its bytes. FatalError if it is malformed."""
+    def take(self) -> Message | Keepalive | None:
+        """Return the next message that is here already. FatalError if it is malformed."""
         data = self._session.take_data()
         if data is None:
             return None
@@ -73,19 +73,18 @@ class ReplicationStream:
         await self._session.end_copy()
 
 
-def parse_frame(data: bytes) -> tuple[Message | Keepalive, bytes]:
+def parse_frame(data: bytes) -> Message | Keepalive:
     """Parse one piece of the stream: a keepalive, or an envelope with a message. Raises MessageMalformed."""
     kind = data[:1]
     try:
         if kind == b"w":
             _XLOG_DATA.unpack_from(data, 1)
-            message = data[1 + _XLOG_DATA.size :]
-            return parse_message(message), message
+            return parse_message(data[1 + _XLOG_DATA.size :])
         if kind == b"k":
             end, _, reply = _KEEPALIVE.unpack(data[1:])
             if reply > 1:
                 raise MessageMalformed(f"Keepalive: {reply} in place of 0 or 1")
-            return Keepalive(end, reply == 1), data
+            return Keepalive(end, reply == 1)
     except error as short:
         name = "XLogData" if kind == b"w" else "Keepalive"
         raise MessageMalformed(f"{name} of {len(data)} bytes: {short}") from None

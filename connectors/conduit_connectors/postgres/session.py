@@ -171,16 +171,19 @@ class PostgresSession:
             await trio.lowlevel.wait_writable(self._connection.socket)
 
     def _fail(self, error: psycopg.Error) -> NoReturn:
-        lost = self._connection.status != pq.ConnStatus.OK or not error.sqlstate or _GOING.match(error.sqlstate)
+        state = error.sqlstate or ""
+        lost = self._connection.status != pq.ConnStatus.OK or not state or state.startswith(("08", "57P"))
         if lost:
             raise TransientError(
                 f"the connection to PostgreSQL is lost: {one_line(error)}", suggestion="check that the server runs"
             ) from error
+        if _PASSING.match(state):
+            raise TransientError(f"PostgreSQL: {one_line(error)}", suggestion="check the load of the server") from error
         raise StatementFailed(error) from error
 
 
-_GOING = re.compile("08|57P|53")
-"""SQLSTATEs of a server that stops, starts, or has no room: it may help to try again."""
+_PASSING = re.compile("57|53|40|55P03")
+"""SQLSTATEs of a server without room, of time limits and of locks: it may help to try again."""
 
 
 def _rows(result: pq.abc.PGresult) -> QueryResult:

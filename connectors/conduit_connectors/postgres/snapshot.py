@@ -77,7 +77,7 @@ class Snapshot:
                 await session.run("COMMIT")
                 # A transaction is in the stream a moment before others see it, and longer while it waits for a
                 # standby. A chunk that does not see it would give rows that are older than those of the stream.
-                if all(sees_transaction(visible or b"", xid) for xid in delivered):
+                if sees_transactions(visible or b"", delivered):
                     break
                 await trio.sleep(_VISIBLE_SECONDS)
             await read_types(session, (oid for _, oid in found.columns), types)
@@ -151,13 +151,18 @@ def _chunk_statement(table: PublishedTable, key: tuple[str, ...] | None, size: i
     return f"SELECT {columns} FROM {table.quoted}{condition} ORDER BY {by} LIMIT {size}"
 
 
-def sees_transaction(visible: bytes, xid: int) -> bool:
-    """True if a snapshot, in PostgreSQL's text form, sees what this transaction did."""
+def sees_transactions(visible: bytes, xids: Collection[int]) -> bool:
+    """True if a snapshot, in PostgreSQL's text form, sees what all of these transactions did."""
     low, high, running = visible.split(b":")
-    # The numbers of transactions in the stream have 32 bits and begin again after the last one.
-    if (xid - int(high)) % 2**32 < 2**31:
-        return False
-    return (xid - int(low)) % 2**32 >= 2**31 or xid not in {int(each) % 2**32 for each in running.split(b",") if each}
+    xmin, xmax = int(low), int(high)
+    in_progress = {int(each) % 2**32 for each in running.split(b",") if each}
+    for xid in xids:
+        # The numbers of transactions in the stream have 32 bits and begin again after the last one.
+        if (xid - xmax) % 2**32 < 2**31:
+            return False
+        if (xid - xmin) % 2**32 < 2**31 and xid in in_progress:
+            return False
+    return True
 
 
 def _snapshot_record(table: PublishedTable, decoder: RowDecoder, values: RowValues) -> Record:

@@ -9,6 +9,7 @@ import trio
 
 from conduit_connectors.postgres.catalog import read_key, read_types
 from conduit_connectors.postgres.changes import (
+    LSN,
     ORIGIN,
     OpenTransaction,
     PublishedRelation,
@@ -31,7 +32,7 @@ from conduit_connectors.postgres.pgoutput import (
     UpdateMessage,
 )
 from conduit_connectors.postgres.position import SourcePosition
-from conduit_connectors.postgres.publication import Publication, drop_slot, prepare
+from conduit_connectors.postgres.publication import Publication, drop_slot, prepare, start_stream
 from conduit_connectors.postgres.replication import Keepalive, ReplicationStream, format_lsn, parse_lsn
 from conduit_connectors.postgres.session import PostgresSession, StatementFailed
 from conduit_connectors.postgres.snapshot import Snapshot
@@ -42,7 +43,6 @@ from conduit_py.sdk import FatalError, Lag, Reading, Record, TransientError
 _CONFIRM_SECONDS = 1.0
 _HURRY_SECONDS = 0.1
 _LEAVE_SECONDS = 3.0
-_BUSY_SECONDS = 30.0
 _DELIVERED_MAX = 10_000
 _MESSAGES_MAX = 1_000
 
@@ -111,7 +111,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._confirmed_at = trio.current_time()
         self._heartbeat_at = self._confirmed_at + options.heartbeat_seconds
         self._last = start.encode()
-        self._stream = await self._start_stream(self._replication)
+        self._stream = await start_stream(self._replication, self._publication, self._lsn)
 
     def start_position(self) -> bytes | None:
         return None if self._first is None else self._first.encode()
@@ -121,8 +121,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
             if self._chunk_is_due:
                 async with self._asking:
                     await self._snapshot.select_chunk(self._asked, self._types, self._delivered)
-            await self._take_messages(n)
-            if self._ready or self._chunk_is_due:
+            all_taken = await self._take_messages(n)
+            if self._ready or self._chunk_is_due or not all_taken:
                 continue
             if trio.current_time() >= self._heartbeat_at:
                 progress = await self._beat()
@@ -132,8 +132,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
                 await self._streaming.wait()
         given = [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
         # A reading has whole transactions, or a part of one and nothing else.
-        while not given[-1].ends and any(each.ends for each in given):
-            self._ready.appendleft(given.pop())
+        whole = next((count for count in range(len(given), 0, -1) if given[count - 1].ends), len(given))
+        self._ready.extendleft(reversed(given[whole:]))
+        del given[whole:]
         self._last = given[-1].record.position
         return Reading([each.record for each in given], continues=not given[-1].ends)
 
@@ -191,36 +192,21 @@ class Source(sdk.SourceConnector[SourceOptions]):
         assert self._session is not None, "the source is not open"
         return self._session
 
-    async def _start_stream(self, session: PostgresSession) -> ReplicationStream:
-        """Start the stream. After a kill the server may need a moment to free the slot."""
-        deadline = trio.current_time() + _BUSY_SECONDS
-        while True:
-            try:
-                return await ReplicationStream.start(session, self.options.slot, self._publication.name, self._lsn)
-            except StatementFailed as error:
-                if error.sqlstate != "55006":
-                    raise self._publication.explain(error) from error
-                if trio.current_time() > deadline:
-                    raise TransientError(
-                        f"the slot {self.options.slot} is in use: {error}",
-                        suggestion="stop the other reader, or give each pipeline a slot of its own",
-                    ) from error
-            await trio.sleep(0.1)
-
-    async def _take_messages(self, n: int) -> None:
-        """Handle what is here already, until there are records to return."""
+    async def _take_messages(self, n: int) -> bool:
+        """Handle what is here already, until there are records to return. Return True if nothing is left."""
         try:
             for _ in range(_MESSAGES_MAX):
                 taken = self._streaming.take()
                 if taken is None:
-                    return
-                await self._handle(taken[0])
+                    return True
+                await self._handle(taken)
                 if len(self._ready) >= n:
-                    return
+                    return False
         except StatementFailed as error:
             raise self._publication.explain(error) from error
         # Messages that make no record, such as those of other tables, must not keep the event loop.
         await trio.lowlevel.checkpoint()
+        return False
 
     async def _handle(self, message: Message | Keepalive) -> None:
         match message:
@@ -251,8 +237,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
             case OriginMessage():
                 self._open_transaction.metadata[ORIGIN] = message.name
             case TypeMessage():
-                # It may have changed since it was read.
-                self._types.pop(message.oid, None)
+                # It may have changed since it was read, and so may those that are made of it.
+                self._types.clear()
 
     @property
     def _open_transaction(self) -> OpenTransaction:
@@ -305,8 +291,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
             return
         record, index, part = self._held
         if end_lsn is None:
-            lsn, progress = format_lsn(self._open_transaction.commit_lsn), self._snapshot.progress
-            record.position = SourcePosition.within(self._system, lsn, index, part, progress).encode()
+            lsn = self._open_transaction.metadata[LSN]
+            position = SourcePosition.within(self._system, lsn, index, part, self._snapshot.progress)
+            record.position = position.encode()
         else:
             record.position = SourcePosition.at(self._system, end_lsn, self._snapshot.progress).encode()
             self._given_lsn = end_lsn

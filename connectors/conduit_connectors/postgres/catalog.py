@@ -99,7 +99,8 @@ async def read_slot(session: PostgresSession, slot: str) -> SlotState | None:
 
 async def create_slot(session: PostgresSession, slot: str) -> int:
     """Create a slot that keeps every transaction from now on; return where it begins."""
-    [[lsn]] = (await session.run("SELECT lsn FROM pg_create_logical_replication_slot($1, 'pgoutput')", [slot])).rows
+    made = await session.run("SELECT lsn FROM pg_create_logical_replication_slot($1, 'pgoutput')", [slot])
+    [[lsn]] = _all(made.rows)
     return parse_lsn(_text(lsn))
 
 

@@ -124,7 +124,7 @@ def _record(
 ) -> Record:
     row = after or before
     assert row is not None, "a change has a row before or after it"
-    payload = Payload(before and before.values, after and after.values)
+    payload = Payload(None if before is None else before.values, None if after is None else after.values)
     about = about | {metadata.COLLECTION: relation.collection} | describe_row(row)
     return Record(b"", operation, about, key_of(row.values, relation.key), payload)
 

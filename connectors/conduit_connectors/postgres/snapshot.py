@@ -66,9 +66,10 @@ class Snapshot:
         name, key = self.progress[0].table, self.progress[0].key
         try:
             # For every chunk: a column may have come since the last one, and a row that is not changed has it too.
-            [table] = await read_tables(session, self._publication, self._oids[name]) or [None]
-            if table is None or not table.key:
+            tables = await read_tables(session, self._publication, self._oids[name])
+            if not tables or not tables[0].key:
                 raise _gone(name)
+            table = tables[0]
             while True:
                 await session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 [[visible]] = (await session.run("SELECT pg_current_snapshot()")).rows
@@ -94,7 +95,7 @@ class Snapshot:
         names = [name for name, _ in found.columns]
         places = [names.index(name) for name in table.key]
         chosen = found.rows[: self._chunk_size]
-        rows = {tuple(row[place] or b"" for place in places): row for row in chosen}
+        rows: dict[RowKey, RowValues] = {tuple(row[place] or b"" for place in places): row for row in chosen}
         last = next(reversed(rows)) if len(found.rows) > self._chunk_size else None
         self._chunk = _Chunk(name, table, found.columns, rows, watermark.encode(), last)
 

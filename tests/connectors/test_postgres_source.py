@@ -296,8 +296,8 @@ async def test_messages_of_others_in_the_log_are_ignored(postgres: str, changes:
 
 async def test_many_changes_of_other_tables_do_not_hold_up_a_record(postgres: str, changes: connector.Source) -> None:
     """The heartbeat is far away: a source that waits for the server while it has messages would wait for it."""
-    run_sql(postgres, "CREATE TABLE other (id int PRIMARY KEY)", "CREATE PUBLICATION both FOR TABLE t, other")
-    update = {"publication": "both", "heartbeat_seconds": 1e6}
+    run_sql(postgres, "CREATE TABLE other (id int PRIMARY KEY)", "CREATE PUBLICATION two FOR TABLE t, other")
+    update = {"publication": "two", "heartbeat_seconds": 1e6}
     async with opened(changes.with_options(changes.options.model_copy(update=update))) as reader:
         run_transaction(postgres, "INSERT INTO other SELECT generate_series(1, 3500)", "INSERT INTO t VALUES (1)")
         [record] = await reader.take(1)

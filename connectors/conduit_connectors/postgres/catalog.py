@@ -7,7 +7,7 @@ import msgspec
 
 from conduit_connectors.postgres.column_values import BUILT_IN, CatalogType
 from conduit_connectors.postgres.replication import parse_lsn
-from conduit_connectors.postgres.session import PostgresSession, quote_name
+from conduit_connectors.postgres.session import DatabaseSession, quote_name
 
 
 class PublishedTable(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ _KEY = """
 """
 
 
-async def read_tables(session: PostgresSession, publication: str, oid: int | None = None) -> list[PublishedTable]:
+async def read_tables(session: DatabaseSession, publication: str, oid: int | None = None) -> list[PublishedTable]:
     """Return the tables of a publication, or this one of them, ordered by their names."""
     lists = session.server_version >= 150000
     # Before version 18 a generated column is never published, even if the view lists it.
@@ -74,17 +74,17 @@ async def read_tables(session: PostgresSession, publication: str, oid: int | Non
     ]
 
 
-async def has_publication(session: PostgresSession, publication: str) -> bool:
+async def has_publication(session: DatabaseSession, publication: str) -> bool:
     return bool((await session.run("SELECT 1 FROM pg_publication WHERE pubname = $1", [publication])).rows)
 
 
-async def read_key(session: PostgresSession, oid: int) -> tuple[str, ...]:
+async def read_key(session: DatabaseSession, oid: int) -> tuple[str, ...]:
     """Return the columns that identify a row of a table; none if there are no such columns."""
     [[names]] = (await session.run(_KEY.format(oid="$1::oid"), [str(oid)])).rows
     return _names(names)
 
 
-async def read_slot(session: PostgresSession, slot: str) -> SlotState | None:
+async def read_slot(session: DatabaseSession, slot: str) -> SlotState | None:
     """Return the state of a slot; None if there is none."""
     found = await session.run(
         "SELECT coalesce(plugin, 'none'), coalesce(database, ''), wal_status = 'lost', confirmed_flush_lsn"
@@ -97,14 +97,14 @@ async def read_slot(session: PostgresSession, slot: str) -> SlotState | None:
     return None
 
 
-async def create_slot(session: PostgresSession, slot: str) -> int:
+async def create_slot(session: DatabaseSession, slot: str) -> int:
     """Create a slot that keeps every transaction from now on; return where it begins."""
     made = await session.run("SELECT lsn FROM pg_create_logical_replication_slot($1, 'pgoutput')", [slot])
     [[lsn]] = _all(made.rows)
     return parse_lsn(_text(lsn))
 
 
-async def read_types(session: PostgresSession, oids: Iterable[int], known: dict[int, CatalogType]) -> None:
+async def read_types(session: DatabaseSession, oids: Iterable[int], known: dict[int, CatalogType]) -> None:
     """Add these types, and all that they are made of, to `known`. One that was dropped is left out."""
     wanted = {oid for oid in oids if oid not in BUILT_IN and oid not in known}
     while wanted:

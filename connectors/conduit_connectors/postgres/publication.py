@@ -11,7 +11,7 @@ import trio
 from conduit_connectors.postgres.catalog import PublishedTable, create_slot, has_publication, read_slot, read_tables
 from conduit_connectors.postgres.position import SourcePosition, TableProgress
 from conduit_connectors.postgres.replication import ReplicationStream, format_lsn, parse_lsn
-from conduit_connectors.postgres.session import PostgresSession, StatementFailed, quote_name
+from conduit_connectors.postgres.session import DatabaseSession, StatementFailed, quote_name
 from conduit_py.sdk import FatalError, TransientError
 
 _VERSION_MIN = 140000
@@ -45,8 +45,8 @@ class Publication(msgspec.Struct, frozen=True):
 
 
 async def prepare(
-    session: PostgresSession,
-    replication: PostgresSession,
+    session: DatabaseSession,
+    replication: DatabaseSession,
     publication: Publication,
     position: SourcePosition | None,
     *,
@@ -70,7 +70,7 @@ async def prepare(
         raise publication.explain(error) from error
 
 
-async def start_stream(session: PostgresSession, publication: Publication, lsn: int) -> ReplicationStream:
+async def start_stream(session: DatabaseSession, publication: Publication, lsn: int) -> ReplicationStream:
     """Start to read the slot. After a kill the server may need a moment to free it."""
     deadline = trio.current_time() + _BUSY_SECONDS
     while True:
@@ -87,7 +87,7 @@ async def start_stream(session: PostgresSession, publication: Publication, lsn: 
         await trio.sleep(0.1)
 
 
-async def drop_slot(session: PostgresSession, slot: str) -> None:
+async def drop_slot(session: DatabaseSession, slot: str) -> None:
     """Drop a slot, if it is there."""
     try:
         await session.run(
@@ -100,7 +100,7 @@ async def drop_slot(session: PostgresSession, slot: str) -> None:
         ) from error
 
 
-async def _check_server(session: PostgresSession) -> None:
+async def _check_server(session: DatabaseSession) -> None:
     if session.server_version < _VERSION_MIN:
         raise FatalError(
             f"the server has version {session.server_version // 10000}, and replication needs 14 or later",
@@ -115,7 +115,7 @@ async def _check_server(session: PostgresSession) -> None:
         )
 
 
-async def _prepare_tables(session: PostgresSession, publication: Publication, *, create: bool) -> list[PublishedTable]:
+async def _prepare_tables(session: DatabaseSession, publication: Publication, *, create: bool) -> list[PublishedTable]:
     name, wanted = publication.name, publication.tables and [_full_name(table) for table in publication.tables]
     if not await has_publication(session, name):
         if not create:
@@ -142,7 +142,7 @@ async def _prepare_tables(session: PostgresSession, publication: Publication, *,
     return [published[table] for table in wanted] if wanted is not None else list(published.values())
 
 
-async def _find_start(session: PostgresSession, publication: Publication, database: str) -> int:
+async def _find_start(session: DatabaseSession, publication: Publication, database: str) -> int:
     slot = await read_slot(session, publication.slot)
     if slot is None:
         return await create_slot(session, publication.slot)
@@ -158,7 +158,7 @@ async def _find_start(session: PostgresSession, publication: Publication, databa
 
 
 async def _check_position(
-    session: PostgresSession, publication: Publication, position: SourcePosition, system: str, here: int
+    session: DatabaseSession, publication: Publication, position: SourcePosition, system: str, here: int
 ) -> None:
     if position.system != system:
         raise FatalError(

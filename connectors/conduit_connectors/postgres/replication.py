@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from conduit_connectors.postgres.pgoutput import Message, MessageMalformed, parse_message
-from conduit_connectors.postgres.session import PostgresSession, quote_name, quote_text
+from conduit_connectors.postgres.session import DatabaseSession, quote_name, quote_text
 from conduit_py.sdk import FatalError
 
 EPOCH_MICROSECONDS: Final = 946_684_800_000_000
@@ -29,11 +29,11 @@ class Keepalive(msgspec.Struct, frozen=True, gc=False):
 class ReplicationStream:
     """The stream of one slot. Only `confirm` moves the slot."""
 
-    def __init__(self, session: PostgresSession) -> None:
+    def __init__(self, session: DatabaseSession) -> None:
         self._session = session
 
     @classmethod
-    async def start(cls, session: PostgresSession, slot: str, publication: str, lsn: int) -> "ReplicationStream":
+    async def start(cls, session: DatabaseSession, slot: str, publication: str, lsn: int) -> "ReplicationStream":
         """Start with the first transaction whose commit is at `lsn` or later."""
         # The server would end a stream whose reader waits for a slow destination. TCP finds out whether the
         # reader is alive, whatever it waits for.

@@ -1,4 +1,4 @@
-"""PostgresSession: a connection to PostgreSQL that waits in trio, for statements and for the replication stream."""
+"""DatabaseSession: a connection to PostgreSQL that waits in trio, for statements and for the replication stream."""
 
 import re
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class StatementFailed(Exception):
         self.sqlstate = error.sqlstate or ""
 
 
-class PostgresSession:
+class DatabaseSession:
     """One connection, used by one task at a time. Values are text, written with SESSION_SETTINGS.
 
     Raises TransientError if the connection is lost, and StatementFailed if the server refuses a statement.
@@ -42,7 +42,7 @@ class PostgresSession:
         self._connection = connection
 
     @classmethod
-    async def connect(cls, url: str, **parameters: Any) -> "PostgresSession":
+    async def connect(cls, url: str, **parameters: Any) -> "DatabaseSession":
         """Connect and prepare the session. FatalError if the server refuses the user."""
         try:
             given = conninfo_to_dict(url)

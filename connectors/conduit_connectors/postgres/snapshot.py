@@ -16,7 +16,7 @@ from conduit_connectors.postgres.changes import PublishedRelation, RowKey, descr
 from conduit_connectors.postgres.column_values import CatalogType, RowDecoder, type_of
 from conduit_connectors.postgres.pgoutput import LogicalMessage, RowValues
 from conduit_connectors.postgres.position import TableProgress
-from conduit_connectors.postgres.session import PostgresSession, StatementFailed, quote_name
+from conduit_connectors.postgres.session import DatabaseSession, StatementFailed, quote_name
 from conduit_py.sdk import FatalError, Operation, Payload, Record, TransientError, metadata
 
 PREFIX = "conduit-py"
@@ -60,7 +60,7 @@ class Snapshot:
         return bool(self.progress) and self._chunk is None
 
     async def select_chunk(
-        self, session: PostgresSession, types: dict[int, CatalogType], delivered: Collection[int]
+        self, session: DatabaseSession, types: dict[int, CatalogType], delivered: Collection[int]
     ) -> None:
         """Select the next chunk and write its watermark. `delivered` are the transactions last seen in the stream."""
         name, key = self.progress[0].table, self.progress[0].key

@@ -34,7 +34,7 @@ from conduit_connectors.postgres.pgoutput import (
 from conduit_connectors.postgres.position import SourcePosition
 from conduit_connectors.postgres.publication import Publication, drop_slot, prepare, start_stream
 from conduit_connectors.postgres.replication import Keepalive, ReplicationStream, format_lsn, parse_lsn
-from conduit_connectors.postgres.session import PostgresSession, StatementFailed
+from conduit_connectors.postgres.session import DatabaseSession, StatementFailed
 from conduit_connectors.postgres.snapshot import Snapshot
 from conduit_connectors.postgres.source_options import SourceArguments, SourceOptions
 from conduit_py import sdk
@@ -73,8 +73,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
     requires: ClassVar = {"psycopg": "conduit-dataflow[postgres]"}
     has_groups: ClassVar[bool] = True
 
-    _session: PostgresSession | None = None
-    _replication: PostgresSession | None = None
+    _session: DatabaseSession | None = None
+    _replication: DatabaseSession | None = None
     _stream: ReplicationStream | None = None
 
     def __init__(self, **options: Unpack[SourceArguments]) -> None:
@@ -87,8 +87,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
     async def open(self, position: bytes | None) -> None:
         at = None if position is None else SourcePosition.decode(position)
         url = self.options.url.get_secret_value()
-        self._session = await PostgresSession.connect(url)
-        self._replication = await PostgresSession.connect(url, replication="database")
+        self._session = await DatabaseSession.connect(url)
+        self._replication = await DatabaseSession.connect(url, replication="database")
         options = self.options
         self._publication = Publication(options.publication or options.slot, options.slot, options.tables)
         self._oids, start = await prepare(
@@ -159,7 +159,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     async def on_deleted(self) -> None:
         # A slot that nobody reads keeps the log until the disk is full.
-        session = await PostgresSession.connect(self.options.url.get_secret_value())
+        session = await DatabaseSession.connect(self.options.url.get_secret_value())
         try:
             await drop_slot(session, self.options.slot)
         finally:
@@ -188,7 +188,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         return self._stream
 
     @property
-    def _asked(self) -> PostgresSession:
+    def _asked(self) -> DatabaseSession:
         assert self._session is not None, "the source is not open"
         return self._session
 

@@ -14,13 +14,13 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.store.sqlite.store import SqliteStore
 
 
-async def main(origin: str, target: str, folder: str, slot: str, delivery: str) -> int:
+async def main(origin: str, target: str, folder: str, slot: str, once: bool) -> int:
     source = postgres.Source(url=origin, slot=slot, tables=["t", "marker"], chunk_size=20, heartbeat_seconds=0.2)
     pipeline = Pipeline(
         "p",
-        sources=[Source("s", source, batch_size=7, atomic=delivery == "exactly_once")],
+        sources=[Source("s", source, batch_size=7, atomic=once)],
         destinations=[Destination("d", postgres.Destination(url=target, mode="upsert", create=False))],
-        delivery=delivery,
+        delivery="exactly_once" if once else "at_least_once",
     )
     recovery = Recovery(delay_seconds=0.1, delay_max_seconds=0.5)
     async with await SqliteStore.open(Path(folder)) as store:
@@ -30,4 +30,5 @@ async def main(origin: str, target: str, folder: str, slot: str, delivery: str) 
 
 
 if __name__ == "__main__":
-    sys.exit(trio.run(main, *sys.argv[1:]))
+    from_url, to_url, state, slot_name, guarantee = sys.argv[1:]
+    sys.exit(trio.run(main, from_url, to_url, state, slot_name, guarantee == "exactly_once"))

@@ -86,9 +86,8 @@ async def test_several_tables_are_read_in_chunks_and_resumed_at_any_row(postgres
             assert await reader.take(8 - index) == whole[index + 1 :]
 
     assert {record.operation for record in whole} == {Operation.SNAPSHOT}
-    assert [record.key for record in whole[:5]] == sorted(
-        (record.key for record in whole[:5]), key=lambda key: (key["y"], key["x"].encode())
-    )
+    keys: list[Any] = [record.key for record in whole[:5]]
+    assert keys == sorted(keys, key=lambda key: (key["y"], key["x"].encode()))
     assert [record.metadata["opencdc.collection"] for record in whole] == ["public.a"] * 5 + ["s.C d"] * 4
 
 

@@ -167,11 +167,6 @@ class Batch:
         return self._columns
 
     @property
-    def columns(self) -> "Columns | None":
-        """The other parts of the messages while it holds payloads; None if it has no other parts, or holds records."""
-        return self._columns
-
-    @property
     def source(self) -> str:
         """The source that the records came from."""
         return self.span.origin or self.span.source

@@ -32,10 +32,16 @@ def test_postgres(postgres_server: PostgresServer, postgres: str, user: str) -> 
     if user == f"guarded:{PASSWORD}":
         postgres_server.create_user("guarded", "another")
     url = postgres.replace("tester@", f"{user}@")
-    error = end_of(memory.Source(records=[{"n": 1}]), postgres_destination(url))
+    written = end_of(memory.Source(records=[{"n": 1}]), postgres_destination(url))
+    read = end_of(postgres_source(url), memory.Destination(into=[]))
 
-    assert error.message.startswith("PostgreSQL refuses the user: ")
-    assert str(error.suggestion).startswith("check the user and the password in `url`")
+    for error in (written, read):
+        assert error.message.startswith("PostgreSQL refuses the user: ")
+        assert str(error.suggestion).startswith("check the user and the password in `url`")
+
+
+def postgres_source(url: str) -> sdk.SourceConnector[sdk.Options]:
+    return postgres.Source(url=url, slot="guarded", tables=["t"])
 
 
 def postgres_destination(url: str) -> sdk.DestinationConnector[sdk.Options]:

@@ -12,6 +12,7 @@ from conduit_py.sdk import FatalError, TransientError
 _REFUSED_USER = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry"
     r"|role \S+ (does not exist|is not permitted to log in)"
+    r"|replication role to start walsender|permission denied to start WAL sender"
 )
 """By their text: an error of a connection that was not made has no SQLSTATE."""
 
@@ -37,13 +38,7 @@ class PostgresDatabase(SqlDatabase):
         try:
             self._connection = psycopg.connect(url, autocommit=True, application_name="conduit-py")
         except psycopg.OperationalError as error:
-            if _REFUSED_USER.search(str(error)):
-                # Fatal: tried again for ever, a wrong password can lock the account.
-                advice = "check the user and the password in `url`, and who may connect from this machine"
-                raise FatalError(f"PostgreSQL refuses the user: {_line(error)}", suggestion=advice) from error
-            raise TransientError(
-                f"cannot connect to PostgreSQL: {_line(error)}", suggestion="check the url and that the server runs"
-            ) from error
+            raise connection_error(error) from error
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         try:
@@ -99,6 +94,17 @@ class PostgresDatabase(SqlDatabase):
         self._connection.close()
 
 
+def connection_error(error: psycopg.OperationalError) -> FatalError | TransientError:
+    """Return what it means that no connection could be made."""
+    if _REFUSED_USER.search(str(error)):
+        # Fatal: tried again for ever, a wrong password can lock the account.
+        advice = "check the user and the password in `url`, and who may connect from this machine"
+        return FatalError(f"PostgreSQL refuses the user: {one_line(error)}", suggestion=advice)
+    return TransientError(
+        f"cannot connect to PostgreSQL: {one_line(error)}", suggestion="check the url and that the server runs"
+    )
+
+
 _OF_THE_ROW = (
     psycopg.IntegrityError,
     psycopg.DataError,
@@ -122,14 +128,15 @@ def _translate(error: psycopg.Error | UnicodeEncodeError) -> Exception:
     if isinstance(error, UnicodeEncodeError):
         return NotThisRow("has half of a surrogate pair in a text, which no SQL text can carry")
     if isinstance(error, _OF_THE_ROW) or (error.sqlstate or "").startswith(_LIMIT_EXCEEDED):
-        return NotThisRow(_line(error))
+        return NotThisRow(one_line(error))
     suggestion = "check the table and the rights of the user"
     if isinstance(error, _OF_THE_STATEMENT) and error.sqlstate:
-        return StatementRefused(f"PostgreSQL: {_line(error)}", suggestion=suggestion)
+        return StatementRefused(f"PostgreSQL: {one_line(error)}", suggestion=suggestion)
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return TransientError(f"PostgreSQL: {_line(error)}", suggestion="check the server and the connection to it")
-    return FatalError(f"PostgreSQL: {_line(error)}", suggestion=suggestion)
+        return TransientError(f"PostgreSQL: {one_line(error)}", suggestion="check the server and the connection to it")
+    return FatalError(f"PostgreSQL: {one_line(error)}", suggestion=suggestion)
 
 
-def _line(error: psycopg.Error) -> str:
+def one_line(error: psycopg.Error) -> str:
+    """Return the text of an error of the server in one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,66 @@
+"""SourcePosition: where a source is in the log of PostgreSQL, and which tables it still has to read as a whole."""
+
+import msgspec
+
+from conduit_connectors.postgres.replication import format_lsn, parse_lsn
+from conduit_py.sdk import FatalError
+
+_VERSION = 1
+
+
+class TableProgress(msgspec.Struct, frozen=True, array_like=True):
+    """A table whose rows are not all read yet. `key` is that of the last row that was."""
+
+    table: str
+    key: tuple[str, ...] | None = None
+
+
+class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything that commits before `lsn` was given. `index` and `part` are inside of the transaction at `lsn`."""
+
+    system: str
+    """The identifier of the server's data."""
+    lsn: str
+    index: int | None = None
+    """The number, in its transaction, of the last change that was given."""
+    part: int = 0
+    """Which of the records of that change was given last."""
+    snapshot: tuple[TableProgress, ...] = ()
+    version: int = 0
+
+    @property
+    def log_place(self) -> int:
+        return parse_lsn(self.lsn)
+
+    def encode(self) -> bytes:
+        return _ENCODER.encode(self)
+
+    @classmethod
+    def at(cls, system: str, lsn: int, snapshot: tuple[TableProgress, ...]) -> "SourcePosition":
+        return cls(system, format_lsn(lsn), None, 0, snapshot, _VERSION)
+
+    @classmethod
+    def within(
+        cls, system: str, lsn: str, index: int, part: int, snapshot: tuple[TableProgress, ...]
+    ) -> "SourcePosition":
+        """Return a position inside of the transaction whose commit is at `lsn`."""
+        return cls(system, lsn, index, part, snapshot, _VERSION)
+
+    @classmethod
+    def decode(cls, position: bytes) -> "SourcePosition":
+        """Read what `encode` wrote. Raises FatalError for anything else."""
+        try:
+            found = _DECODER.decode(position)
+            parse_lsn(found.lsn)
+            if found.version != _VERSION:
+                raise ValueError(f"version {found.version}")
+        except (msgspec.DecodeError, ValueError) as error:
+            raise FatalError(
+                f"the position {position[:200]!r} is not one of this source: {error}",
+                suggestion="reset the position of the source to start again",
+            ) from error
+        return found
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(SourcePosition)

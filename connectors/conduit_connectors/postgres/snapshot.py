@@ -1,0 +1,176 @@
+"""Snapshot: reads tables as a whole while their changes stream, in chunks, without locks and long transactions.
+
+A chunk is selected by key, and then a watermark is written into the log. Until the watermark arrives in the stream,
+rows of the chunk that change are dropped: the stream has them. At the watermark, the rows that are left are given. At
+that point the stream has given everything that the chunk could see, and nothing newer about these rows.
+"""
+
+from collections.abc import Collection, Mapping
+from uuid import uuid4
+
+import msgspec
+import trio
+
+from conduit_connectors.postgres.catalog import PublishedTable, read_tables, read_types
+from conduit_connectors.postgres.changes import PublishedRelation, RowKey, describe_row, key_of
+from conduit_connectors.postgres.column_values import CatalogType, RowDecoder, type_of
+from conduit_connectors.postgres.pgoutput import LogicalMessage, RowValues
+from conduit_connectors.postgres.position import TableProgress
+from conduit_connectors.postgres.session import DatabaseSession, StatementFailed, quote_name
+from conduit_py.sdk import FatalError, Operation, Payload, Record, TransientError, metadata
+
+PREFIX = "conduit-py"
+"""The prefix of our messages in the log of the server."""
+_VISIBLE_SECONDS = 0.05
+_UNDEFINED_COLUMN = "42703"
+
+
+class SnapshotRow(msgspec.Struct):
+    """A record of a table, and the progress of the snapshot when it is given."""
+
+    record: Record
+    progress: tuple[TableProgress, ...]
+
+
+class _Chunk(msgspec.Struct):
+    name: str
+    """The name of the table when the snapshot was begun."""
+    table: PublishedTable
+    columns: list[tuple[str, int]]
+    rows: dict[RowKey, RowValues]
+    watermark: bytes
+    last: RowKey | None
+    """The key of the last row that was selected; None if it was the last one of the table."""
+
+
+class Snapshot:
+    """The tables that are still to be read, and the chunk that waits for its watermark."""
+
+    def __init__(
+        self, publication: str, oids: Mapping[str, int], progress: tuple[TableProgress, ...], chunk_size: int
+    ) -> None:
+        self.progress = progress
+        self._publication = publication
+        self._oids = oids
+        self._chunk_size = chunk_size
+        self._chunk: _Chunk | None = None
+
+    @property
+    def needs_chunk(self) -> bool:
+        return bool(self.progress) and self._chunk is None
+
+    async def select_chunk(
+        self, session: DatabaseSession, types: dict[int, CatalogType], delivered: Collection[int]
+    ) -> None:
+        """Select the next chunk and write its watermark. `delivered` are the transactions last seen in the stream."""
+        name, key = self.progress[0].table, self.progress[0].key
+        try:
+            # For every chunk: a column may have come since the last one, and a row that is not changed has it too.
+            tables = await read_tables(session, self._publication, self._oids[name])
+            if not tables or not tables[0].key:
+                raise _gone(name)
+            table = tables[0]
+            while True:
+                await session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                [[visible]] = (await session.run("SELECT pg_current_snapshot()")).rows
+                # One more than the chunk has shows whether it is the last one.
+                found = await session.run(_chunk_statement(table, key, self._chunk_size + 1), key or ())
+                await session.run("COMMIT")
+                # A transaction is in the stream a moment before others see it, and longer while it waits for a
+                # standby. A chunk that does not see it would give rows that are older than those of the stream.
+                if sees_transactions(visible or b"", delivered):
+                    break
+                await trio.sleep(_VISIBLE_SECONDS)
+            await read_types(session, (oid for _, oid in found.columns), types)
+            watermark = uuid4().hex
+            # Transactional: the commit flushes it, and only what is flushed is in the stream.
+            await session.run("SELECT pg_logical_emit_message(true, $1, $2::text)", [PREFIX, watermark])
+        except StatementFailed as error:
+            if error.sqlstate == _UNDEFINED_COLUMN:
+                raise TransientError(f"the table {name} was changed while it was read: {error}") from error
+            raise FatalError(
+                f"cannot read the table {name}: {error}",
+                suggestion='check the table and the rights of the user, or set snapshot="never"',
+            ) from error
+        names = [name for name, _ in found.columns]
+        places = [names.index(name) for name in table.key]
+        chosen = found.rows[: self._chunk_size]
+        rows: dict[RowKey, RowValues] = {tuple(row[place] or b"" for place in places): row for row in chosen}
+        last = next(reversed(rows)) if len(found.rows) > self._chunk_size else None
+        self._chunk = _Chunk(name, table, found.columns, rows, watermark.encode(), last)
+
+    def drop(self, relation: PublishedRelation, row: RowValues) -> None:
+        """Leave a row out of the chunk, because the stream has a change of it."""
+        chunk = self._chunk
+        if chunk is None or relation.oid != chunk.table.oid:
+            return
+        key = relation.key_values(row, chunk.table.key)
+        if key is None:
+            # The change says too little to find the row, so the whole chunk is selected again.
+            self._chunk = None
+        else:
+            chunk.rows.pop(key, None)
+
+    def truncate(self, oid: int) -> None:
+        """Leave all rows of a table out of the chunk."""
+        if self._chunk is not None and oid == self._chunk.table.oid:
+            self._chunk.rows.clear()
+
+    def finish_chunk(self, message: LogicalMessage, types: Mapping[int, CatalogType]) -> list[SnapshotRow]:
+        """Return the rows of the chunk if this message is its watermark."""
+        chunk = self._chunk
+        if chunk is None or message.prefix != PREFIX or message.content != chunk.watermark:
+            return []
+        self._chunk = None
+        rest = self.progress[1:]
+        after = rest if chunk.last is None else (TableProgress(chunk.name, _texts(chunk.last)), *rest)
+        self.progress = after
+        decoder = RowDecoder([(name, type_of(oid, types)) for name, oid in chunk.columns])
+        given: list[SnapshotRow] = []
+        for key, row in chunk.rows.items():
+            progress = (TableProgress(chunk.name, _texts(key)), *rest)
+            given.append(SnapshotRow(_snapshot_record(chunk.table, decoder, row), progress))
+        if given:
+            given[-1].progress = after
+        return given
+
+
+def _gone(table: str) -> FatalError:
+    return FatalError(
+        f"the table {table} was not read to its end, and is not published any more, or has no key",
+        suggestion='restore it, or set snapshot="never" to go on without the rest of its rows',
+    )
+
+
+def _chunk_statement(table: PublishedTable, key: tuple[str, ...] | None, size: int) -> str:
+    columns = ", ".join(map(quote_name, table.columns))
+    by = ", ".join(map(quote_name, table.key))
+    where = [f"({table.row_filter})"] if table.row_filter else []
+    if key is not None:
+        where.append(f"({by}) > ({', '.join(f'${number}' for number in range(1, len(key) + 1))})")
+    condition = f" WHERE {' AND '.join(where)}" if where else ""
+    return f"SELECT {columns} FROM {table.quoted}{condition} ORDER BY {by} LIMIT {size}"
+
+
+def sees_transactions(visible: bytes, xids: Collection[int]) -> bool:
+    """True if a snapshot, in PostgreSQL's text form, sees what all of these transactions did."""
+    low, high, running = visible.split(b":")
+    xmin, xmax = int(low), int(high)
+    in_progress = {int(each) % 2**32 for each in running.split(b",") if each}
+    for xid in xids:
+        # The numbers of transactions in the stream have 32 bits and begin again after the last one.
+        if (xid - xmax) % 2**32 < 2**31:
+            return False
+        if (xid - xmin) % 2**32 < 2**31 and xid in in_progress:
+            return False
+    return True
+
+
+def _snapshot_record(table: PublishedTable, decoder: RowDecoder, values: RowValues) -> Record:
+    row = decoder.decode(values)
+    about = {metadata.COLLECTION: table.collection} | describe_row(row)
+    return Record(b"", Operation.SNAPSHOT, about, key_of(row.values, table.key), Payload(after=row.values))
+
+
+def _texts(key: RowKey) -> tuple[str, ...]:
+    return tuple(value.decode() for value in key)

@@ -1,0 +1,34 @@
+"""A process that is killed: changes of one PostgreSQL database into the tables of another.
+
+postgres_kills_child.py FROM TO FOLDER SLOT DELIVERY    runs until it is killed
+"""
+
+import sys
+from pathlib import Path
+
+import trio
+from conduit_connectors import postgres
+
+from conduit_py import Destination, Pipeline, Recovery, Source
+from conduit_py.lifecycle.supervisor import Supervisor
+from conduit_py.store.sqlite.store import SqliteStore
+
+
+async def main(origin: str, target: str, folder: str, slot: str, once: bool) -> int:
+    source = postgres.Source(url=origin, slot=slot, tables=["t", "marker"], chunk_size=20, heartbeat_seconds=0.2)
+    pipeline = Pipeline(
+        "p",
+        sources=[Source("s", source, batch_size=7, atomic=once)],
+        destinations=[Destination("d", postgres.Destination(url=target, mode="upsert", create=False))],
+        delivery="exactly_once" if once else "at_least_once",
+    )
+    recovery = Recovery(delay_seconds=0.1, delay_max_seconds=0.5)
+    async with await SqliteStore.open(Path(folder)) as store:
+        state = await Supervisor(pipeline, store, recovery=recovery).run()
+    print(state.error)
+    return 3
+
+
+if __name__ == "__main__":
+    from_url, to_url, state, slot_name, guarantee = sys.argv[1:]
+    sys.exit(trio.run(main, from_url, to_url, state, slot_name, guarantee == "exactly_once"))

@@ -1,0 +1,207 @@
+"""The parser of PostgreSQL's logical replication: it reads what an encoder wrote, and refuses everything else."""
+
+import re
+import struct
+from typing import Any
+
+import pytest
+from conduit_connectors.postgres.pgoutput import (
+    UNCHANGED,
+    BeginMessage,
+    CommitMessage,
+    DeleteMessage,
+    InsertMessage,
+    LogicalMessage,
+    Message,
+    MessageMalformed,
+    OriginMessage,
+    RelationColumn,
+    RelationMessage,
+    RowValues,
+    TruncateMessage,
+    TypeMessage,
+    UpdateMessage,
+    parse_message,
+)
+from conduit_connectors.postgres.replication import Keepalive, format_lsn, parse_frame, parse_lsn
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def encode(message: Message) -> bytes:
+    """Encode a message as the documentation of PostgreSQL has it."""
+    match message:
+        case BeginMessage(commit_lsn, committed_at, xid):
+            return struct.pack("!cQqI", b"B", commit_lsn, committed_at, xid)
+        case CommitMessage(commit_lsn, end_lsn, committed_at):
+            return struct.pack("!cBQQq", b"C", 0, commit_lsn, end_lsn, committed_at)
+        case OriginMessage(commit_lsn, name):
+            return struct.pack("!cQ", b"O", commit_lsn) + text(name)
+        case TypeMessage(oid, schema, name):
+            return struct.pack("!cI", b"Y", oid) + text(schema) + text(name)
+        case RelationMessage(oid, schema, name, identity, columns):
+            head = struct.pack("!cI", b"R", oid) + text(schema) + text(name) + identity.encode()
+            return head + struct.pack("!H", len(columns)) + b"".join(map(column, columns))
+        case InsertMessage(relation, after):
+            return struct.pack("!cI", b"I", relation) + row(b"N", after)
+        case UpdateMessage(relation, before, key_only, after):
+            old = b"" if before is None else row(b"K" if key_only else b"O", before)
+            return struct.pack("!cI", b"U", relation) + old + row(b"N", after)
+        case DeleteMessage(relation, before, key_only):
+            return struct.pack("!cI", b"D", relation) + row(b"K" if key_only else b"O", before)
+        case TruncateMessage(relations, cascade, restart):
+            head = struct.pack("!cIB", b"T", len(relations), cascade + 2 * restart)
+            return head + b"".join(struct.pack("!I", oid) for oid in relations)
+        case LogicalMessage(transactional, lsn, prefix, content):
+            head = struct.pack("!cBQ", b"M", transactional, lsn) + text(prefix)
+            return head + struct.pack("!i", len(content)) + content
+
+
+def text(value: str) -> bytes:
+    return value.encode() + b"\0"
+
+
+def column(each: RelationColumn) -> bytes:
+    return bytes([each.identity]) + text(each.name) + struct.pack("!Ii", each.type_oid, each.type_modifier)
+
+
+def row(kind: bytes, values: RowValues) -> bytes:
+    parts = [kind, struct.pack("!H", len(values))]
+    for value in values:
+        if value is None:
+            parts.append(b"n")
+        elif isinstance(value, bytes):
+            parts.append(b"t" + struct.pack("!i", len(value)) + value)
+        else:
+            parts.append(b"u")
+    return b"".join(parts)
+
+
+lsns = st.integers(0, 2**64 - 1)
+times = st.integers(-(2**63), 2**63 - 1)
+oids = st.integers(0, 2**32 - 1)
+names = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), min_size=1, max_size=8)
+rows = st.lists(st.none() | st.just(UNCHANGED) | st.binary(max_size=12), max_size=6).map(tuple)
+columns = st.builds(RelationColumn, names, oids, st.integers(-(2**31), 2**31 - 1), st.booleans())
+messages = st.one_of(
+    st.builds(BeginMessage, lsns, times, oids),
+    st.builds(CommitMessage, lsns, lsns, times),
+    st.builds(OriginMessage, lsns, names),
+    st.builds(TypeMessage, oids, names, names),
+    st.builds(RelationMessage, oids, names, names, st.sampled_from("dnfi"), st.lists(columns, max_size=5).map(tuple)),
+    st.builds(InsertMessage, oids, rows),
+    st.builds(UpdateMessage, oids, rows, st.booleans(), rows),
+    st.builds(UpdateMessage, oids, st.none(), st.just(False), rows),
+    st.builds(DeleteMessage, oids, rows, st.booleans()),
+    st.builds(TruncateMessage, st.lists(oids, max_size=4).map(tuple), st.booleans(), st.booleans()),
+    st.builds(LogicalMessage, st.booleans(), lsns, names, st.binary(max_size=20)),
+)
+
+NAMES = {
+    "B": "Begin",
+    "C": "Commit",
+    "O": "Origin",
+    "R": "Relation",
+    "Y": "Type",
+    "I": "Insert",
+    "U": "Update",
+    "D": "Delete",
+    "T": "Truncate",
+    "M": "Logical decoding",
+}
+
+
+@given(messages)
+def test_every_message_is_read_as_it_was_written(message: Message) -> None:
+    assert parse_message(encode(message)) == message
+
+
+@given(messages, st.data())
+def test_a_message_that_is_cut_off_is_refused_by_its_name(message: Message, data: Any) -> None:
+    whole = encode(message)
+    size = data.draw(st.integers(1, len(whole) - 1))
+
+    with pytest.raises(MessageMalformed, match=f"^{NAMES[chr(whole[0])]} message of {size} bytes"):
+        parse_message(whole[:size])
+
+
+@given(messages, st.binary(min_size=1, max_size=5))
+def test_bytes_after_the_end_of_a_message_are_refused(message: Message, more: bytes) -> None:
+    with pytest.raises(MessageMalformed, match=NAMES[chr(encode(message)[0])]):
+        parse_message(encode(message) + more)
+
+
+@given(messages, st.data())
+def test_a_damaged_message_is_refused_or_is_another_message(message: Message, data: Any) -> None:
+    """What is accepted is written as the same bytes again: no byte is ignored, so no value is wrong."""
+    damaged = bytearray(encode(message))
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+
+    check_random(bytes(damaged))
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_are_refused_or_are_a_message(raw: bytes) -> None:
+    check_random(raw)
+
+
+@given(st.sampled_from([name.encode() for name in NAMES]), st.binary(max_size=60))
+def test_random_bytes_of_each_kind_are_refused_or_are_a_message(kind: bytes, raw: bytes) -> None:
+    check_random(kind + raw)
+
+
+def check_random(raw: bytes) -> None:
+    try:
+        message = parse_message(raw)
+    except MessageMalformed:
+        return
+    again = encode(message)
+    # An empty schema stands for pg_catalog.
+    assert again == raw or again.replace(b"pg_catalog\0", b"\0", 1) == raw
+
+
+def test_a_length_that_is_larger_than_the_message_costs_no_memory() -> None:
+    with pytest.raises(MessageMalformed, match="Truncate message of 6 bytes, at byte 6: a length of 17179869180 bytes"):
+        parse_message(struct.pack("!cIB", b"T", 2**32 - 1, 0))
+    with pytest.raises(MessageMalformed, match=r"Insert message .* a length of 2147483647 bytes, and 1 are left"):
+        parse_message(struct.pack("!cIcHci", b"I", 1, b"N", 1, b"t", 2**31 - 1) + b"x")
+    with pytest.raises(MessageMalformed, match=r"Insert message .* a length of -1 bytes"):
+        parse_message(struct.pack("!cIcHci", b"I", 1, b"N", 1, b"t", -1))
+
+
+@pytest.mark.parametrize("kind", [b"S", b"E", b"c", b"A", b"b", b"P", b"K", b"r", b"", b"\xff"])
+def test_messages_of_later_versions_of_the_protocol_are_refused(kind: bytes) -> None:
+    with pytest.raises(MessageMalformed, match="an unknown message"):
+        parse_message(kind)
+
+
+@given(lsns, st.booleans())
+def test_frames_are_read(lsn: int, reply: bool) -> None:
+    begin = BeginMessage(lsn, 1, 2)
+    keepalive = struct.pack("!cQqB", b"k", lsn, 5, reply)
+
+    assert parse_frame(struct.pack("!cQQq", b"w", lsn, lsn, 5) + encode(begin)) == begin
+    assert parse_frame(keepalive) == Keepalive(lsn, reply)
+
+
+@given(st.sampled_from([b"", b"w", b"k", b"x"]), st.binary(max_size=40))
+def test_random_frames_are_refused_by_name_or_are_frames(kind: bytes, raw: bytes) -> None:
+    try:
+        parsed = parse_frame(kind + raw)
+    except MessageMalformed as refusal:
+        reason = str(refusal)
+    else:
+        reason = type(parsed).__name__
+
+    assert re.search("XLogData|Keepalive|an unknown frame|[Mm]essage", reason)
+
+
+@given(lsns)
+def test_a_place_in_the_log_is_written_as_postgres_writes_it(lsn: int) -> None:
+    assert parse_lsn(format_lsn(lsn)) == lsn
+
+
+@pytest.mark.parametrize("wrong", ["", "0", "/", "0/", "1/-1", "0x1/2", "123456789/0", "0/0/0", " 1/1", "g/1"])
+def test_what_is_no_place_in_the_log_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match="not a place in the log"):
+        parse_lsn(wrong)

@@ -1,6 +1,8 @@
 """The slot of a PostgreSQL source moves only from acks, and whatever the server has lost is refused, never skipped."""
 
+import os
 import signal
+import subprocess
 from typing import Any
 
 import pytest
@@ -326,3 +328,33 @@ async def test_an_owner_with_the_right_to_replicate_needs_no_more(postgres: str)
     run_sql(postgres, f"REASSIGN OWNED BY {role} TO tester", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
     assert [record.key for record in records] == [{"id": 1}, {"id": 2}]
+
+
+@pytest.fixture
+def encrypted(own_postgres: Any) -> str:
+    """The address of a database of a server with TLS."""
+    postgres = own_postgres.create_database()
+    data = own_postgres.folder / "data"
+    certificate = ["-subj", "/CN=localhost", "-keyout", str(data / "server.key"), "-out", str(data / "server.crt")]
+    subprocess.run(["openssl", "req", "-new", "-x509", "-nodes", "-newkey", "rsa:2048", *certificate], check=True)
+    for name in ("server.key", "server.crt"):
+        os.chown(data / name, data.stat().st_uid, data.stat().st_gid)
+        (data / name).chmod(0o600)
+    run_sql(postgres, "ALTER SYSTEM SET ssl = on")
+    own_postgres.stop()
+    own_postgres.start()
+    return f"{postgres}?sslmode=require"
+
+
+async def test_an_encrypted_stream_is_read_without_a_stall(encrypted: str) -> None:
+    """The heartbeat is far away: bytes that wait in the TLS layer would wait for ever."""
+    run_sql(encrypted, "CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source = connector.Source(url=encrypted, slot="tls", tables=["t"], snapshot="never", heartbeat_seconds=1e6)
+
+    async with opened(source) as reader:
+        run_sql(encrypted, "INSERT INTO t SELECT g, repeat('x', g % 3000) FROM generate_series(1, 3000) g")
+        records = await reader.take(3000)
+        run_sql(encrypted, "INSERT INTO t VALUES (0)")
+        records += await reader.take(1)
+
+    assert [record.key for record in records] == [{"id": number} for number in (*range(1, 3001), 0)]

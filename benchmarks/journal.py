@@ -10,9 +10,8 @@ import trio
 from benchmarks.pipelines import Delivery, run_to_end
 from benchmarks.work import CONTROL, LOOP, Count, Work
 from conduit_py import Destination, Pipeline, Record, Source
-from conduit_py.journal.body import encode_body
 from conduit_py.journal.file_log import FileLog
-from conduit_py.journal.frame import Frame, pack_bodies
+from conduit_py.journal.frame import Frame, encode_body, pack_bodies
 from conduit_py.journal.journal import Journal
 from conduit_py.journal.message_id import Flag, MessageUuid, ProducerId
 from conduit_py.journal.publisher import Publisher

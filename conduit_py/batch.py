@@ -2,14 +2,14 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from conduit_py import metadata
-from conduit_py.payloads import Columns, TableRows, copy_value, make_records, take
+from conduit_py.payloads import Columns, NumbersWithout, Payloads, TableRows, copy_value, kind_of, make_records, take
 from conduit_py.record import CollectionSchema, Record
 
 if TYPE_CHECKING:
@@ -128,9 +128,12 @@ class Batch:
         return batch
 
     @classmethod
-    def whole(cls, span: Span, records: list[Record]) -> "Batch":
+    def whole(cls, span: Span, records: list[Record] | Payloads) -> "Batch":
         """Make the first batch of a span: every message, none of them split."""
-        return cls(span, records, range(span.first, span.first + len(span.positions)))
+        sequences = range(span.first, span.first + len(span.positions))
+        if isinstance(records, list):
+            return cls(span, records, sequences)
+        return cls.of_payloads(span, records.payloads, sequences, None, records.kind, records.columns)
 
     @property
     def records(self) -> list[Record]:
@@ -226,15 +229,16 @@ class Batch:
         `kind` is the type of all payloads, if that is known.
         """
         if self._payloads is None:
+            assert isinstance(values, list), "records"
             return Batch(self.span, values, self.sequences, self.pieces)
         return Batch.of_payloads(self.span, values, self.sequences, self.pieces, kind, self._columns)
 
     def without(self, gone: Sequence[int], values: list[Any] | TableRows, kind: type | None = None) -> "Batch":
         """Return all messages but those at these indices, which must ascend, with these values in place of theirs."""
-        kept: Sequence[int] = _Without(self.sequences, gone)
+        kept: Sequence[int] = NumbersWithout(self.sequences, gone)
         if self.pieces is None and self._columns is None:
             return self._of(values, kept, None, None, kind)
-        places = _Without(range(len(self)), gone)
+        places = NumbersWithout(range(len(self)), gone)
         columns = self._columns and self._columns.map(lambda column: take(column, places))
         return self._of(values, kept, self.pieces and take(self.pieces, places), columns, kind)
 
@@ -300,42 +304,6 @@ class Batch:
         """
         message = self.id(index)
         self.span.fate_handlers.setdefault(message.sequence, []).append((message, handler))
-
-
-def kind_of(kinds: set[type]) -> type | None:
-    """Return the one type of all values, or None if there are several."""
-    return next(iter(kinds)) if len(kinds) == 1 else None
-
-
-@dataclass(slots=True, eq=False)
-class _Without(Sequence[int]):
-    """Numbers without those at some indices. They are listed when somebody asks: a ledger needs only their count."""
-
-    numbers: Sequence[int]
-    gone: Sequence[int]
-    _listed: list[int] | None = field(default=None, init=False)
-
-    def _list(self) -> list[int]:
-        if self._listed is None:
-            listed = list(self.numbers)
-            # From the end, so that the other indices stay what they are.
-            for index in reversed(self.gone):
-                del listed[index]
-            self._listed = listed
-        return self._listed
-
-    def __len__(self) -> int:
-        return len(self.numbers) - len(self.gone)
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[int]: ...
-    def __getitem__(self, index: int | slice) -> int | list[int]:
-        return self._list()[index]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._list())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,90 @@
 
 import dataclasses
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
 import msgspec
 
-from conduit_py.positions import LazyPositions
 from conduit_py.record import Data, Operation, Payload, Record, copy_data
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+
+
+class LazyPositions(Sequence[bytes]):
+    """The positions of one read. Most are never made: a commit needs only the last one."""
+
+    @property
+    @abstractmethod
+    def repeats(self) -> bool:
+        """True if two of them may be equal."""
+
+    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+        """Return these positions and those of later reads as one sequence."""
+        return [*self, *chain.from_iterable(later)]
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Positions(LazyPositions):
+    """Positions that differ only in a number. Each is made when somebody asks for it.
+
+    `template` has one `%d`, as in `b"offset:%d"`.
+    """
+
+    template: bytes
+    numbers: Sequence[int]
+    ascending: bool = False
+    """True if every number is larger than the one before. Then nobody looks for repeated positions."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Positions": ...
+    def __getitem__(self, index: int | slice) -> "bytes | Positions":
+        if isinstance(index, slice):
+            return Positions(self.template, self.numbers[index], self.ascending)
+        return self.template % self.numbers[index]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self.template.__mod__, self.numbers)
+
+    @property
+    def repeats(self) -> bool:
+        # Made from one template, so they differ exactly if their numbers do. A range never repeats one.
+        distinct = self.ascending or isinstance(self.numbers, range)
+        return not distinct and len(set(self.numbers)) < len(self.numbers)
+
+    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+        alike = [part for part in later if isinstance(part, Positions) and part.template == self.template]
+        if len(alike) < len(later):
+            return super().join(later)
+        parts = [self, *alike]
+        ascending = all(part.ascending for part in parts)
+        ascending = ascending and all(one.numbers[-1] < other.numbers[0] for one, other in pairwise(parts))
+        return Positions(self.template, _join_numbers([part.numbers for part in parts]), ascending)
+
+
+def _join_numbers(parts: Sequence[Sequence[int]]) -> Sequence[int]:
+    ranges = [part for part in parts if isinstance(part, range) and part.step == 1]
+    # Rows of a table have consecutive numbers, for which no list is built.
+    if len(ranges) == len(parts) and all(one.stop == other.start for one, other in pairwise(ranges)):
+        return range(ranges[0].start, ranges[-1].stop)
+    return [number for part in parts for number in part]
 
 
 class TableRows(Sequence[Any]):
@@ -66,6 +133,37 @@ class TableRows(Sequence[Any]):
 def take(values: Any, indices: Sequence[int]) -> Any:
     """Return the values of a list or table at these indices, which may repeat."""
     return values.take(indices) if isinstance(values, TableRows) else [values[index] for index in indices]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class NumbersWithout(Sequence[int]):
+    """Numbers without those at some indices. They are listed when somebody asks: a ledger needs only their count."""
+
+    numbers: Sequence[int]
+    gone: Sequence[int]
+    _listed: list[int] | None = dataclasses.field(default=None, init=False)
+
+    def _list(self) -> list[int]:
+        if self._listed is None:
+            listed = list(self.numbers)
+            # From the end, so that the other indices stay what they are.
+            for index in reversed(self.gone):
+                del listed[index]
+            self._listed = listed
+        return self._listed
+
+    def __len__(self) -> int:
+        return len(self.numbers) - len(self.gone)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self._list()[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._list())
 
 
 class Columns(msgspec.Struct):
@@ -180,6 +278,11 @@ def make_records(
         Record(position, operation, metadata, key, Payload(before, after))
         for position, operation, metadata, key, before, after in parts
     ]
+
+
+def kind_of(kinds: set[type]) -> type | None:
+    """Return the one type of all values, or None if there are several."""
+    return next(iter(kinds)) if len(kinds) == 1 else None
 
 
 def to_plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conduit_py.errors import RecordRefused
-from conduit_py.journal.body import decode_bodies, decode_body, encode_body
+from conduit_py.journal.frame import decode_bodies, decode_body, encode_body
 from conduit_py.record import Operation, Payload, Record
 from conduit_py.record_codec import decode_record, decode_records, encode_record
 from conduit_py.spark.datasource.publish import pack_output

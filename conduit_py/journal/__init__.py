@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING
 from conduit_py.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from conduit_py.journal.body import decode_bodies, decode_body, encode_body
     from conduit_py.journal.committed_reader import CommittedReader
     from conduit_py.journal.file_log import SEGMENT_SIZE, FileLog
     from conduit_py.journal.file_reader import FileReader, JournalFiles
+    from conduit_py.journal.frame import decode_bodies, decode_body, encode_body
     from conduit_py.journal.journal import Journal
     from conduit_py.journal.message_id import TICK, Flag, MessageUuid, ProducerId
     from conduit_py.journal.publisher import Publisher, WriterClaim
     from conduit_py.journal.sequencer import HORIZON, NONE, Checkpoint, ProducerState, Sequencer, Slice
 
 _HOME = {
-    "conduit_py.journal.body": (
+    "conduit_py.journal.frame": (
         "decode_bodies",
         "decode_body",
         "encode_body",

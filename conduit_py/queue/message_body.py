@@ -12,8 +12,7 @@ from urllib.parse import unquote_plus
 import msgspec
 import trio
 
-from conduit_py.batch import kind_of
-from conduit_py.payloads import Payloads
+from conduit_py.payloads import Payloads, kind_of
 from conduit_py.queue.leased_queue import BodyKind, QueueDelivery
 from conduit_py.record import Data, Record
 from conduit_py.sdk.source import Reading

@@ -26,8 +26,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from conduit_py.errors import PipelineInvalid, Problem
-from conduit_py.redaction import SECRETS, redact
-from conduit_py.secret_forms import is_secret_name, secrets_in_text
+from conduit_py.redaction import SECRETS, is_secret_name, redact, secrets_in_text
 
 
 class Options(BaseModel):

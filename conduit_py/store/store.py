@@ -11,8 +11,7 @@ import msgspec
 import trio
 
 from conduit_py.errors import EnvironmentUnfit
-from conduit_py.redaction import SECRETS
-from conduit_py.secret_forms import secrets_in_text
+from conduit_py.redaction import SECRETS, secrets_in_text
 from conduit_py.status import PipelineState
 from conduit_py.store.claim import Claim, ClaimState
 from conduit_py.store.dead_letter_store import DeadLetterStore

@@ -84,6 +84,12 @@ class NodeContext:
         letter = DeadLetter.about(batch, index, record, failure)
         self.ledgers[batch.span.source].nack(batch.span, letter, self.voters)
 
+    def refuse(self, batch: Batch, reasons: Mapping[int, str]) -> Batch:
+        """Nack the records at these indices, which could not be parsed; return the rest of the batch."""
+        for index in sorted(reasons):
+            self.nack(batch, index, batch.record(index), Failure(self.node, reasons[index]))
+        return batch.select([index for index in range(len(batch)) if index not in reasons])
+
 
 class Deferral(Protocol):
     """Holds the records that a processor defers to the next transaction."""

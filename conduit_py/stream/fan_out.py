@@ -1,11 +1,12 @@
-"""FanOut and FanIn: one batch to every follower of a node, and the inbox of a task that several nodes send to."""
+"""FanOut: one batch to every follower of a node."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from types import TracebackType
 
 import trio
 
 from conduit_py.batch import Batch
+from conduit_py.stream.fan_in import FanIn
 from conduit_py.stream.meter import Meter, WaitReason
 
 
@@ -19,7 +20,7 @@ class FanOut:
         self._meter = meter
         self._followers: list[tuple[FanIn, trio.MemorySendChannel[Batch], bool]] = []
 
-    def add(self, follower: "FanIn", *, changes_records: bool) -> None:
+    def add(self, follower: FanIn, *, changes_records: bool) -> None:
         self._followers.append((follower, follower.connect(), changes_records))
 
     def send(self, batch: Batch) -> Awaitable[None] | None:
@@ -62,34 +63,3 @@ class FanOut:
         # However the task ends: the loop of a follower ends only when its channel does (invariant 8).
         for _, channel, _ in self._followers:
             channel.close()
-
-
-class FanIn:
-    """A bounded channel with one receiver and any number of senders.
-
-    Waiting senders are served in turn, so a busy input cannot starve the others. The channel ends when every
-    sender has closed its end.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._sender, self.inbox = trio.open_memory_channel[Batch](size)
-        self.take_at_once: Callable[[Batch], bool] = _refuse
-        """Takes a batch without the channel, if the receiver can do that now; True if it has."""
-
-    def connect(self) -> "trio.MemorySendChannel[Batch]":
-        """Return a sending end for one more sender, which must close it."""
-        return self._sender.clone()
-
-    def seal(self) -> None:
-        """Allow no more senders. Call this when all are connected."""
-        # The channel ends when its last sender closes. With this one open it would never end (invariant 8).
-        self._sender.close()
-
-    @property
-    def queued(self) -> int:
-        """The number of batches waiting in the channel."""
-        return self.inbox.statistics().current_buffer_used
-
-
-def _refuse(batch: Batch) -> bool:
-    return False

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import msgspec
 import trio
 
-from conduit_py.batch import Batch, NamedPieces, Piece, kind_of
+from conduit_py.batch import Batch, NamedPieces, Piece
 from conduit_py.dead_letter import Failure, RefusedWithLetter
 from conduit_py.errors import CannotDefer, ContractBroken, RunError
 from conduit_py.graph.compile import DestinationCondition
 from conduit_py.inspect.tap import TapPoint
-from conduit_py.payloads import copy_value, is_payload
+from conduit_py.payloads import copy_value, is_payload, kind_of
 from conduit_py.pipeline import Processor
 from conduit_py.record import RECORD_TYPES, Record
 from conduit_py.sdk.destination import refusal_text

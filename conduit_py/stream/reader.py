@@ -1,6 +1,6 @@
 """Reader, ReadBuffer and Dispatcher: read the records of a source, within the window, and send them downstream."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from conduit_py import defaults
 from conduit_py.batch import Batch
 from conduit_py.crash_point import reach
-from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
 from conduit_py.payloads import Payloads, TableRows, estimated_bytes, join
 from conduit_py.record import CollectionSchema, Record, count_records, group_sizes
@@ -17,7 +16,7 @@ from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, Records, Sou
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger
-from conduit_py.stream.meter import Meter, WaitReason
+from conduit_py.stream.meter import WaitReason
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_positions, check_reading, is_async
 from conduit_py.stream.processor_node import ProcessorNode, run_chain
 from conduit_py.stream.signal import TURN_SECONDS, IdleBackoff, Signal
@@ -29,28 +28,26 @@ class Reader:
     Invariant 6: never requests more records than the ledger has credit for. Invariant 7: does not
     read while the window or the buffer is full. `completed` is True if the source ended without a stop.
 
-    A source that is quick is read by the dispatcher, which calls `pull`. The task of the reader only waits for what the
-    source lacks, because a change of tasks costs more than to read a batch.
+    A quick source is read by the dispatcher, which calls `pull`: a change of tasks costs more than to read a batch.
     """
 
     def __init__(
         self,
-        node: str,
+        context: NodeContext,
         source: SourceConnector[Any],
         calls: PluginCaller,
         ledger: Ledger,
         buffer: "ReadBuffer",
         wake: Signal,
-        meter: Meter,
     ) -> None:
-        self._node = node
+        self._node = context.node
         self._source = source
         self._calls = calls
         self._ledger = ledger
         self._buffer = buffer
         self._wake = wake
-        self._meter = meter
-        self._errors = PluginErrors(node, "read")
+        self._meter = context.meter
+        self._errors = PluginErrors(context.node, "read")
         self._stop_requested = trio.Event()
         self._stop_called = False
         self._scope = trio.CancelScope()
@@ -95,7 +92,8 @@ class Reader:
                 # A stopped source may end in the same way, but a restart would find more records.
                 self.completed = not self._stop_requested.is_set()
                 if self.completed and self._in_group:
-                    raise ContractBroken(self._node, _ENDED_IN_GROUP)
+                    rule = "read() raised EndOfSource inside a group: the reading before it has continues=True"
+                    raise ContractBroken(self._node, rule)
                 return
             if isinstance(signal, NothingYet):
                 self._idle = self._idle or IdleBackoff()
@@ -196,10 +194,6 @@ class Reader:
             await self._calls("teardown")
 
 
-_ENDED_IN_GROUP = "read() raised EndOfSource inside a group: the reading before it has continues=True"
-_MEASURED = 2  # How many records of a read are measured to estimate the size of all.
-
-
 class ReadBuffer:
     """Holds at most one batch, which the reader fills and the dispatcher takes; and one reading that must not join it.
 
@@ -217,11 +211,8 @@ class ReadBuffer:
         self._filled = Signal()
         self._closed = False
         self._reads: list[Records] = []
-        self._refused: dict[int, str] = {}
-        self._position: bytes | None = None
-        self._continues = False
-        self._schemas: Sequence[CollectionSchema] = ()
-        self._holds = False
+        self._held: Reading | None = None
+        """All reads as one; their records are joined when they are taken."""
         self._next: Reading | None = None
         self._count = 0
         self.half_full = False
@@ -237,26 +228,28 @@ class ReadBuffer:
         """Add a reading of `count` records, for which there is room."""
         records = reading.records
         # Measured on what was read last: a size is known only when the record is there. Groups are large on purpose.
-        if isinstance(records, Payloads) or (count and type(records[0]) is Record):
+        if count and (isinstance(records, Payloads) or type(records[0]) is Record):
             in_table = isinstance(records, Payloads) and isinstance(records.payloads, TableRows)
             most = defaults.TABLE_BYTES if in_table else defaults.BATCH_BYTES
-            self._fitting = max(1, most * count // estimated_bytes(records, _MEASURED))
+            self._fitting = max(1, most * count // estimated_bytes(records, sample_size=2))
         # Copied into our own list, because the source may reuse the one it returned.
-        own = list(records) if isinstance(records, list) else records
-        if self._holds and (reading.schemas or (self._atomic and reading.continues and not self._continues)):
+        own, held = list(records) if isinstance(records, list) else records, self._held
+        if held is not None and (reading.schemas or (self._atomic and reading.continues and not held.continues)):
             # A batch has one schema for each collection. And it ends where a transaction can: if each ended inside
             # of some group, no transaction would ever end.
             self._next = replace(reading, records=own)
         else:
-            if not self._holds:
-                self._holds, self._schemas, self._read_at = True, reading.schemas, trio.current_time()
+            if held is None:
+                held = self._held = Reading([], {}, schemas=reading.schemas)
+                self._read_at = trio.current_time()
             if reading.refused:
-                self._refused.update((self._count + index, reason) for index, reason in reading.refused.items())
+                later = {self._count + index: reason for index, reason in reading.refused.items()}
+                held.refused = {**held.refused, **later}
             if count:
                 self._reads.append(own)
                 self._count += count
             # Progress before a record is not lost: the position of that record is beyond it.
-            self._position, self._continues = reading.position, reading.continues
+            held.position, held.continues = reading.position, reading.continues
         self.half_full = 2 * self._count >= min(self.batch_size, self._fitting)
         self._filled.set()
 
@@ -276,16 +269,17 @@ class ReadBuffer:
         if trio.current_time() >= self.turn_ends_at:
             await trio.lowlevel.checkpoint()
             self.turn_ends_at = trio.current_time() + TURN_SECONDS
-        while not self._holds:
+        while (held := self._held) is None:
             self.pull()
-            if not self._holds:
+            if self._held is None:
                 if self._closed:
                     return None
                 await self._filled.wait()
         # Joined only here: joined at every read, a source of single records would copy all of them each time.
-        records = self._reads[0] if len(self._reads) == 1 else join(self._reads) if self._reads else []
-        taken = Reading(records, self._refused, self._position, self._continues, self._schemas), self._read_at
-        self._reads, self._count, self._refused, self._holds = [], 0, {}, False
+        if self._reads:
+            held.records = self._reads[0] if len(self._reads) == 1 else join(self._reads)
+        taken = held, self._read_at
+        self._reads, self._count, self._held = [], 0, None
         if (following := self._next) is not None:
             self._next = None
             self.put(following, len(following.records))
@@ -331,19 +325,15 @@ class Dispatcher:
                     await context.commit.admit(context.node, records, positions, reading.continues)
                 span = self._ledger.register(positions, read_at)
                 span.schemas = self._schemas
-                sequences = range(span.first, self._ledger.next_sequence)
                 if reading.position is not None:
                     self._advance(reading, read_at)
                 reach("dispatcher.after_register")
-                if isinstance(records, Payloads):
-                    batch = Batch.of_payloads(span, records.payloads, sequences, None, records.kind, records.columns)
-                else:
+                if isinstance(records, list):
                     span.sizes = group_sizes(records)
-                    batch = Batch(span, records, sequences)
-                refused = reading.refused
+                batch, refused = Batch.whole(span, records), reading.refused
                 if context.tap_point.taps:
                     context.tap_point.read(batch, refused)
-                sending = run_chain(self._chain, self._nack(batch, refused) if refused else batch, self._fan_out)
+                sending = run_chain(self._chain, context.refuse(batch, refused) if refused else batch, self._fan_out)
                 # Only the chain holds the batch: what a processor replaces is freed at once, while it is in the caches.
                 del taken, reading, records, batch
                 await sending
@@ -359,9 +349,3 @@ class Dispatcher:
             self._last_position = position
             self._ledger.register_progress(position, read_at)
         self._context.commit.advance(self._context.node, reading.continues, new=new)
-
-    def _nack(self, batch: Batch, refused: Mapping[int, str]) -> Batch:
-        """Nack the records that the source could not parse; return the rest of the batch."""
-        for index in sorted(refused):
-            self._context.nack(batch, index, batch.record(index), Failure(self._context.node, refused[index]))
-        return batch.select([index for index in range(len(batch)) if index not in refused])

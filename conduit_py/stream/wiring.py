@@ -18,7 +18,8 @@ from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.commit import CommitStrategy, NodeContext, RunParts, Task
 from conduit_py.stream.dead_letters import new_handler
-from conduit_py.stream.fan_out import FanIn, FanOut
+from conduit_py.stream.fan_in import FanIn
+from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import LagWatch, Meter
 from conduit_py.stream.plugin_calls import PluginCaller
@@ -159,7 +160,7 @@ class Wiring:
             context, pipeline.id, ledger, window, self.dead_letters, self._store, ack_calls, progress
         )
         buffer = self._read_buffers[node.id] = ReadBuffer(declared.batch_size, wake, atomic=atomic)
-        reader = self.readers[node.id] = Reader(node.id, source, calls, ledger, buffer, wake, context.meter)
+        reader = self.readers[node.id] = Reader(context, source, calls, ledger, buffer, wake)
         chain, fan_out = self._chain(node)
         source.payload_type = chain[0].decodes_into if chain else None
         dispatcher = Dispatcher(context, ledger, buffer, chain, fan_out)

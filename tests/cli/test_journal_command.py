@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conduit_py.journal.body import encode_body
 from conduit_py.journal.file_log import FileLog
+from conduit_py.journal.frame import encode_body
 from conduit_py.journal.publisher import Publisher, WriterClaim
 from conduit_py.record import Record
 

@@ -11,9 +11,9 @@ import pytest
 from conduit_connectors import journal
 from conduit_connectors.journal.position import JournalPosition
 
-from conduit_py.journal.body import decode_body, encode_body
 from conduit_py.journal.errors import JournalDamaged
 from conduit_py.journal.file_log import FileLog
+from conduit_py.journal.frame import decode_body, encode_body
 from conduit_py.journal.message_id import NO_ID
 from conduit_py.journal.publisher import Publisher
 from conduit_py.sdk import EndOfSource, FatalError, Fenced, NothingYet, Operation, Payload, Record, RecordRefused

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conduit_py import Payload, Record
-from conduit_py.batch import Batch, kind_of
+from conduit_py.batch import Batch
+from conduit_py.payloads import kind_of
 from conduit_py.record import Operation
 from conduit_py.sdk import Columns
 

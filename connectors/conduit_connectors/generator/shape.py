@@ -118,17 +118,17 @@ class ShapeArguments(TypedDict, total=False):
     operations: Sequence[Literal["create", "update", "delete", "snapshot"] | Operation]
 
 
-class Block(NamedTuple):
+class RecordBlock(NamedTuple):
     """Parts of consecutive records, one value per record in each list."""
 
     operations: list[Operation]
     befores: list[Data]
     afters: list[Data]
 
-    def between(self, start: int, stop: int) -> "Block":
-        return Block(self.operations[start:stop], self.befores[start:stop], self.afters[start:stop])
+    def between(self, start: int, stop: int) -> "RecordBlock":
+        return RecordBlock(self.operations[start:stop], self.befores[start:stop], self.afters[start:stop])
 
-    def add(self, later: "Block") -> None:
+    def add(self, later: "RecordBlock") -> None:
         self.operations.extend(later.operations)
         self.befores.extend(later.befores)
         self.afters.extend(later.afters)
@@ -142,14 +142,14 @@ class Maker:
         self._content = content
         self._rows = RandomRows(shape.fields, seed, start, step)
 
-    def block(self, number: int) -> Block:
+    def block(self, number: int) -> RecordBlock:
         """Return the parts of the records from `number * BLOCK` on."""
         operations = self._operations(number)
         afters = self._data(number)
         if self._shape.operations == [Operation.CREATE]:
-            return Block(operations, [None] * BLOCK, afters)
+            return RecordBlock(operations, [None] * BLOCK, afters)
         befores = self._data(number, _BEFORE) if Operation.UPDATE in self._shape.operations else afters
-        return Block(
+        return RecordBlock(
             operations,
             [data if operation in _HAVE_BEFORE else None for operation, data in zip(operations, befores, strict=True)],
             [

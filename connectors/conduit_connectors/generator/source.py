@@ -11,7 +11,7 @@ import trio
 from pydantic import AwareDatetime, Field, model_validator
 from trio import current_time, sleep_until
 
-from conduit_connectors.generator.shape import BLOCK, Block, Maker, Shape, ShapeArguments
+from conduit_connectors.generator.shape import BLOCK, Maker, RecordBlock, Shape, ShapeArguments
 from conduit_connectors.numbering import number_of, positions_of
 from conduit_py import sdk
 from conduit_py.sdk import Columns, EndOfSource, FatalError, Operation, Options, Payloads
@@ -140,7 +140,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
         self._next = 0 if position is None else number_of("generator", position) + 1
         self._pace = RecordPace(options.rate, options.burst)
         self._makers = [await self._maker(shape) for shape in self._shapes()]
-        self._block = Block([], [], [])
+        self._block = RecordBlock([], [], [])
         self._kind = self.gives if isinstance(self.gives, type) else None
         self._changes = any(shape.operations != [Operation.CREATE] for shape in self._shapes())
 
@@ -184,7 +184,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
     def _take(self, n: int) -> Payloads:
         """Return the next `n` records, of as many blocks as they are in."""
         numbers = range(self._next, self._next + n)
-        taken = Block([], [], [])
+        taken = RecordBlock([], [], [])
         while self._next < numbers.stop:
             if not self._block.afters:
                 number, start = divmod(self._next, BLOCK)
@@ -196,7 +196,7 @@ class Source(sdk.SplittableSource[SourceOptions]):
             self._next += count
         return Payloads(taken.afters, positions_of("generator", numbers), self._kind, self._columns(numbers, taken))
 
-    def _columns(self, numbers: range, taken: Block) -> Columns:
+    def _columns(self, numbers: range, taken: RecordBlock) -> Columns:
         columns = Columns(keys=list(map(b"%d".__mod__, numbers)))
         if self._changes:
             columns.operations, columns.befores = taken.operations, taken.befores
@@ -205,13 +205,13 @@ class Source(sdk.SplittableSource[SourceOptions]):
             columns.metadata = [dict(about[number % len(names)]) for number in numbers]
         return columns
 
-    def _make_block(self, number: int) -> Block:
+    def _make_block(self, number: int) -> RecordBlock:
         """Return the parts of a block; collections take turns."""
         blocks = [maker.block(number) for maker in self._makers]
         if len(blocks) == 1:
             return blocks[0]
         turns = [blocks[(number * BLOCK + place) % len(blocks)] for place in range(BLOCK)]
-        return Block(
+        return RecordBlock(
             [block.operations[place] for place, block in enumerate(turns)],
             [block.befores[place] for place, block in enumerate(turns)],
             [block.afters[place] for place, block in enumerate(turns)],

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from conduit_connectors.postgres.column_values import DecodedRow, RowDecoder
+from conduit_connectors.postgres.column_values import ColumnDecoder, DecodedRow
 from conduit_connectors.postgres.pgoutput import (
     BeginMessage,
     DeleteMessage,
@@ -33,7 +33,7 @@ RowKey = tuple[bytes, ...]
 class PublishedRelation:
     """A table with the columns that the changes have from now on."""
 
-    def __init__(self, message: RelationMessage, decoder: RowDecoder, key: tuple[str, ...]) -> None:
+    def __init__(self, message: RelationMessage, decoder: ColumnDecoder, key: tuple[str, ...]) -> None:
         self.oid = message.oid
         self.collection = f"{message.schema}.{message.name}"
         self.decoder = decoder

@@ -1,7 +1,7 @@
 """Values of PostgreSQL as Python values, read from its text form, and exact.
 
 What a Python value cannot hold stays text: infinity in a date, a day before the year 1, an array that does not begin
-at 1. Types without a Python value stay text too. The caller names the types of all of these (`RowDecoder`).
+at 1. Types without a Python value stay text too. The caller names the types of all of these (`ColumnDecoder`).
 
 A session that sends such text has the settings of `SESSION_SETTINGS`.
 """
@@ -47,7 +47,7 @@ class DecodedRow(msgspec.Struct, gc=False):
     kept: dict[str, str]
 
 
-class RowDecoder:
+class ColumnDecoder:
     """Reads the rows of one shape."""
 
     def __init__(self, columns: Sequence[tuple[str, ColumnType]]) -> None:

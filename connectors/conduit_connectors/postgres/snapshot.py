@@ -13,7 +13,7 @@ import trio
 
 from conduit_connectors.postgres.catalog import PublishedTable, read_tables, read_types
 from conduit_connectors.postgres.changes import PublishedRelation, RowKey, describe_row, key_of
-from conduit_connectors.postgres.column_values import CatalogType, RowDecoder, type_of
+from conduit_connectors.postgres.column_values import CatalogType, ColumnDecoder, type_of
 from conduit_connectors.postgres.pgoutput import LogicalMessage, RowValues
 from conduit_connectors.postgres.position import TableProgress
 from conduit_connectors.postgres.session import DatabaseSession, StatementFailed, quote_name
@@ -125,7 +125,7 @@ class Snapshot:
         rest = self.progress[1:]
         after = rest if chunk.last is None else (TableProgress(chunk.name, _texts(chunk.last)), *rest)
         self.progress = after
-        decoder = RowDecoder([(name, type_of(oid, types)) for name, oid in chunk.columns])
+        decoder = ColumnDecoder([(name, type_of(oid, types)) for name, oid in chunk.columns])
         given: list[SnapshotRow] = []
         for key, row in chunk.rows.items():
             progress = (TableProgress(chunk.name, _texts(key)), *rest)
@@ -166,7 +166,7 @@ def sees_transactions(visible: bytes, xids: Collection[int]) -> bool:
     return True
 
 
-def _snapshot_record(table: PublishedTable, decoder: RowDecoder, values: RowValues) -> Record:
+def _snapshot_record(table: PublishedTable, decoder: ColumnDecoder, values: RowValues) -> Record:
     row = decoder.decode(values)
     about = {metadata.COLLECTION: table.collection} | describe_row(row)
     return Record(b"", Operation.SNAPSHOT, about, key_of(row.values, table.key), Payload(after=row.values))

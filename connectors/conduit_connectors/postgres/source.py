@@ -17,7 +17,7 @@ from conduit_connectors.postgres.changes import (
     records_of_change,
     truncate_record,
 )
-from conduit_connectors.postgres.column_values import CatalogType, RowDecoder, type_of
+from conduit_connectors.postgres.column_values import CatalogType, ColumnDecoder, type_of
 from conduit_connectors.postgres.pgoutput import (
     BeginMessage,
     CommitMessage,
@@ -323,7 +323,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
             if message.replica_identity == "f":
                 key = await read_key(self._asked, message.oid)
         columns = [(column.name, type_of(column.type_oid, self._types)) for column in message.columns]
-        self._relations[message.oid] = PublishedRelation(message, RowDecoder(columns), key)
+        self._relations[message.oid] = PublishedRelation(message, ColumnDecoder(columns), key)
 
     async def _beat(self) -> bytes | None:
         """Ask the server where it is. Return the progress since the last record, if there is any."""

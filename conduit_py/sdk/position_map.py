@@ -1,81 +1,13 @@
-"""Positions in columns, each made when somebody asks for it: from a template and numbers, or maps by partition."""
+"""Positions of sources with partitions: maps, each made when somebody asks for it."""
 
-import dataclasses
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from dataclasses import dataclass, field
 from typing import overload
 
 import msgspec
 
 from conduit_py.errors import FatalError
-
-
-class LazyPositions(Sequence[bytes]):
-    """The positions of one read. Most are never made: a commit needs only the last one."""
-
-    @property
-    @abstractmethod
-    def repeats(self) -> bool:
-        """True if two of them may be equal."""
-
-    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-        """Return these positions and those of later reads as one sequence."""
-        return [*self, *chain.from_iterable(later)]
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Positions(LazyPositions):
-    """Positions that differ only in a number. Each is made when somebody asks for it.
-
-    `template` has one `%d`, as in `b"offset:%d"`.
-    """
-
-    template: bytes
-    numbers: Sequence[int]
-    ascending: bool = False
-    """True if every number is larger than the one before. Then nobody looks for repeated positions."""
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Positions": ...
-    def __getitem__(self, index: int | slice) -> "bytes | Positions":
-        if isinstance(index, slice):
-            return Positions(self.template, self.numbers[index], self.ascending)
-        return self.template % self.numbers[index]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return map(self.template.__mod__, self.numbers)
-
-    @property
-    def repeats(self) -> bool:
-        # Made from one template, so they differ exactly if their numbers do. A range never repeats one.
-        distinct = self.ascending or isinstance(self.numbers, range)
-        return not distinct and len(set(self.numbers)) < len(self.numbers)
-
-    def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-        alike = [part for part in later if isinstance(part, Positions) and part.template == self.template]
-        if len(alike) < len(later):
-            return super().join(later)
-        parts = [self, *alike]
-        ascending = all(part.ascending for part in parts)
-        ascending = ascending and all(one.numbers[-1] < other.numbers[0] for one, other in pairwise(parts))
-        return Positions(self.template, _join_numbers([part.numbers for part in parts]), ascending)
-
-
-def _join_numbers(parts: Sequence[Sequence[int]]) -> Sequence[int]:
-    ranges = [part for part in parts if isinstance(part, range) and part.step == 1]
-    # Rows of a table have consecutive numbers, for which no list is built.
-    if len(ranges) == len(parts) and all(one.stop == other.start for one, other in pairwise(ranges)):
-        return range(ranges[0].start, ranges[-1].stop)
-    return [number for part in parts for number in part]
+from conduit_py.payloads import LazyPositions
 
 
 class PositionMap:
@@ -98,7 +30,7 @@ class PositionMap:
             ) from error
 
 
-@dataclasses.dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class MapPositions(LazyPositions):
     """Positions that are maps. Each is the one before it, with one step: the new value of one key.
 
@@ -108,7 +40,7 @@ class MapPositions(LazyPositions):
 
     start: Mapping[str, int | str]
     steps: Sequence[tuple[str, int | str]]
-    _last: tuple[int, Mapping[str, int | str]] | None = dataclasses.field(default=None, init=False)
+    _last: tuple[int, Mapping[str, int | str]] | None = field(default=None, init=False)
     """The map that was made last and its index: the next one is mostly asked for next."""
 
     def __len__(self) -> int:

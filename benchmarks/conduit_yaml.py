@@ -2,12 +2,13 @@
 
 import random
 from base64 import b64encode
+from functools import partial
 from pathlib import Path
 
 import orjson
 
 from benchmarks.pipelines import run_to_end
-from benchmarks.work import CONTROL, LOOP, Count, Work, count_lines
+from benchmarks.work import CONTROL, LOOP, Contender, Count, Work, count_lines
 from conduit_py.config.load import load_file
 
 YAML = """
@@ -35,12 +36,12 @@ pipelines:
 """
 
 
-def generator_yaml(records: int, folder: Path) -> Count:
+def generator_yaml(records: int, folder: Path, *, in_memory: bool = False) -> Count:
     """A pipeline in the YAML of Conduit, unchanged: the generator makes records of four fields, a file keeps them."""
     (folder / "pipeline.yaml").write_text(YAML.format(records=records, path=folder / "out.jsonl"))
     loaded = load_file(folder / "pipeline.yaml")
     assert not loaded.problems, loaded.problems
-    run_to_end(loaded.pipelines[0].pipeline, folder)
+    run_to_end(loaded.pipelines[0].pipeline, None if in_memory else folder)
     return count_lines(folder / "out.jsonl")
 
 
@@ -59,8 +60,12 @@ def generator_loop(records: int, folder: Path) -> Count:
     return count_lines(folder / "out.jsonl")
 
 
-G = Work(
-    "generator to file in Conduit's YAML, four fields",
-    {LOOP: generator_loop, CONTROL: generator_loop, "conduit-py, YAML": generator_yaml},
+_TITLE = "generator to file in Conduit's YAML, four fields"
+_LOOPS: dict[str, Contender] = {LOOP: generator_loop, CONTROL: generator_loop}
+
+G = Work(_TITLE, _LOOPS | {"conduit-py, YAML": generator_yaml}, digest=lambda folder: "")
+COUNTED_G = Work(
+    f"{_TITLE}, the state in memory",
+    _LOOPS | {"conduit-py, YAML": partial(generator_yaml, in_memory=True)},
     digest=lambda folder: "",
 )

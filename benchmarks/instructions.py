@@ -21,17 +21,24 @@ from benchmarks import report
 from benchmarks.chart import Bar, bar_chart, stack
 from benchmarks.measure import command, measure, own_copy, prepared
 from benchmarks.work import CONTROL, LOOP
-from benchmarks.works import WORKS
+from benchmarks.works import GROUPS, WORKS
 
 FEW, MORE = 4096, 16_384
-COUNTED = ("W1", "W2")
 LEFT_OUT = ("conduit-py, Arrow table", "DuckDB", "polars")
 """Valgrind knows not all of their instructions, or takes minutes for their start."""
 LIMITS: dict[tuple[str, str], float] = {
-    ("W1", "conduit-py, records"): 1.80,
-    ("W2", "conduit-py, records"): 1.90,
+    ("W1m", "conduit-py, records"): 1.71,
+    ("W1m", "conduit-py, dict"): 1.38,
+    ("W1m", "conduit-py, typed"): 1.13,
+    ("W2m", "conduit-py, records"): 1.89,
+    ("W2m", "conduit-py, dict"): 1.58,
+    ("W2m", "conduit-py, typed"): 1.28,
+    ("Gm", "conduit-py, YAML"): 1.06,
 }
-"""Instructions against the loop of the same run: more is a regression, to be explained or mended."""
+"""Instructions against the loop of the same run: more is a regression, to be explained or mended.
+
+About 8 per cent above what was counted. Lower them after a change that makes a style cheaper.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,8 @@ def main() -> int:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-instructions", description=__doc__.partition("\n")[0])
-    parser.add_argument("works", nargs="*", default=list(COUNTED), help=f"{' and '.join(COUNTED)} by default")
+    counted = GROUPS["counted"]
+    parser.add_argument("works", nargs="*", default=counted, help=f"{', '.join(counted)} by default")
     parser.add_argument("--few", type=int, default=FEW)
     parser.add_argument("--more", type=int, default=MORE)
     parser.add_argument("--contenders", nargs="*", help="only those that have one of these words in their names")

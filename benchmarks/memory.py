@@ -25,6 +25,7 @@ from conduit_py import Batch, Destination, Pipeline, Source, sdk
 WORKS_MEASURED = ("W1", "W2")
 TIMES = (1, 10)
 UNENDING = 2**62
+GOAL_MB = 64
 
 
 class StuckOptions(sdk.Options):
@@ -131,7 +132,10 @@ def table(rows: Sequence[Row]) -> str:
         if lines and row.case != lines[-1][0]:
             lines.append(())
         lines.append((row.case, row.contender, f"{row.records:,}", f"{row.above_mb:.1f} MB", f"{row.before_mb:.0f} MB"))
-    about = f"{CONTROL!r} is the A/A control. Blocked: the records are those that were read before back-pressure held."
+    about = (
+        f"{CONTROL!r} is the A/A control. Blocked: the records are those that were read before back-pressure held.\n"
+        f"Goal: at most {GOAL_MB} MB above the start, whatever the number of records."
+    )
     return f"{report.table(head, lines)}\n\n{about}"
 
 

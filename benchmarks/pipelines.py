@@ -23,7 +23,12 @@ def by_style(contender: Callable[[Style], Contender], suffix: str = "") -> dict[
 
 
 def generated_into_counters(
-    style: Style, processors: Sequence[Any] | None = None, destinations: int = 1, **options: Any
+    style: Style,
+    processors: Sequence[Any] | None = None,
+    destinations: int = 1,
+    *,
+    in_memory: bool = False,
+    **options: Any,
 ) -> Contender:
     """W1 and its relatives, with positions durable in SQLite. The options are further ones of the source."""
 
@@ -31,7 +36,7 @@ def generated_into_counters(
         counters: list[list[int]] = [[] for _ in range(destinations)]
         source = style.source(records=records, **options)
         chosen = style.from_text if processors is None else processors
-        run_to_end(_counting_pipeline("w1", source, chosen, counters), folder)
+        run_to_end(_counting_pipeline("w1", source, chosen, counters), None if in_memory else folder)
         return lambda: _count_each(counters)
 
     return run
@@ -49,7 +54,9 @@ def many_pipelines(style: Style, pipelines: int) -> Contender:
     return run
 
 
-def file_to_file(processors: Sequence[Any], delivery: Delivery = "at_least_once") -> Contender:
+def file_to_file(
+    processors: Sequence[Any], delivery: Delivery = "at_least_once", *, in_memory: bool = False
+) -> Contender:
     """W2 and its relatives: every line synced before it is acked, positions durable in SQLite."""
 
     def run(records: int, folder: Path) -> Count:
@@ -60,7 +67,7 @@ def file_to_file(processors: Sequence[Any], delivery: Delivery = "at_least_once"
             destinations=[Destination("out", file.Destination(path=folder / "out.jsonl", format="json"))],
             delivery=delivery,
         )
-        run_to_end(pipeline, folder)
+        run_to_end(pipeline, None if in_memory else folder)
         return count_lines(folder / "out.jsonl")
 
     return run
@@ -81,8 +88,9 @@ def arrow_w1(records: int, folder: Path) -> Count:
     return generated_into_counters(STYLES["records"], [parse, columns])(records, folder)
 
 
-def run_to_end(pipeline: Pipeline, folder: Path) -> None:
-    outcome = conduit_py.run(pipeline, state=folder / "state")
+def run_to_end(pipeline: Pipeline, folder: Path | None) -> None:
+    """Run with the state in this folder; None: in memory."""
+    outcome = conduit_py.run(pipeline, state=None if folder is None else folder / "state")
     assert outcome.status is Status.COMPLETED, outcome
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks import journal, loops, peers
 from benchmarks.columns import W5
-from benchmarks.conduit_yaml import G
+from benchmarks.conduit_yaml import COUNTED_G, G
 from benchmarks.pipelines import (
     arrow_w1,
     by_style,
@@ -28,17 +28,27 @@ def beside(loop: Contender, *others: dict[str, Contender]) -> dict[str, Contende
     return {LOOP: loop, CONTROL: loop} | {name: each for some in others for name, each in some.items()}
 
 
+def _into_counters(*, in_memory: bool = False) -> dict[str, Contender]:
+    by_batch = generated_into_counters(STYLES["records"], [all_in_one], in_memory=in_memory)
+    return by_style(partial(generated_into_counters, in_memory=in_memory)) | {"conduit-py, batch function": by_batch}
+
+
+def _between_files(*, in_memory: bool = False) -> dict[str, Contender]:
+    by_batch = file_to_file([all_in_one], in_memory=in_memory)
+    each = by_style(lambda style: file_to_file(style.from_fields, in_memory=in_memory))
+    return each | {"conduit-py, batch function": by_batch}
+
+
+_FILE_LOOPS: dict[str, Contender] = {"typed loop": loops.typed_loop_w2, "loop by blocks": loops.block_loop_w2}
+
 _WORKS = {
     "W1": Work(
         "generated JSON of 200 bytes, parse, set a field, drop one in ten, count",
         beside(
             loops.plain_loop(),
             {"typed loop": loops.typed_loop_w1},
-            by_style(generated_into_counters),
-            {
-                "conduit-py, batch function": generated_into_counters(STYLES["records"], [all_in_one]),
-                "conduit-py, Arrow table": arrow_w1,
-            },
+            _into_counters(),
+            {"conduit-py, Arrow table": arrow_w1},
             where_installed(bytewax=("bytewax", peers.bytewax_w1)),
         ),
     ),
@@ -55,9 +65,8 @@ _WORKS = {
         "a JSON-lines file, parse, set a field, drop one in ten, a JSON-lines file",
         beside(
             loops.plain_loop_w2,
-            {"typed loop": loops.typed_loop_w2, "loop by blocks": loops.block_loop_w2},
-            by_style(lambda style: file_to_file(style.from_fields)),
-            {"conduit-py, batch function": file_to_file([all_in_one])},
+            _FILE_LOOPS,
+            _between_files(),
             where_installed(bytewax=("bytewax", peers.bytewax_w2), DuckDB=("duckdb", peers.duckdb_w2)),
             where_installed(polars=("polars", peers.polars_w2)),
         ),
@@ -67,7 +76,7 @@ _WORKS = {
         "W2, output synced and position durable at least every second",
         beside(
             loops.plain_loop_w2,
-            {"durable loop": loops.durable_loop},
+            _FILE_LOOPS | {"durable loop": loops.durable_loop},
             by_style(lambda style: file_to_file(style.from_fields)),
             where_installed(**{"bytewax, recovery": ("bytewax", peers.bytewax_w3)}),
         ),
@@ -77,13 +86,28 @@ _WORKS = {
         "W2 exactly once",
         beside(
             loops.plain_loop_w2,
-            {"durable loop": loops.durable_loop},
+            _FILE_LOOPS | {"durable loop": loops.durable_loop},
             by_style(lambda style: file_to_file(style.from_fields), " (W2)"),
             by_style(lambda style: file_to_file(style.from_fields, "exactly_once"), ", exactly once"),
         ),
         write_lines,
     ),
     "W5": W5,
+}
+
+
+# With the state in memory: how often SQLite commits depends on the clock, and valgrind slows down everything else.
+_COUNTED = {
+    "W1m": Work(
+        "W1 with the state in memory, to count instructions",
+        beside(loops.plain_loop(), {"typed loop": loops.typed_loop_w1}, _into_counters(in_memory=True)),
+    ),
+    "W2m": Work(
+        "W2 with the state in memory, to count instructions",
+        beside(loops.plain_loop_w2, _FILE_LOOPS, _between_files(in_memory=True)),
+        write_lines,
+    ),
+    "Gm": COUNTED_G,
 }
 
 
@@ -142,9 +166,10 @@ _GROWTH = {
     **{f"pipelines {count}": _in_pipelines(count) for count in (1, 10, 50, 200)},
 }
 
-WORKS: dict[str, Work] = _WORKS | {"G": G} | journal.WORKS | _GROWTH
+WORKS: dict[str, Work] = _WORKS | {"G": G} | _COUNTED | journal.WORKS | _GROWTH
 GROUPS: dict[str, list[str]] = {
     "works": [*_WORKS, "G"],
+    "counted": [*_COUNTED],
     "journal": [*journal.WORKS],
     "growth": [*_GROWTH],
     "all": [*WORKS],

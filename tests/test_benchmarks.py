@@ -101,15 +101,16 @@ class TestLatency:
         assert notes.waits() == [1.5, 1.0, 3.0]
         assert notes.delays(rate=2.0) == [2.0, 1.5, 3.0]
 
-    @pytest.mark.parametrize("rate", [0, 200])
-    def test_single_records_are_timed_idle_and_at_a_rate(self, rate: int) -> None:
-        timed = measure_here("records", "SQLite", rate, seconds=0.2, idle_records=10)
+    @pytest.mark.parametrize(("style", "rate"), [("records", 0), ("dict", 200)])
+    def test_single_records_are_timed_idle_and_at_a_rate(self, style: str, rate: int) -> None:
+        timed = measure_here(style, "SQLite", rate, seconds=0.2, idle_records=10)
 
         assert timed["records"] == (40 if rate else 10)
         assert 0 < timed["p50_ms"] <= timed["p99_ms"] <= timed["most_ms"]
 
     def test_both_stores_and_a_control_are_timed(self) -> None:
-        rows = rows_of(run("benchmarks.latency", "--rates", "0", "--idle-records", "10", "--rounds", "1", "--json"))
+        small = ["--styles", "typed", "--rates", "0", "--idle-records", "10", "--rounds", "1", "--json"]
+        rows = rows_of(run("benchmarks.latency", *small))
 
         assert [(row["store"], row["rate"]) for row in rows] == [("memory", 0), ("memory again", 0), ("SQLite", 0)]
 

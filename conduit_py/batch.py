@@ -79,10 +79,10 @@ class Batch:
     The boundaries of a batch have no meaning. Filtering, splitting or cutting a batch makes another
     batch in which every message keeps its identity.
 
-    A batch holds records or only payloads. Those who need no more than `payloads` save the time to make records.
+    A batch holds records or only payloads. Those who need no more than `payloads` and `columns` make no records.
     """
 
-    __slots__ = ("_columns", "_payloads", "_records", "holds_records", "kind", "pieces", "sequences", "span")
+    __slots__ = ("_payloads", "_records", "columns", "holds_records", "kind", "pieces", "sequences", "span")
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Batch:
         self.holds_records = True
         """False if it holds only payloads."""
         self._payloads: list[Any] | None = None
-        self._columns: Columns | None = None
+        self.columns: Columns | None = None
         self.kind: type | None = None
         """The type of all payloads; None if it is not known, or if the batch holds records."""
         self.sequences = sequences
@@ -121,7 +121,7 @@ class Batch:
         batch._records = None
         batch.holds_records = False
         batch._payloads = payloads
-        batch._columns = columns
+        batch.columns = columns
         batch.kind = kind
         batch.sequences = sequences
         batch.pieces = pieces
@@ -137,8 +137,8 @@ class Batch:
         """The records. A batch without them makes them now, once, and is a batch of records from then on."""
         if self._records is None:
             assert self._payloads is not None
-            self._records = make_records(self.positions, self._payloads, self.kind, self._columns)
-            self._payloads = self._columns = self.kind = None
+            self._records = make_records(self.positions, self._payloads, self.kind, self.columns)
+            self._payloads = self.columns = self.kind = None
             self.holds_records = True
         return self._records
 
@@ -148,11 +148,6 @@ class Batch:
         if self._payloads is not None:
             return self._payloads
         return [record.payload.after for record in self.records]
-
-    @property
-    def columns(self) -> "Columns | None":
-        """The other parts of the messages while it holds payloads; None if it has no other parts, or holds records."""
-        return self._columns
 
     @property
     def source(self) -> str:
@@ -201,7 +196,7 @@ class Batch:
         make = (lambda column: list(map(copy_value, column))) if deep else list
         if self._payloads is None:
             return Batch(self.span, make(self.records), self.sequences, self.pieces)
-        columns = self._columns and self._columns.map(make)
+        columns = self.columns and self.columns.map(make)
         return Batch.of_payloads(self.span, make(self._payloads), self.sequences, self.pieces, self.kind, columns)
 
     def with_values(self, values: list[Any], kind: type | None = None) -> "Batch":
@@ -209,12 +204,12 @@ class Batch:
 
         `kind` is the type of all payloads, if that is known.
         """
-        return self._of(values, self.sequences, self.pieces, self._columns, kind)
+        return self._of(values, self.sequences, self.pieces, self.columns, kind)
 
     def without(self, gone: Sequence[int], values: list[Any], kind: type | None = None) -> "Batch":
         """Return all messages but those at these indices, which must ascend, with these values in place of theirs."""
         kept: Sequence[int] = _Without(self.sequences, gone)
-        if self.pieces is None and self._columns is None:
+        if self.pieces is None and self.columns is None:
             return self._of(values, kept, None, None, kind)
         places = _Without(range(len(self)), gone)
 
@@ -222,7 +217,7 @@ class Batch:
             return [column[place] for place in places]
 
         return self._of(
-            values, kept, self.pieces and chosen(self.pieces), self._columns and self._columns.map(chosen), kind
+            values, kept, self.pieces and chosen(self.pieces), self.columns and self.columns.map(chosen), kind
         )
 
     def split(self, values: list[Any], indices: Sequence[int], pieces: Sequence[Piece] | None) -> "Batch":
@@ -231,7 +226,7 @@ class Batch:
         def chosen(column: Sequence[Any]) -> list[Any]:
             return [column[index] for index in indices]
 
-        columns = self._columns and self._columns.map(chosen)
+        columns = self.columns and self.columns.map(chosen)
         return self._of(values, chosen(self.sequences), pieces, columns, kind_of(set(map(type, values))))
 
     def _of(

@@ -4,16 +4,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import msgspec
 
 from conduit_py import metadata
 from conduit_py.payloads import Columns, copy_value, make_records
-from conduit_py.record import Record
-
-if TYPE_CHECKING:
-    from conduit_py.sdk.source import CollectionSchema
+from conduit_py.record import CollectionSchema, Record
 
 Piece: TypeAlias = tuple[int, ...]
 """Which part of a split record: () is the whole, (2,) its third piece, (2, 0) the first piece of that."""
@@ -62,7 +59,7 @@ class Span(msgspec.Struct, eq=False):
     """The source that read the records, if it is not `source`: set only for replayed dead letters."""
     sizes: Sequence[int] | None = None
     """The number of records in each message; None if each has one."""
-    schemas: "Mapping[str, CollectionSchema]" = {}
+    schemas: Mapping[str, CollectionSchema] = {}
     """By collection, the schema that its source announced last."""
     fate_handlers: dict[int, list[tuple[MessageId, FateHandler]]] = {}
 
@@ -269,7 +266,7 @@ class Batch:
             return span.positions
         return [span.positions[sequence - span.first] for sequence in sequences]
 
-    def schema(self, index: int) -> "CollectionSchema | None":
+    def schema(self, index: int) -> CollectionSchema | None:
         """Return the schema of the collection of a record, as its source announced it; None if it did not.
 
         It describes the payload that the source made. Processors may have changed the payload since.

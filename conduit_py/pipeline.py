@@ -45,10 +45,7 @@ ProcessorLike: TypeAlias = "Processor | sdk.Processor[sdk.Options] | RecordFunct
 
 
 class Source:
-    """A source in a pipeline: its id, under which positions are stored, its connector and its own processors.
-
-    With `atomic` an exactly-once pipeline commits whole groups of the source: never half of a database transaction.
-    """
+    """A source in a pipeline: its id, under which positions are stored, its connector and its own processors."""
 
     @collect_keyword_problems
     def __init__(
@@ -64,9 +61,9 @@ class Source:
     ) -> None:
         self.place = place_of_call()
         self.id = str(id)
-        values = dict(id=id, batch_size=batch_size, window=window, atomic=atomic)
-        checked, problems = check_options(SourceSettings, values, self.place)
-        # Defaults stand in for wrong settings, so that the rest of the definition is checked and reported too.
+        given = dict(id=id, batch_size=batch_size, window=window, atomic=atomic)
+        checked, problems = check_options(SourceSettings, given, self.place)
+        # Defaults stand in for wrong settings: the rest is checked and reported too.
         self.settings = checked if isinstance(checked, SourceSettings) else SourceSettings.model_construct(id=self.id)
         self.connector, more = resolve_connector("source", sdk.SourceConnector, connector, settings, self.place)
         items, amiss = as_list("processors", processors, self.place)
@@ -161,10 +158,9 @@ class Processor:
 class DeadLetters:
     """What happens to refused records: `DeadLetters.stop()`, `drop()`, `keep()`, `to(connector)` or `call(function)`.
 
-    Of the last `window_size` outcomes of a source at most `window_nack_threshold` may be nacks; one more stops
-    the pipeline. Without a window, more than 95 nacks among the first 100 outcomes of a run stop it; a
-    `window_size` of 0 accepts any number. `DeadLetters("stop")`, `("drop")`, `("journal")`, `(connector)` and
-    `(function)` mean the same.
+    Of the last `window_size` outcomes of a source at most `window_nack_threshold` may be nacks; one more stops the
+    pipeline. Without a window, more than 95 nacks among the first 100 outcomes of a run stop it; a `window_size` of 0
+    accepts any number. `DeadLetters("stop")`, `("drop")`, `("journal")`, `(connector)`, `(function)` mean the same.
     """
 
     @collect_keyword_problems
@@ -329,8 +325,7 @@ def as_processor(item: ProcessorLike) -> Processor:
     if isinstance(item, Processor):
         return item
     name = item.name if isinstance(item, FunctionProcessor) else getattr(item, "__name__", type(item).__name__)
-    # A lambda is called <lambda>, which is not a valid id.
-    return Processor(name.strip("<>"), item, named=False)
+    return Processor(name.strip("<>"), item, named=False)  # a lambda is called <lambda>, which is not a valid id
 
 
 Declared = TypeVar("Declared", "Source", "Processor", "Destination", "DeadLetters", "Pipeline")

@@ -1,4 +1,4 @@
-"""Record: the value that flows through a pipeline, in OpenCDC shape, and its JSON form."""
+"""Record: the value that flows through a pipeline, in OpenCDC shape, its JSON form, and the schema of a collection."""
 
 import base64
 import binascii
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -139,6 +139,37 @@ class RecordGroup(Record, gc=False):
 
 # Exact types, not isinstance: a user's subclass would lose its fields where records are copied or stored.
 RECORD_TYPES: frozenset[type] = frozenset({Record, RecordGroup})
+
+
+FieldType: TypeAlias = Literal[
+    "boolean", "integer", "float", "decimal", "string", "bytes", "date", "time", "timestamp", "timestamptz", "interval",
+    "uuid", "json", "list", "record", "unknown",
+]  # fmt: skip
+"""What the values of a field are: exact numbers are "decimal", text of a type without a word here is "unknown"."""
+
+
+class SchemaField(msgspec.Struct, frozen=True):
+    """One field of the payloads of a collection."""
+
+    name: str
+    type: FieldType
+    nullable: bool = True
+    key: bool = False
+    """True if the field is a part of the key."""
+    native: str = ""
+    """The type as the system of the source writes it: `numeric(12,2)`."""
+
+
+class CollectionSchema(msgspec.Struct, frozen=True):
+    """The fields of a collection (a table, a topic) as of a version, in the order of the collection.
+
+    A source announces it in `Reading.schemas`, with the first records of the collection and with the first ones after a
+    change. Records only have the name of the collection and the version in their metadata.
+    """
+
+    collection: str
+    version: str
+    fields: tuple[SchemaField, ...]
 
 
 def group_sizes(records: Sequence[Record]) -> list[int] | None:

@@ -20,11 +20,12 @@ FACE = {
         State Status TransactionLimits TransientError
     """,
     "conduit_py.sdk": """
-        AckMode Answer Batch Columns ConduitError Data decode_json Defer DestinationConnector DuplicateKeys encode_json
-        EndOfSource FatalError Fate FateHandler Fenced is_too_deep JSON_DEPTH_MAX Lag may_repeat_keys MessageId metadata
-        NothingYet Operation Options Payload Payloads PieceRefused Positions PreparingDestination Processor processor
-        QueueCounts Reading Record RecordRefused Records Result Rows SourceConnector SplittableSource StagedDestination
-        State Structured TransactionalDestination TransientError Unchanged WriteGuarantee
+        AckMode Answer Batch CheckpointedSource CollectionSchema Columns ConduitError Data decode_json Defer
+        DestinationConnector DuplicateKeys encode_json EndOfSource FatalError Fate FateHandler Fenced Fetched FieldType
+        is_too_deep JSON_DEPTH_MAX Lag MapPositions may_repeat_keys MessageId metadata NothingYet Operation Options
+        Payload Payloads PieceRefused PositionMap Positions PreparingDestination Processor processor QueueCounts Reading
+        Record RecordRefused Records Result Rows SchemaField SourceCheckpoint SourceConnector SplittableSource
+        StagedDestination State Structured TransactionalDestination TransientError Unchanged WriteGuarantee
     """,
     "conduit_py.sdk.arrow": """
         ARROW_ERRORS columns fit_to_schema FittedRows misfit_reason rows_of values_of
@@ -43,10 +44,10 @@ FACE = {
     "conduit_py.testing": """
         AnswerUnknown AwaitFlush Block CrashReport CrashTestFailed Delay destination_acceptance durable
         EmptyPosition Event EventLog Fail FakeKeyedDestination FakeStagedDestination FakeStorage
-        FakeTransactionalDestination FaultPoint FaultyRun Idle number_of numbered_record ObservedRun OnAck OnAnswer
-        OnFlush OutageStore position_of ReceivedRecord Refuse RefuseOutside rehearse RepeatAnswer RepeatPosition
-        ReturnNothing ReturnTooMany run_to_end run_with_kills run_with_outage ScriptedDestination ScriptedSource
-        ScriptStep simulate simulated SimulationStuck source_acceptance StoppableSource
+        FakeTransactionalDestination FaultPoint FaultyRun Idle InGroup number_of numbered_record ObservedRun OnAck
+        OnAnswer OnFlush OutageStore position_of ReceivedRecord Refuse RefuseOutside rehearse RepeatAnswer
+        RepeatPosition ReturnNothing ReturnTooMany run_to_end run_with_kills run_with_outage ScriptedDestination
+        ScriptedSource ScriptStep simulate simulated SimulationStuck source_acceptance StoppableSource WithProgress
     """,
     "conduit_py.journal": """
         Checkpoint CommittedReader decode_bodies decode_body encode_body FileLog FileReader Flag HORIZON Journal

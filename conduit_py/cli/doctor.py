@@ -20,7 +20,7 @@ from conduit_py.config.load import load_folder
 from conduit_py.errors import EnvironmentUnfit, PipelineInvalid, Problem, StateLocked
 from conduit_py.sdk.plugin import at
 from conduit_py.store.sqlite.database import APPLICATION_ID, STATE
-from conduit_py.store.sqlite.lock import StateLock
+from conduit_py.store.sqlite.files import StateLock
 
 STYLES = {"ok": "green", "warn": "bold yellow", "fail": "bold red"}
 

@@ -19,7 +19,7 @@ from conduit_py.exactly_once.checkpoint import (
     encode_replays,
 )
 from conduit_py.exactly_once.gate import HeldRecords, Sealed, TransactionGate, within_windows
-from conduit_py.exactly_once.participants import Participants
+from conduit_py.exactly_once.participants import Participants, taken_over
 from conduit_py.graph.compile import DEAD_LETTERS
 from conduit_py.graph.node import Graph
 from conduit_py.outbox.pipeline_forwarder import PipelineForwarder
@@ -30,7 +30,6 @@ from conduit_py.sdk.state import State
 from conduit_py.store.claim import Changes, Claim, Intent, ShardChange
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import CommitStrategy, RunParts, Task
-from conduit_py.stream.dead_letters import DeadLetterHandler, LettersNotStored
 from conduit_py.stream.ledger import SettledRange
 
 log = logging.getLogger("conduit_py")
@@ -152,7 +151,7 @@ class CommitTogether(CommitStrategy):
         # Decoded again: `adopt` may have committed to the store what only the home had.
         checkpoint = TransactionCheckpoint.decode(self._pipeline, claim.checkpoint)
         await self._participants.begin(claim, checkpoint.intents)
-        await _keep(self._parts.dead_letters, decode_letters(checkpoint.letters))
+        await self._parts.dead_letters.store_all(decode_letters(checkpoint.letters))
         # I11: before any letter is sent. Letters that the last transaction delivered may still be queued.
         if checkpoint.replayed:
             await self._store.letters.settle(decode_replays(checkpoint.replayed))
@@ -209,7 +208,7 @@ class CommitTogether(CommitStrategy):
             if self._forwarder is not None:
                 await self._forwarder.finish()
         except Fenced as error:
-            raise self._taken_over(error) from error
+            raise taken_over(self._pipeline, error) from error
 
     def _timing(self, sealed: Sealed) -> ExitStack:
         """Observe the duration of the commit for every source in the transaction."""
@@ -231,7 +230,7 @@ class CommitTogether(CommitStrategy):
         gate.close()
         while not self._quiet or gate.in_group:
             if gate.abandoned:
-                # A part of a group is written, so nothing of this transaction may be committed.
+                # I18: a part of a group is written, so nothing of this transaction may be committed.
                 log.info("%s was stopped inside of a group: the next run reads it again", self._pipeline)
                 return False
             await gate.changed.wait()
@@ -279,7 +278,7 @@ class CommitTogether(CommitStrategy):
     async def _commit(self, sealed: Sealed) -> None:
         letters, participants = self._parts.dead_letters, self._participants
         if letters.in_transaction:
-            await _keep(letters, sealed.letters)
+            await letters.store_all(sealed.letters)
         reach("transaction.before_stage")
         # I4: every write is durable before the commit starts, and invisible until it is done.
         intents = await participants.stage()
@@ -295,7 +294,7 @@ class CommitTogether(CommitStrategy):
         reach("transaction.after_commit")
         await participants.apply(intents)
         if not letters.in_transaction:
-            await _keep(letters, sealed.letters)
+            await letters.store_all(sealed.letters)
         if self._parts.replay is not None:
             await self._parts.replay.release(sealed.replayed)
         reach("transaction.after_apply")
@@ -347,20 +346,3 @@ class CommitTogether(CommitStrategy):
             else:
                 place = f"the group of {place}"
             error.suggestion = "; ".join(filter(None, (error.suggestion, f"everything before {place} is committed")))
-
-    def _taken_over(self, error: Fenced) -> Fenced:
-        fenced = Fenced(
-            f"another process runs pipeline {self._pipeline!r}, so this one has stopped: {error.message}",
-            suggestion="run a pipeline in one process at a time; nothing was lost or duplicated",
-        )
-        fenced.node = error.node
-        return fenced
-
-
-async def _keep(handler: DeadLetterHandler, letters: Sequence[DeadLetter]) -> None:
-    if not letters:
-        return
-    try:
-        await handler.store(letters)
-    except LettersNotStored as failure:
-        raise failure.error from failure

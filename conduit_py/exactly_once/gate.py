@@ -62,7 +62,7 @@ class TransactionGate:
         With `continues` the transaction cannot end before this source enters with the rest of the group.
         """
         size = estimated_bytes(records)
-        # The rest of a group enters whatever the limits, and even when the gate is closed: half of a group is never
+        # I18: the rest of a group enters whatever the limits, even when the gate is closed, or half of it could be
         # committed. For all others a loop: another source may fill the next transaction before this task runs again.
         while not self.abandoned and source not in self.in_group and not self._admits(len(records), size):
             # Records that do not fit end the transaction, or they would wait for `max_seconds`.

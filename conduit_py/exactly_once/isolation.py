@@ -42,8 +42,8 @@ class Isolation:
 
     def retries_at_once(self, error: RunError | None) -> bool:
         uncommitted = self._commit.uncommitted
-        # I15: the run has ended, and only recovery continues it. A single record, or the group of an atomic source, cannot
-        # be divided further.
+        # I15: the run has ended, and only recovery continues it. Neither a single record nor the group of an atomic
+        # source can be divided further.
         undivided = uncommitted <= 1 or self._commit.one_group
         several = not undivided and error is not None and self._may_be_about_a_record(error)
         self._records = uncommitted if several else self._commit.isolated

@@ -7,7 +7,7 @@ from typing import Any
 import trio
 
 from conduit_py.crash_point import reach
-from conduit_py.errors import FatalError, RunError
+from conduit_py.errors import FatalError, Fenced, RunError
 from conduit_py.exactly_once.checkpoint import without_set_back
 from conduit_py.graph.guarantees import choose_committing_destination
 from conduit_py.sdk.destination import DestinationConnector, StagedDestination, TransactionalDestination
@@ -150,3 +150,13 @@ def _other_history(node: str, claim: Claim, number: int) -> FatalError:
     )
     error.node = node
     return error
+
+
+def taken_over(pipeline: str, error: Fenced) -> Fenced:
+    """Return the error of a run whose claim was ended by another process."""
+    fenced = Fenced(
+        f"another process runs pipeline {pipeline!r}, so this one has stopped: {error.message}",
+        suggestion="run a pipeline in one process at a time; nothing was lost or duplicated",
+    )
+    fenced.node = error.node
+    return fenced

@@ -4,9 +4,20 @@ from conduit_py import metadata
 from conduit_py.batch import Batch, Fate, FateHandler, MessageId
 from conduit_py.errors import ConduitError, FatalError, Fenced, RecordRefused, TransientError
 from conduit_py.json_checks import JSON_DEPTH_MAX, DuplicateKeys, is_too_deep, may_repeat_keys
-from conduit_py.payloads import Columns, Payloads
-from conduit_py.positions import MapPositions, PositionMap, Positions
-from conduit_py.record import Data, Operation, Payload, Record, Structured, decode_json, encode_json
+from conduit_py.payloads import Columns, MapPositions, Payloads, PositionMap, Positions
+from conduit_py.record import (
+    CollectionSchema,
+    Data,
+    FieldType,
+    Operation,
+    Payload,
+    Record,
+    SchemaField,
+    Structured,
+    decode_json,
+    encode_json,
+)
+from conduit_py.sdk.checkpointed_source import CheckpointedSource, Fetched, SourceCheckpoint
 from conduit_py.sdk.destination import (
     AckMode,
     Answer,
@@ -20,15 +31,12 @@ from conduit_py.sdk.destination import (
 from conduit_py.sdk.plugin import Options
 from conduit_py.sdk.processor import Processor, Result, Rows, Unchanged, processor
 from conduit_py.sdk.source import (
-    CollectionSchema,
     EndOfSource,
-    FieldType,
     Lag,
     NothingYet,
     QueueCounts,
     Reading,
     Records,
-    SchemaField,
     SourceConnector,
     SplittableSource,
 )
@@ -39,6 +47,7 @@ __all__ = [
     "AckMode",
     "Answer",
     "Batch",
+    "CheckpointedSource",
     "CollectionSchema",
     "Columns",
     "ConduitError",
@@ -51,6 +60,7 @@ __all__ = [
     "Fate",
     "FateHandler",
     "Fenced",
+    "Fetched",
     "FieldType",
     "Lag",
     "MapPositions",
@@ -73,6 +83,7 @@ __all__ = [
     "Result",
     "Rows",
     "SchemaField",
+    "SourceCheckpoint",
     "SourceConnector",
     "SplittableSource",
     "StagedDestination",

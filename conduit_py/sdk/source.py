@@ -2,12 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import msgspec
 
 from conduit_py.payloads import Payloads
-from conduit_py.record import Record
+from conduit_py.record import CollectionSchema, Record
 from conduit_py.sdk.plugin import Connector, OptionsT
 
 Records: TypeAlias = list[Record] | Payloads
@@ -43,37 +43,6 @@ class EndOfSource(Exception):
 
 class NothingYet(Exception):
     """Raised by `read` when there is no record now: the runtime calls `read` again after a growing pause."""
-
-
-FieldType: TypeAlias = Literal[
-    "boolean", "integer", "float", "decimal", "string", "bytes", "date", "time", "timestamp", "timestamptz", "interval",
-    "uuid", "json", "list", "record", "unknown",
-]  # fmt: skip
-"""What the values of a field are: exact numbers are "decimal", text of a type without a word here is "unknown"."""
-
-
-class SchemaField(msgspec.Struct, frozen=True):
-    """One field of the payloads of a collection."""
-
-    name: str
-    type: FieldType
-    nullable: bool = True
-    key: bool = False
-    """True if the field is a part of the key."""
-    native: str = ""
-    """The type as the system of the source writes it: `numeric(12,2)`."""
-
-
-class CollectionSchema(msgspec.Struct, frozen=True):
-    """The fields of a collection (a table, a topic) as of a version, in the order of the collection.
-
-    A source announces it in `Reading.schemas`, with the first records of the collection and with the first ones after a
-    change. Records only have the name of the collection and the version in their metadata.
-    """
-
-    collection: str
-    version: str
-    fields: tuple[SchemaField, ...]
 
 
 class Reading(msgspec.Struct):

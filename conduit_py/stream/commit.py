@@ -219,7 +219,7 @@ class CommitFirst(CommitEach):
         last = ranges[-1]
         async with self._turns[source]:
             # Not if a record behind it was admitted: its position is saved, and must not be set back.
-            if last.is_progress and last.span.first >= self._admitted[source]:
+            if not last.records and last.span.first >= self._admitted[source]:
                 await self._settlers[source].commit([last.positions])
 
 

@@ -84,6 +84,15 @@ class DeadLetterHandler(ABC):
                     raise
         self._count_causes(letters)
 
+    async def store_all(self, letters: Sequence[DeadLetter]) -> None:
+        """Exactly-once: store these letters, if any. Raises the error of the first that could not be stored."""
+        if not letters:
+            return
+        try:
+            await self.store(letters)
+        except LettersNotStored as failure:
+            raise failure.error from failure
+
     def _count_causes(self, letters: Sequence[DeadLetter]) -> None:
         self._meter.records += len(letters)
         causes = self._meter.causes

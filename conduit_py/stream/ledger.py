@@ -24,13 +24,8 @@ class SettledRange(NamedTuple):
         return self.span.positions[self.start : self.stop]
 
     @property
-    def is_progress(self) -> bool:
-        """True if it is a position without a record."""
-        return self.span.sizes == (0,)
-
-    @property
     def records(self) -> int:
-        """The number of records in the messages."""
+        """The number of records in the messages; 0 if it is progress without a record."""
         sizes = self.span.sizes
         return self.stop - self.start if sizes is None else sum(sizes[self.start : self.stop])
 
@@ -44,10 +39,10 @@ class Ledger:
     """The votes outstanding on the messages of one source.
 
     Every destination that a message can reach has one vote on each of its pieces: it acks or nacks.
-    A node that ends a message early casts the votes of the destinations behind it. A message is settled
-    when no vote is outstanding: nacked if any vote was a nack, otherwise acked (invariants 4 and 5).
-    `settled_ranges` returns only the run of settled messages from the oldest one (invariants 2 and 3).
-    Messages count against the window until they are released (invariant 6).
+    A node that ends a message early casts the votes of the destinations behind it. A message is settled when no vote is
+    outstanding: nacked if any vote was a nack, otherwise acked (invariants 4 and 5). `settled_ranges` returns only the
+    run of settled messages from the oldest one (invariants 2 and 3). Messages count against the window until they are
+    released (invariant 6).
 
     A span has one counter of outstanding votes. Counts for single messages are computed only if it is settled in part.
     """
@@ -64,10 +59,9 @@ class Ledger:
         on_settled: Callable[[], None] = lambda: None,
         on_released: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make a ledger that calls `on_settled` when the oldest message may be settled.
+        """Make a ledger. It calls `on_settled` when the oldest message may be settled, `on_released` when credit grows.
 
-        It calls `on_released` when credit grows. `scope` names the work that several pipelines share. In an `atomic`
-        ledger, a span returns its credit when it is settled: a group may be larger than the window.
+        `scope` names the work that several pipelines share. With `atomic` a span returns its credit when it is settled.
         """
         self._pipeline = pipeline
         self._source = source
@@ -97,8 +91,10 @@ class Ledger:
         return oldest.span.read_at if oldest is not None else None
 
     @property
-    def only_progress(self) -> bool:
-        """True if no message could be settled now, at most progress."""
+    def only_progress(self) -> bool | None:
+        """True if no message could be settled now, at most progress; None if everything is released."""
+        if not self._entries:
+            return None
         first = next((entry for entry in self._entries.values() if not entry.is_progress), None)
         return first is None or first.settle_stop(self._voters) <= first.released
 
@@ -139,7 +135,7 @@ class Ledger:
         """Register a position without a record. It is settled when everything registered before it is settled."""
         newest = next(reversed(self._entries.values()), None)
         if newest is not None and newest.is_progress and not newest.taken:
-            # Invariant 6: only the newest counts, so an idle source with a slow store does not fill the memory.
+            # Invariant 6: only the newest counts, so a slow store does not let them fill the memory.
             newest.span.positions = (position,)
         else:
             # It has a sequence like a message, so it cannot overtake one. It stands for no record and needs no vote.
@@ -220,11 +216,12 @@ class Ledger:
             assert entry.settle_stop(self._voters) >= entry.released + taken
             entry.released += taken
             count -= taken
-            if not entry.is_progress and not entry.credited:
+            if not entry.is_progress and not self._atomic:
                 self.in_flight -= taken
                 self.credit += taken
             if entry.released == len(entry.span.positions):
-                self.unwanted += entry.count_unwanted(self._voters.bit_count())
+                if entry.unwanted:
+                    self.unwanted += entry.count_unwanted(self._voters.bit_count())
                 del self._entries[entry.span.first]
         self._on_released()
         # This entry may have been settled while an older one was open. No call was made then, so make it now.
@@ -235,11 +232,9 @@ class Ledger:
     def _return_credit(self, entry: "_Entry") -> None:
         """Return the credit of a settled span, and keep only its last position, joined with the settled span before it.
 
-        The transaction of a group ends with the group. If the window had to hold all of it, a large group would never
-        end, and its positions would fill the memory. The letters of nacks stay until the commit.
+        If the window had to hold a whole group, a large one would never end. Letters of nacks stay until the commit.
         """
         span, before = entry.span, self._joined
-        entry.credited = True
         self.in_flight -= len(span)
         self.credit += len(span)
         self._on_released()
@@ -303,8 +298,6 @@ class _Entry(msgspec.Struct, eq=False):
     """True for a position without a record."""
     taken: bool = False
     """True once `settled_ranges` has returned messages of it: they may be durable, so it must not change."""
-    credited: bool = False
-    """True if its credit was returned before its release."""
     stop: int = -1
     """The sequence after its last message, if only its last position is left."""
 

@@ -12,12 +12,13 @@ import trio
 from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import ConduitError, ContractBroken, FleetError, NodeFailed, RunError, describe
 from conduit_py.owned_thread import OwnedThread
-from conduit_py.payloads import Payloads
+from conduit_py.payloads import LazyPositions, Payloads
 from conduit_py.record import RECORD_TYPES
 from conduit_py.sdk.destination import Answer, DestinationConnector, refusal_text
 from conduit_py.sdk.plugin import Connector, Plugin
 from conduit_py.sdk.processor import Processor
 from conduit_py.sdk.source import Reading, SourceConnector
+from conduit_py.stream.signal import TURN_SECONDS
 from conduit_py.user_errors import as_error, as_plugin_error, code_location
 
 log = logging.getLogger("conduit_py")
@@ -27,8 +28,6 @@ T = TypeVar("T")
 SLOW_SECONDS = 0.05
 """A sync call in the event loop that takes longer than this delays every other task too much."""
 SLOW_CALLS_MAX = 3
-TURN_SECONDS = 0.001
-"""How long a task may go from one quick call to the next without letting other tasks run."""
 QUICK_SECONDS = 0.01
 """Well below SLOW_SECONDS: a batch in between is as well off in a thread, and must not move to and fro."""
 QUICK_BATCHES = 16
@@ -206,10 +205,9 @@ class PluginErrors(msgspec.Struct, eq=False):
         raise NodeFailed(self.node, self.doing, cause, suggestion=advice) from cause
 
 
-def check_reading(node: str, reading: Any, n: int) -> Reading:
+def check_reading(node: str, returned: Any, n: int) -> Reading:
     """Check what `read(n)` of a source returned; return it as a Reading."""
-    if not isinstance(reading, Reading):
-        reading = Reading(reading)
+    reading = returned if isinstance(returned, Reading) else Reading(returned)
     records, refused, position = reading.records, reading.refused, reading.position
     if position is not None and (type(position) is not bytes or not position):
         raise ContractBroken(node, f"read() returned the position {position!r}: it must be bytes, and not empty")
@@ -227,6 +225,25 @@ def check_reading(node: str, reading: Any, n: int) -> Reading:
     if refused != {}:
         _check_refused(node, refused, len(records))
     return reading
+
+
+def check_positions(node: str, positions: Sequence[bytes], last: bytes) -> bytes:
+    """Check the positions of a batch behind `last`; return the last of them.
+
+    An empty position would erase the stored one, and a repeated one is ambiguous.
+    """
+    if isinstance(positions, LazyPositions):
+        repeats = positions.repeats
+    elif set(map(type, positions)) != {bytes}:
+        kind = next(type(position).__name__ for position in positions if type(position) is not bytes)
+        raise ContractBroken(node, f"read() returned a record whose position is {kind}, not bytes")
+    elif not all(positions):
+        raise ContractBroken(node, "read() returned a record without a position")
+    else:
+        repeats = len(set(positions)) < len(positions)
+    if repeats or positions[0] == last:
+        raise ContractBroken(node, "read() returned a position twice")
+    return positions[-1]
 
 
 def _check_refused(node: str, refused: Any, count: int) -> None:

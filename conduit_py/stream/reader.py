@@ -1,6 +1,6 @@
 """Reader, ReadBuffer and Dispatcher: read the records of a source, within the window, and send them downstream."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
@@ -12,16 +12,15 @@ from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
 from conduit_py.payloads import Payloads, estimated_bytes, join
-from conduit_py.positions import LazyPositions
-from conduit_py.record import Record, count_records, group_sizes
-from conduit_py.sdk.source import CollectionSchema, EndOfSource, NothingYet, Reading, SourceConnector
+from conduit_py.record import CollectionSchema, Record, count_records, group_sizes
+from conduit_py.sdk.source import EndOfSource, NothingYet, Reading, SourceConnector
 from conduit_py.stream.commit import NodeContext
 from conduit_py.stream.fan_out import FanOut
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import Meter, WaitReason
-from conduit_py.stream.plugin_calls import TURN_SECONDS, PluginCaller, PluginErrors, check_reading, is_async
+from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, check_positions, check_reading, is_async
 from conduit_py.stream.processor_node import ProcessorNode, run_chain
-from conduit_py.stream.signal import IdleBackoff, Signal
+from conduit_py.stream.signal import TURN_SECONDS, IdleBackoff, Signal
 
 
 class Reader:
@@ -30,8 +29,8 @@ class Reader:
     Invariant 6: never requests more records than the ledger has credit for. Invariant 7: does not
     read while the window or the buffer is full. `completed` is True if the source ended without a stop.
 
-    A source that is quick is read by the dispatcher, which calls `pull`. The task of the reader only waits for what
-    the source lacks, because a change of tasks costs more than to read a batch.
+    A source that is quick is read by the dispatcher, which calls `pull`. The task of the reader only waits for what the
+    source lacks, because a change of tasks costs more than to read a batch.
     """
 
     def __init__(
@@ -88,8 +87,7 @@ class Reader:
                 # A stopped source may end in the same way, but a restart would find more records.
                 self.completed = not self._stop_requested.is_set()
                 if self.completed and self._in_group:
-                    rule = "read() raised EndOfSource inside a group: the reading before it has continues=True"
-                    raise ContractBroken(self._node, rule)
+                    raise ContractBroken(self._node, _ENDED_IN_GROUP)
                 return
             if isinstance(signal, NothingYet):
                 self._idle = self._idle or IdleBackoff()
@@ -110,7 +108,6 @@ class Reader:
     def _accept(self, reading: Any, n: int) -> NothingYet | None:
         checked = check_reading(self._node, reading, n)
         records, self._in_group = checked.records, checked.continues
-        # Before the reading is in the buffer, which may join it with others.
         idle, self._progress = not records and checked.position == self._progress, checked.position
         if records:
             self._idle, count = None, len(records)
@@ -196,15 +193,14 @@ class Reader:
             await self._calls("teardown")
 
 
-_MEASURED = 2
-"""How many records of a read are measured to estimate the size of all."""
+_ENDED_IN_GROUP = "read() raised EndOfSource inside a group: the reading before it has continues=True"
+_MEASURED = 2  # How many records of a read are measured to estimate the size of all.
 
 
 class ReadBuffer:
-    """Holds at most one batch. The reader adds records; the dispatcher takes all of them at once.
+    """Holds at most one batch, which the reader fills and the dispatcher takes; and one reading that must not join it.
 
-    While the pipeline is busy, a source that returns single records fills a batch here. While it is
-    idle, a single record passes at once.
+    While the pipeline is busy, a source of single records fills a batch here. While it is idle, one passes at once.
     """
 
     def __init__(self, batch_size: int, taken: Signal, *, atomic: bool = False) -> None:
@@ -218,16 +214,14 @@ class ReadBuffer:
         self._closed = False
         self._reading: Reading | None = None
         self._next: Reading | None = None
-        """A reading that must not be joined with the one before it."""
         self._fitting = batch_size
         self._read_at = 0.0
 
     @property
     def room(self) -> int:
         """How many records fit into the batch. Large ones make small batches."""
-        if self._reading is None:
-            return min(self.batch_size, self._fitting)
-        return max(min(self.batch_size, self._fitting) - len(self._reading.records), 0) if self._next is None else 0
+        held = 0 if self._reading is None else len(self._reading.records)
+        return max(min(self.batch_size, self._fitting) - held, 0) if self._next is None else 0
 
     @property
     def half_full(self) -> bool:
@@ -240,14 +234,15 @@ class ReadBuffer:
         # Measured on what was read last: a size is known only when the record is there. Groups are large on purpose.
         if records and (isinstance(records, Payloads) or type(records[0]) is Record):
             self._fitting = max(1, defaults.BATCH_BYTES * len(records) // estimated_bytes(records, _MEASURED))
-        if held is None:
-            self._read_at = trio.current_time()
+        if held is None or reading.schemas or (self._atomic and reading.continues and not held.continues):
             # Copied into our own list, because the source may reuse the one it returned.
-            self._reading = replace(reading, records=list(records)) if isinstance(records, list) else reading
-        elif reading.schemas or (self._atomic and reading.continues and not held.continues):
-            # A batch has one schema for each collection. And it ends where a transaction can: if each ended inside of
-            # some group, no transaction would.
-            self._next = reading
+            own = replace(reading, records=list(records)) if isinstance(records, list) else reading
+            if held is None:
+                self._reading, self._read_at = own, trio.current_time()
+            else:
+                # A batch has one schema for each collection. And it ends where a transaction can: if each ended inside
+                # of some group, no transaction would ever end.
+                self._next = own
         else:
             if reading.refused:
                 later = {len(held.records) + index: reason for index, reason in reading.refused.items()}
@@ -264,10 +259,10 @@ class ReadBuffer:
     def close(self) -> None:
         """Let `take` return None after the last record."""
         self._closed = True
-        self._filled.set()
+        self.wake()
 
     async def take(self) -> tuple[Reading, float] | None:
-        """Wait for a reading, remove it and return it with the time of the first read; None when closed and empty."""
+        """Wait for a reading; remove and return it, with the time of the first read. None when closed and empty."""
         # `pull` is no checkpoint: a dispatcher that never waits would starve every other task. But one round of all
         # tasks costs more than a small batch.
         if trio.current_time() >= self._yields_at:
@@ -315,9 +310,9 @@ class Dispatcher:
                 if not reading.records:
                     self._advance(reading, read_at)
                     continue
-                records, refused = reading.records, reading.refused
+                records = reading.records
                 positions = records.positions if isinstance(records, Payloads) else [each.position for each in records]
-                self._check(positions)
+                self._last_position = check_positions(context.node, positions, self._last_position)
                 # Before registration: every message in the ledger counts as part of the open transaction.
                 await context.commit.admit(context.node, records, positions, reading.continues)
                 span = self._ledger.register(positions, read_at)
@@ -332,36 +327,21 @@ class Dispatcher:
                     span.sizes = group_sizes(records)
                     batch = Batch(span, records, sequences)
                 if context.tap_point.taps:
-                    context.tap_point.read(batch, refused)
-                await run_chain(self._chain, self._nack(batch, refused) if refused else batch, self._fan_out)
+                    context.tap_point.read(batch, reading.refused)
+                batch = self._nack(batch, reading.refused) if reading.refused else batch
+                await run_chain(self._chain, batch, self._fan_out)
         context.commit.finish(context.node)
         if self.on_end is not None:
             self.on_end()
 
     def _advance(self, reading: Reading, read_at: float) -> None:
         """Register the progress of a reading. No await: it belongs to the transaction of the records before it."""
-        assert reading.position is not None
+        position = reading.position
         # A keepalive may repeat the last position.
-        if new := reading.position != self._last_position:
-            self._last_position = reading.position
-            self._ledger.register_progress(reading.position, read_at)
+        if (new := position != self._last_position) and position is not None:
+            self._last_position = position
+            self._ledger.register_progress(position, read_at)
         self._context.commit.advance(self._context.node, reading.continues, new=new)
-
-    def _check(self, positions: Sequence[bytes]) -> None:
-        """Check the positions: an empty one would erase the stored position, and a repeated one is ambiguous."""
-        node = self._context.node
-        if isinstance(positions, LazyPositions):
-            repeats = positions.repeats
-        elif set(map(type, positions)) != {bytes}:
-            kind = next(type(position).__name__ for position in positions if type(position) is not bytes)
-            raise ContractBroken(node, f"read() returned a record whose position is {kind}, not bytes")
-        elif not all(positions):
-            raise ContractBroken(node, "read() returned a record without a position")
-        else:
-            repeats = len(set(positions)) < len(positions)
-        if repeats or positions[0] == self._last_position:
-            raise ContractBroken(node, "read() returned a position twice")
-        self._last_position = positions[-1]
 
     def _nack(self, batch: Batch, refused: Mapping[int, str]) -> Batch:
         """Nack the records that the source could not parse; return the rest of the batch."""

@@ -82,7 +82,7 @@ class Settler:
 
     async def run(self) -> None:
         ledger = self._ledger
-        while ledger.has_before(ledger.next_sequence) or not self._finishing:
+        while ledger.only_progress is not None or not self._finishing:
             await self._progress.wait()
             # An idle source must not cause a write to the disk for every keepalive.
             due_at = self._saved_at + PROGRESS_SECONDS

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import trio
 
+TURN_SECONDS = 0.001
+"""How long a task may go from one quick call to the next without letting other tasks run."""
 PROGRESS_SECONDS = 1.0
 """The shortest interval between two commits of progress without a record."""
 

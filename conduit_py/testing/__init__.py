@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         EmptyPosition,
         Fail,
         Idle,
+        InGroup,
         OnAck,
         OnAnswer,
         OnFlush,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         ReturnNothing,
         ReturnTooMany,
         ScriptStep,
+        WithProgress,
     )
     from conduit_py.testing.scripted_destination import ScriptedDestination
     from conduit_py.testing.scripted_source import ScriptedSource, StoppableSource
@@ -91,6 +93,7 @@ _HOME = {
         "Fail",
         "AnswerUnknown",
         "Idle",
+        "InGroup",
         "OnAck",
         "OnAnswer",
         "OnFlush",
@@ -101,6 +104,7 @@ _HOME = {
         "ReturnNothing",
         "ReturnTooMany",
         "ScriptStep",
+        "WithProgress",
     ),
     "conduit_py.testing.simulation": ("SimulationStuck", "simulate", "simulated"),
     "conduit_py.testing.scripted_source": ("ScriptedSource", "StoppableSource"),
@@ -124,6 +128,7 @@ __all__ = [
     "FaultPoint",
     "FaultyRun",
     "Idle",
+    "InGroup",
     "ObservedRun",
     "OnAck",
     "OnAnswer",
@@ -141,6 +146,7 @@ __all__ = [
     "ScriptedSource",
     "SimulationStuck",
     "StoppableSource",
+    "WithProgress",
     "destination_acceptance",
     "durable",
     "number_of",

@@ -61,6 +61,8 @@ class SourceDriver:
         self._calls = PluginCaller("source", self.connector)
         self._reading = trio.CancelScope()
         self._stopped = False
+        self.readings: list[Reading] = []
+        """Everything that was read since it was opened."""
 
     async def open(self, position: bytes | None) -> None:
         await self._calls("open", position)
@@ -70,17 +72,28 @@ class SourceDriver:
         return start
 
     async def read(self, n: int) -> list[Record]:
-        """Read at most n records; repeats the call while the source raises NothingYet, unless it was stopped."""
+        """Read at most n records; repeats the call while there is only progress or nothing, unless it was stopped."""
         while not self._stopped:
             try:
                 with trio.CancelScope() as self._reading:
-                    reading = await self._calls("read", n)
-                    # Progress without a record: the runtime stores it and reads on.
-                    if not (isinstance(reading, Reading) and not reading.records and reading.position):
-                        return _checked_reading(reading, n)
+                    reading = self._checked_reading(await self._calls("read", n), n)
+                    self.readings.append(reading)
+                    if reading.records:
+                        return list(reading.records)
+                    await trio.lowlevel.checkpoint()
             except NothingYet:
                 await trio.sleep(0.01)
         raise EndOfSource
+
+    def _checked_reading(self, reading: Any, n: int) -> Reading:
+        checked = reading if isinstance(reading, Reading) else Reading(reading)
+        _check_records(checked, n)
+        position = checked.position
+        valid = position is None or (type(position) is bytes and position != b"")
+        require(valid, f"read returned the position {position!r}: it must be bytes, and not empty")
+        declared = not checked.continues or self.connector.has_groups
+        require(declared, "read returned a part of a group, but the source does not declare has_groups")
+        return checked
 
     async def read_all(self, n: int = 100, *, limit: int | None = None) -> list[Record]:
         """Everything up to the end, or up to the number of records that the case promises, or `limit`."""
@@ -206,8 +219,8 @@ def require(condition: bool, rule: str) -> None:
         raise AssertionError(rule)
 
 
-def _checked_reading(reading: Any, n: int) -> list[Record]:
-    records = reading.records if isinstance(reading, Reading) else reading
+def _check_records(reading: Reading, n: int) -> None:
+    records = reading.records
     rule = f"read must return a list of records or Payloads, not {type(records).__name__}"
     require(isinstance(records, list | Payloads), rule)
     if isinstance(records, Payloads):
@@ -218,11 +231,11 @@ def _checked_reading(reading: Any, n: int) -> list[Record]:
     for record in records:
         require(type(record) is Record, f"read must return records, not {type(record).__name__}")
         require(bool(record.position), "read returned a record without a position")
-    require(bool(records), "read returned nothing: wait for a record, or raise NothingYet or EndOfSource")
+    something = bool(records) or reading.position is not None
+    require(something, "read returned nothing: wait for a record, or raise NothingYet or EndOfSource")
     require(len(records) <= n, f"read({n}) returned {len(records)} records: at most as many as asked for are allowed")
-    for index in reading.refused if isinstance(reading, Reading) else ():
+    for index in reading.refused:
         require(0 <= index < len(records), f"read refused record {index} of {len(records)}")
-    return list(records)
 
 
 def _checked_refusals(refusals: Any, batch: Batch) -> dict[int, str]:

@@ -51,6 +51,14 @@ class Idle(ScriptStep, frozen=True):
     times: int = 1
 
 
+class WithProgress(ScriptStep, frozen=True):
+    """A reading of a source ends with this record and has progress behind it, as from the end of a transaction."""
+
+
+class InGroup(ScriptStep, frozen=True):
+    """At a source: the next record belongs to the same group as this one."""
+
+
 class OnAck(ScriptStep, frozen=True):
     """At a source: the step happens when the record's position is acked."""
 

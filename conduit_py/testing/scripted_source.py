@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import trio
 from pydantic import Field
@@ -19,6 +19,7 @@ from conduit_py.testing.script import (
     EmptyPosition,
     Fail,
     Idle,
+    InGroup,
     OnAck,
     Refuse,
     RepeatPosition,
@@ -26,6 +27,7 @@ from conduit_py.testing.script import (
     ReturnTooMany,
     ScriptStep,
     Steps,
+    WithProgress,
     perform,
     steps_of,
 )
@@ -51,8 +53,10 @@ class ScriptedSource(SourceConnector[ScriptedSourceOptions]):
 
     A source that prunes raises FatalError when it is opened at a record that was acked. So a runtime that acks a
     position before it is durable fails after a crash. A stop cancels its reads, as with every async source that has
-    no `stop` of its own.
+    no `stop` of its own. Progress behind record 7 is the position `7+`.
     """
+
+    has_groups: ClassVar[bool] = True
 
     @property
     def log(self) -> EventLog:
@@ -65,7 +69,7 @@ class ScriptedSource(SourceConnector[ScriptedSourceOptions]):
     async def open(self, position: bytes | None) -> None:
         self._unacked: deque[bytes] = deque()
         self._reads = 0
-        self._next = 0 if position is None else int(position) + 1
+        self._next = 0 if position is None else int(position.removesuffix(b"+")) + 1
         with self._call_order.call("open"):
             self._note("open", *([] if position is None else [position.decode()]))
             await self._perform_all(self.options.at_open, "open")
@@ -93,7 +97,7 @@ class ScriptedSource(SourceConnector[ScriptedSourceOptions]):
         with self._call_order.call("ack", group="ack"):
             await trio.lowlevel.checkpoint()
             for position in positions:
-                for step in self._steps(int(position or b"0")):
+                for step in self._steps(int(position or b"0")) if position.isdigit() or not position else ():
                     if isinstance(step, OnAck):
                         await perform(step.step, self.log, self._place("ack", position.decode()))
                 self._note_ack(position)
@@ -130,9 +134,19 @@ class ScriptedSource(SourceConnector[ScriptedSourceOptions]):
         count = min(n, chunks[self._reads % len(chunks)] if chunks else n, self._total - self._next)
         self._reads += 1
         for ahead in range(1, count):
-            if any(isinstance(step, _FIRST) for step in self._steps(self._next + ahead)):
-                return ahead
-        return count
+            steps = self._steps(self._next + ahead)
+            if any(isinstance(step, _FIRST) for step in steps) or self._has(WithProgress(), ahead):
+                return self._whole_groups(ahead)
+        return self._whole_groups(count)
+
+    def _has(self, step: ScriptStep, count: int) -> bool:
+        """Return True if the last of the next `count` records has this step."""
+        return step in self._steps(self._next + count - 1)
+
+    def _whole_groups(self, count: int) -> int:
+        """Leave out a group that `count` records would not end, unless it is the only one."""
+        ends = [stop for stop in range(1, count + 1) if not self._has(InGroup(), stop)]
+        return ends[-1] if ends else count
 
     # From here to the return of `read` nothing waits, so a cancelled read has lost no record.
     def _take(self, count: int) -> list[Record] | Reading:
@@ -144,10 +158,14 @@ class ScriptedSource(SourceConnector[ScriptedSourceOptions]):
             for step in self._steps(number)
             if isinstance(step, Refuse)
         }
+        continues = self._has(InGroup(), count)
+        progress = b"%d+" % numbers[-1] if self._has(WithProgress(), count) else None
         self._next += count
         positions = [record.position for record in records]
         self._unacked.extend(positions)
         self.log.reads(self.options.name, positions)
+        if progress is not None or continues:
+            return Reading(records, refused, progress, continues)
         return Reading(records, refused) if refused else records
 
     def _record(self, number: int) -> Record:
@@ -167,7 +185,15 @@ class ScriptedSource(SourceConnector[ScriptedSourceOptions]):
 
     def _note_ack(self, position: bytes) -> None:
         name = self.options.name
-        if not self._unacked or self._unacked[0] != position:
+        grouped = any(InGroup() in steps_of(steps) for steps in self.options.script.values())
+        # An atomic source gets an ack for the last of several records.
+        while grouped and position in self._unacked and self._unacked[0] != position:
+            self._unacked.popleft()
+        if position.endswith(b"+"):
+            early = [each for each in self._unacked if int(each) <= int(position[:-1])]
+            if early:
+                self.log.violation(name, f"progress {position.decode()} was acked before {early[0].decode()}")
+        elif not self._unacked or self._unacked[0] != position:
             due = self._unacked[0].decode() if self._unacked else "nothing"
             self.log.violation(name, f"{position.decode()} was acked when {due} was due")
         if position in self._unacked:

@@ -1,12 +1,15 @@
 """What every source must do: the rules of conduit_py.sdk.SourceConnector, one function each."""
 
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 import trio
 
+from conduit_py import metadata
 from conduit_py.record import Record
-from conduit_py.sdk.source import EndOfSource
+from conduit_py.sdk.source import EndOfSource, Reading
 from conduit_py.testing.connector_driver import (
     DoesNotApply,
     SourceCase,
@@ -38,8 +41,10 @@ async def never_reads_more_than_asked_for(case: SourceCase) -> None:
 async def gives_every_record_a_position_of_its_own(case: SourceCase) -> None:
     async with opened_source(case) as source:
         positions = [record.position for record in await source.read_all(2)]
+        # Progress may be repeated, but not be the position of a record: it would be skipped or given again.
+        positions += {each.position for each in source.readings if each.position is not None}
     twice = sorted({position for position in positions if positions.count(position) > 1})
-    require(not twice, f"several records have the position {_describe(twice)}")
+    require(not twice, f"several records, or a record and progress, have the position {_describe(twice)}")
 
 
 async def reads_the_same_again(case: SourceCase) -> None:
@@ -58,6 +63,59 @@ async def resumes_after_every_position(case: SourceCase) -> None:
     # Resuming goes wrong most often at the end.
     for index in [*range(min(10, len(records))), *range(max(10, len(records) - 3), len(records))]:
         await _resumes_after(case, records, index)
+
+
+async def resumes_after_progress_without_a_record(case: SourceCase) -> None:
+    _needs_resuming(case)
+    async with opened_source(case) as source:
+        records = await source.read_all(2)
+    counts = accumulate(len(each.records) for each in source.readings)
+    progress = [(count, each.position) for count, each in zip(counts, source.readings, strict=True) if each.position]
+    if not progress:
+        raise DoesNotApply("the source gives no progress without a record")
+    for count, position in [*progress[:10], *progress[10:][-3:]]:
+        if count == len(records) and not case.bounded:
+            continue
+        async with opened_source(case, position) as source:
+            got = await source.read_all(limit=None if case.bounded else len(records) - count)
+        rule = f"opened at its progress {position!r}, it gives {_describe([each.position for each in got])}"
+        expected = [record.position for record in records[count:]]
+        require(_content(got) == _content(records[count:]), f"{rule}, not {_describe(expected)}")
+
+
+async def has_whole_groups(case: SourceCase) -> None:
+    """A reading has no end of one group and an unfinished one, whatever `n` is; and the source ends between groups."""
+    if not case.connector.has_groups:
+        raise DoesNotApply("the source has no groups")
+    _needs_resuming(case)
+    ends: set[int] = set()
+    for n in (1, 2, 3, 100):
+        async with opened_source(case) as source:
+            await source.read_all(n)
+        stop, continues = 0, False
+        for each in source.readings:
+            start, stop, continues = stop, stop + len(each.records), each.continues
+            if n == 1 and not continues:
+                ends.add(stop)
+            divided = sorted(ends & set(range(start + 1, stop)))
+            rule = f"read({n}) returned records {start} to {stop - 1}"
+            require(not continues or not divided, f"{rule} with continues=True, but a group ends within: {divided}")
+            whole = continues or stop in ends
+            require(whole, f"{rule} with continues=False, but the group goes on when records are read one by one")
+        require(not case.bounded or not continues, "the source ends inside of a group")
+
+
+async def announces_schemas_with_their_records(case: SourceCase) -> None:
+    """The schema of a record was announced since `open`, with the version in its metadata."""
+    async with opened_source(case) as source:
+        records = await source.read_all(2)
+    if not any(each.schemas for each in source.readings):
+        raise DoesNotApply("the source has no schemas")
+    _require_schemas(source.readings)
+    if case.connector.resumable and len(records) > 1:
+        async with opened_source(case, records[0].position) as source:
+            await source.read_all(2, limit=len(records) - 1)
+        _require_schemas(source.readings)
 
 
 async def starts_again_where_it_started(case: SourceCase) -> None:
@@ -168,6 +226,9 @@ SOURCE_CHECKS: tuple[SourceCheck, ...] = (
     gives_every_record_a_position_of_its_own,
     reads_the_same_again,
     resumes_after_every_position,
+    resumes_after_progress_without_a_record,
+    has_whole_groups,
+    announces_schemas_with_their_records,
     starts_again_where_it_started,
     ends_and_stays_ended,
     ends_a_waiting_read_when_stopped,
@@ -200,6 +261,19 @@ async def _resumes_after(case: SourceCase, records: list[Record], index: int) ->
         raise AssertionError(f"opened at {own!r}, it gives the record of that position again")
     rule = f"opened at {own!r}, it gives {_describe([record.position for record in got])}"
     require(_content(got) == _content(expected), f"{rule}, not {_describe([record.position for record in expected])}")
+
+
+def _require_schemas(readings: Sequence[Reading]) -> None:
+    announced: dict[str, str] = {}
+    for reading in readings:
+        announced |= {each.collection: each.version for each in reading.schemas}
+        for record in reading.records:
+            version = record.metadata.get(metadata.PAYLOAD_SCHEMA_VERSION)
+            collection = record.metadata.get(metadata.COLLECTION, "")
+            if version is not None and announced.get(collection) != version:
+                given = announced.get(collection, "none")
+                what = f"a record of {collection!r} has schema version {version!r}, but the last announced is {given!r}"
+                raise AssertionError(what)
 
 
 async def _read_to_the_end(source: SourceDriver, ended: trio.Event) -> None:

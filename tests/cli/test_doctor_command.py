@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conduit_py.store.sqlite.lock import StateLock
+from conduit_py.store.sqlite.files import StateLock
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command, CommandInside

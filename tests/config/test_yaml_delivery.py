@@ -136,3 +136,25 @@ async def test_it_runs_exactly_once(load: Load, tmp_path: Path) -> None:
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 3
     assert claimed is not None
     assert claimed.committed == 3
+
+
+def test_a_source_may_be_atomic(load: Load, said: Said) -> None:
+    plain = "plugin: file, settings: {path: ./in.txt}"
+    loaded = load(document("delivery: exactly_once", of=f"{plain}, atomic: true"))
+
+    # The file has no groups, and so the setting has arrived.
+    assert ["does not tell which records belong together" in text for text in said(loaded)] == [True]
+    assert said(load(document(of=f"{plain}, atomic: false"))) == []
+
+
+@pytest.mark.parametrize("given", ["yes", "1", "maybe"])
+def test_atomic_is_true_or_false(load: Load, said: Said, given: str) -> None:
+    [text] = said(load(document(of=f"plugin: file, settings: {{path: ./in.txt}}, atomic: {given}")))
+
+    assert f"connectors.in.atomic: must be true or false, not '{given}'" in text
+
+
+def test_a_destination_is_not_atomic(load: Load, said: Said) -> None:
+    [text] = said(load(document(into="plugin: file, settings: {path: ./out.txt}, atomic: true")))
+
+    assert "connectors.out.atomic: is a setting of sources" in text

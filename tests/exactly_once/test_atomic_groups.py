@@ -1,21 +1,23 @@
-"""`atomic=True`: readers of a destination never see half of a source's group, whatever its size and whatever ends it."""
+"""`atomic=True`: no reader of a destination sees half of a source's group, whatever its size and whatever ends it."""
 
 from itertools import accumulate
 from typing import Any, ClassVar
 
 import pytest
 import trio
+from change_source import ChangeSource
+from conduit_connectors import memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.change_source import ChangeSource
 from trio.testing import MockClock
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source, TransactionLimits, processor
 from conduit_py.backoff import Recovery
-from conduit_py.errors import RecordRefused
+from conduit_py.errors import PipelineInvalid, RecordRefused
+from conduit_py.graph.compile import compile_pipeline
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import EndOfSource, Options, Reading, SourceConnector
-from conduit_py.sdk.state import Defer
+from conduit_py.sdk.state import State
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import simulate
@@ -270,12 +272,58 @@ def test_no_torn_group_whatever_the_sizes_limits_and_stops(
     world.assert_complete()
 
 
-def problems_of(pipeline: Pipeline) -> list[str]:
-    from conduit_py.errors import InvalidPipeline
-    from conduit_py.graph.compile import compile
-
+def problems_of(source: Source, **more: Any) -> list[tuple[str, str, str | None]]:
+    pipeline = Pipeline(
+        "p",
+        sources=[source],
+        destinations=[Destination("d", FakeStagedDestination(storage=FakeStorage()))],
+        **{"delivery": "exactly_once"} | more,
+    )
     try:
-        compile(pipeline)
-    except InvalidPipeline as error:
-        return [f"{problem.path}: {problem.message} ({problem.suggestion})" for problem in error.problems]
+        compile_pipeline(pipeline)
+    except PipelineInvalid as error:
+        return [(problem.path, problem.message, problem.suggestion) for problem in error.problems]
     return []
+
+
+class TestCheck:
+    """`check` reports an `atomic` that could not be kept."""
+
+    def test_at_least_once_has_no_transactions(self) -> None:
+        atomic = Source("s", ChangeSource(sizes=[1]), atomic=True)
+
+        assert problems_of(atomic, delivery="at_least_once") == [
+            (
+                "sources.s.atomic",
+                "only an exactly-once pipeline commits the records of a group together",
+                'use delivery="exactly_once", or remove it',
+            )
+        ]
+
+    def test_a_source_without_groups(self) -> None:
+        [(path, message, suggestion)] = problems_of(Source("s", memory.Source(records=[]), atomic=True))
+
+        assert path == "sources.s.atomic"
+        assert message.endswith("does not tell which records belong together")
+        assert suggestion == "remove it"
+
+    def test_a_processor_that_defers(self) -> None:
+        @processor(state=True, defers=True)
+        def later(record: Record, state: State) -> Record:
+            return record
+
+        [(path, message, _)] = problems_of(Source("s", ChangeSource(sizes=[1]), atomic=True), processors=[later])
+
+        assert path == "processors.later"
+        assert message == "defers, but s is atomic: a deferred record would divide its group"
+
+    def test_spark(self) -> None:
+        problems = problems_of(Source("s", ChangeSource(sizes=[1]), atomic=True), engine="spark")
+
+        assert ("sources.s.atomic", "tasks of Spark divide the records of a group") in [each[:2] for each in problems]
+
+    def test_something_that_is_no_truth_value(self) -> None:
+        assert problems_of(Source("s", ChangeSource(sizes=[1]), atomic="perhaps"))  # type: ignore[arg-type]
+
+    def test_a_right_one(self) -> None:
+        assert problems_of(Source("s", ChangeSource(sizes=[1]), atomic=True)) == []

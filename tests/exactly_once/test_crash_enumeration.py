@@ -6,7 +6,7 @@ once), I12 (acks in order, once, after the commit). CONDUIT_ENUMERATE=all tries 
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from crash_enumeration import Enumeration
@@ -17,6 +17,7 @@ from conduit_py.exactly_once.commit_together import CommitTogether
 from conduit_py.exactly_once.gate import Sealed
 from conduit_py.exactly_once.participants import Participants
 from conduit_py.graph.node import Graph
+from conduit_py.record import Record
 from conduit_py.store.claim import Changes, Claim
 from conduit_py.store.store import Store
 from conduit_py.store.tables import Tables
@@ -99,6 +100,29 @@ def test_me_17_killed_once_while_the_pipeline_forwards_what_it_publishes(
     assert report.trials >= 60
 
 
+class TestGroups:
+    """Atomic sources whose groups are larger than a transaction, with progress at the end of each group."""
+
+    @pytest.mark.parametrize("with_home", [True, False])
+    def test_killed_once_inside_and_between_groups(self, with_home: bool) -> None:
+        report = Enumeration(lambda: ExactlyOnceScenario(with_home=with_home, grouped=True)).kill_once()
+
+        assert report.broken == {}
+        assert report.trials >= 20
+
+    @pytest.mark.parametrize("with_home", [True, False])
+    def test_killed_twice_and_frozen(self, with_home: bool) -> None:
+        def scenario() -> ExactlyOnceScenario:
+            return ExactlyOnceScenario(with_home=with_home, grouped=True)
+
+        killed = Enumeration(scenario, every=EVERY).kill_twice()
+        frozen = Enumeration(scenario, every=EVERY).freeze_and_resume()
+
+        assert (killed.broken, frozen.broken) == ({}, {})
+        assert killed.trials >= 300 // EVERY
+        assert frozen.trials >= 150 // EVERY
+
+
 class TestTheHarnessItself:
     """Without what the promise rests on, the harness must find violations, or it would prove nothing."""
 
@@ -131,6 +155,22 @@ class TestTheHarnessItself:
             return ExactlyOnceScenario(with_home=scenario().with_home, deferring=True)
 
         assert Enumeration(deferring, PastTheHeld, only_one=True).kill_once().broken
+
+    @BOTH
+    def test_groups_divided(self, scenario: Callable[[], ExactlyOnceScenario]) -> None:
+        def grouped() -> ExactlyOnceScenario:
+            return ExactlyOnceScenario(with_home=scenario().with_home, grouped=True)
+
+        assert Enumeration(grouped, Dividing, only_one=True).kill_once().broken
+
+
+class Dividing(CommitTogether):
+    """Does not wait for the rest of a group."""
+
+    async def admit(
+        self, source: str, records: Sequence[Record], positions: Sequence[bytes], continues: bool = False
+    ) -> None:
+        await super().admit(source, records, positions, continues=False)
 
 
 class UnfencedStore(ScenarioStore):

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from conduit_py.errors import ContractBroken
-from conduit_py.record import Record
+from conduit_py.errors import ContractBroken, FatalError
+from conduit_py.record import CollectionSchema, Record
 from conduit_py.sdk import Options, SourceConnector
 from conduit_py.sdk.source import EndOfSource, NothingYet, Reading
 from conduit_py.spark.engine.read_ahead import ReadAhead
@@ -90,3 +90,18 @@ async def test_no_more_is_read_than_there_is_room_for(autojump_clock: trio.testi
 
     assert full == [4, 3, 2, 1]
     assert asked == [4, 3, 2, 1, 3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("reading", "what"),
+    [
+        (Reading([], position=b"9"), "progress without a record"),
+        (Reading(records(1), schemas=[CollectionSchema("orders", "1", ())]), "a schema"),
+    ],
+)
+async def test_what_tasks_cannot_carry_is_refused_and_not_dropped(reading: Reading, what: str) -> None:
+    ahead = start(lambda n: reading)
+
+    with pytest.raises(FatalError, match=f"web read {what}, which tasks of Spark cannot carry"):
+        await ahead.take(1)
+    await ahead.close()

@@ -12,7 +12,7 @@ import pytest
 
 from conduit_py.errors import StateLocked
 from conduit_py.store.sqlite.database import StateDatabase
-from conduit_py.store.sqlite.lock import StateLock
+from conduit_py.store.sqlite.files import StateLock
 from conduit_py.store.sqlite.store import SqliteStore
 
 CHILD = Path(__file__).with_name("store_child.py")

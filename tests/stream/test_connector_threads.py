@@ -14,7 +14,7 @@ from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode, Answer, Batch, EndOfSource, MessageId
 from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
-from conduit_py.stream.plugin_calls import TURN_SECONDS
+from conduit_py.stream.signal import TURN_SECONDS
 from conduit_py.testing import position_of
 
 

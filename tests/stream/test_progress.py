@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import trio
-from tests.support.change_source import ChangeSource
+from change_source import ChangeSource
 from trio.testing import MockClock
 
 from conduit_py import DeadLetters, Destination, Pipeline, Record, Source
@@ -62,7 +62,7 @@ class Played(SourceConnector[Options]):
 
     async def read(self, n: int) -> Reading:
         await trio.lowlevel.checkpoint()
-        while self.played and isinstance(self.played[0], int | float):
+        if self.played and isinstance(self.played[0], int | float):
             await trio.sleep(self.played.pop(0))
         if self.played:
             reading: Reading = self.played.pop(0)
@@ -176,6 +176,30 @@ async def test_at_most_once_never_sets_a_position_back_to_earlier_progress(autoj
     assert positions[-1] == b"r2"
 
 
+class SyncPlayed(Played):
+    """As Played, with a sync `read`, which the dispatcher calls."""
+
+    def read(self, n: int) -> Reading:  # type: ignore[override]
+        if not self.played:
+            raise EndOfSource
+        reading: Reading = self.played.pop(0)
+        return reading
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+async def test_progress_of_a_sync_source_follows_its_records(delivery: str, autojump_clock: MockClock) -> None:
+    source = SyncPlayed()
+    source.of(at("p1", 1, 2), at("p2"), at("p3"), at("p4", 3), at("p5"))
+
+    store = await run(source, delivery)
+
+    assert await store.positions("p") == {"s": b"p5"}
+    acked = [position for ack in source.acks for position in ack]
+    order = [b"r1", b"r2", b"p1", b"p2", b"p3", b"r3", b"p4", b"p5"]
+    assert acked == sorted(set(acked), key=order.index)
+    assert {b"r1", b"r2", b"r3", b"p5"} <= set(acked)
+
+
 async def test_a_restart_opens_the_source_at_its_progress(autojump_clock: MockClock) -> None:
     source, store = Played().of(at("p1", 1)), CountingStore()
     await Supervisor(pipeline(source, "exactly_once"), store).run()
@@ -202,7 +226,8 @@ async def test_the_same_progress_again_is_no_progress(autojump_clock: MockClock)
             self.reads += 1
             return at("k")
 
-    source = Same().of()
+    source = Same()
+    source.of()
     store = CountingStore()
     supervisor = Supervisor(pipeline(source, "exactly_once"), store)
     async with trio.open_nursery() as nursery:

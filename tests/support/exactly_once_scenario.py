@@ -1,7 +1,7 @@
 """ExactlyOnceScenario: an exactly-once pipeline of every kind of end, in memory, and what must hold of it."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import trio
 from pydantic import Field, InstanceOf
@@ -86,13 +86,37 @@ class Numbers(sdk.SourceConnector[NumbersOptions]):
             self.options.acked(self.options.name, [int(position) for position in positions])
 
 
+class GroupedNumbers(Numbers):
+    """Gives consecutive numbers in groups of two. A group ends with progress, whose position has a leading zero."""
+
+    has_groups: ClassVar[bool] = True
+
+    async def open(self, position: bytes | None) -> None:
+        await super().open(position)
+        self._in_group = position is not None and not position.startswith(b"0")
+
+    async def read(self, n: int) -> sdk.Reading:  # type: ignore[override]
+        ends = self._next % 2 == 0 or self._next == self.options.first + self.options.count
+        if self._in_group and ends:
+            await trio.lowlevel.checkpoint()
+            self._in_group = False
+            return sdk.Reading([], position=b"0%d" % (self._next - 1))
+        records = await super().read(n)
+        self._in_group = True
+        return sdk.Reading(records, continues=True)
+
+    async def ack(self, positions: Sequence[bytes]) -> None:
+        await super().ack([position for position in positions if position.startswith(b"0")])
+
+
 class ExactlyOnceScenario:
     """Two sources, a processor with state, and a destination of each level; and what it all comes to.
 
     Number `flaky` is refused by a processor in every other run, so that a run that takes over may decide about
     it differently: it must be an output or a letter, once, and never both. With `deferring` a processor has
     transactions end before every even number, wherever that comes. With `forwarding` the pipeline sends what is
-    published, to one who knows it again by its key.
+    published, to one who knows it again by its key. With `grouped` the sources are atomic, transactions are smaller
+    than their groups, and a position inside of a group is never committed.
     """
 
     SOURCES = ("left", "right")
@@ -105,8 +129,10 @@ class ExactlyOnceScenario:
         flaky: int = 101,
         deferring: bool = False,
         forwarding: bool = False,
+        grouped: bool = False,
     ) -> None:
         self.with_home = with_home
+        self.grouped = grouped
         self.deferring = deferring
         self.forwarding = forwarding
         self.count = count
@@ -142,17 +168,18 @@ class ExactlyOnceScenario:
             "staged": FakeStagedDestination,
             "keyed": FakeKeyedDestination,
         }
+        kind = GroupedNumbers if self.grouped else Numbers
         return Pipeline(
             "scenario",
             sources=[
-                Source(name, Numbers(first=numbers[0], count=self.count, acked=acked, name=name))
+                Source(name, kind(first=numbers[0], count=self.count, acked=acked, name=name), atomic=self.grouped)
                 for name, numbers in self.numbers.items()
             ],
             processors=[moody, *([parted] if self.deferring else []), unrepeated, summed],
             destinations=[Destination(name, kinds[name](storage=self.storages[name])) for name in names],
             dead_letters=DeadLetters("journal"),
             delivery="exactly_once",
-            transaction=TransactionLimits(max_records=6 if self.deferring else 2),
+            transaction=TransactionLimits(max_records=6 if self.deferring else 1 if self.grouped else 2),
             outbox={"audit": FakeKeyedDestination(storage=self.storages["audit"])} if self.forwarding else None,
         )
 
@@ -174,13 +201,16 @@ class ExactlyOnceScenario:
 
     def _committed(self) -> dict[str, int]:
         places = {
-            node: int(value)
+            node: value
             for (pipeline, kind, node), value in self.store._rows.items()
             if (pipeline, kind) == ("scenario", "position")
         }
         if self.with_home and (changes := self.storages["home"].changes) is not None:
-            places |= {source: int(value) for source, value in Changes.decode(changes).positions.items()}
-        return places
+            places |= Changes.decode(changes).positions
+        torn = {source: value for source, value in places.items() if self.grouped and not value.startswith(b"0")}
+        if torn:
+            self.violations.append(f"half of a group is committed: {torn}")
+        return {source: int(value) for source, value in places.items()}
 
     def _check_acks(self, run: int, name: str) -> None:
         """I12: in order, at most once, only after the commit."""

@@ -7,7 +7,7 @@ import trio
 
 from conduit_py.errors import FatalError
 from conduit_py.record import Record
-from conduit_py.sdk.source import NothingYet
+from conduit_py.sdk.source import NothingYet, Reading
 from conduit_py.stream.plugin_calls import PluginCaller, check_reading
 from conduit_py.stream.signal import IdleBackoff
 
@@ -95,13 +95,7 @@ class ReadAhead:
 
     def _keep(self, reading: Any, room: int) -> None:
         checked = check_reading(self._calls.node, reading, room)
-        if checked.position is not None or checked.schemas:
-            # Loud, not dropped: the position would never be acked, and destinations would miss the schema.
-            what = "progress without a record" if checked.position is not None else "a schema"
-            raise FatalError(
-                f"{self._calls.node} read {what}, which tasks of Spark cannot carry",
-                suggestion='run the pipeline on the engine "trio"',
-            )
+        refuse_uncarried(self._calls.node, checked)
         self.quiet = False
         refused = checked.refused
         self._records += [ReadRecord(record, refused.get(index)) for index, record in enumerate(checked.records)]
@@ -113,3 +107,14 @@ class ReadAhead:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+def refuse_uncarried(node: str, reading: Reading) -> None:
+    """Raise FatalError for what tasks of Spark cannot carry: progress without a record, and schemas."""
+    if reading.position is None and not reading.schemas:
+        return
+    # Loud, not dropped: the position would never be acked, and destinations would miss the schema.
+    what = "progress without a record" if reading.position is not None else "a schema"
+    raise FatalError(
+        f"{node} read {what}, which tasks of Spark cannot carry", suggestion='run the pipeline on the engine "trio"'
+    )

@@ -34,6 +34,7 @@ from conduit_py.spark.engine.outcome import (
     encode_outcome,
     encode_task_outcome,
 )
+from conduit_py.spark.engine.read_ahead import refuse_uncarried
 from conduit_py.spark.engine.split import Plan
 from conduit_py.store.memory import MemoryStore
 from conduit_py.stream.commit import CommitEach
@@ -98,6 +99,8 @@ class TaskInputSource(sdk.SourceConnector[sdk.Options]):
         reading: sdk.Records | Reading
         reading = await self._calls("read", n) if self._calls is not None else self._unpack_next(n)
         records = reading.records if isinstance(reading, Reading) else reading
+        if self._calls is not None and isinstance(reading, Reading):
+            refuse_uncarried(self._calls.node, reading)
         if isinstance(records, sdk.Payloads):
             self.positions += records.positions
         else:

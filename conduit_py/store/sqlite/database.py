@@ -14,8 +14,15 @@ from typing import NamedTuple, Protocol
 
 from conduit_py import crash_point
 from conduit_py.errors import EnvironmentUnfit, StateFailed, describe
-from conduit_py.store.sqlite.lock import StateLock, unusable
-from conduit_py.store.sqlite.rescue import adopt_whole, copy_whole, create_private, sync_directory, whole_of
+from conduit_py.store.sqlite.files import (
+    StateLock,
+    adopt_whole,
+    copy_whole,
+    create_private,
+    sync_directory,
+    unusable,
+    whole_of,
+)
 
 _ENTRIES = """
 CREATE TABLE entries (
@@ -50,7 +57,6 @@ SCHEMA = _ENTRIES
 LATER: tuple[tuple[str, ...], ...] = (_TRANSACTIONS,)
 """What each later version adds to the one before it."""
 FORMAT_VERSION = 1 + len(LATER)
-
 
 APPLICATION_ID = 0x436E6470
 """What makes a SQLite file one of ours: "Cndp"."""
@@ -105,7 +111,7 @@ class StateDatabase:
             raise
 
     def rescue(self) -> None:
-        """Replace the file by a copy after a disk error; see `rescue.py`. If that fails it may be called again."""
+        """Replace the file by a copy after a disk error; see `files.py`. If that fails it may be called again."""
         self.connection = reopen_from_copy(self.connection, self.file, STATE)
 
     def close(self) -> None:

@@ -124,7 +124,7 @@ class _LettersFile:
             return self._transact(opened, work)
 
     def _rescue(self, broken: BaseException) -> None:
-        """Replace the file after a disk error; see `rescue.py`."""
+        """Replace the file after a disk error; see `files.py`."""
         assert self._opened is not None
         try:
             self._opened = self._connect(reopen_from_copy(self._opened.connection, self._file, FORMAT))

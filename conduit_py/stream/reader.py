@@ -304,7 +304,7 @@ class Dispatcher:
         self._fan_out = fan_out
         self._last_position = b""
         self._schemas: Mapping[str, CollectionSchema] = {}
-        self.on_end: Callable[[], None] | None = None
+        self.on_end: Callable[[], None] = lambda: None
         """Called after the last record of the source was sent downstream."""
 
     async def run(self) -> None:
@@ -338,8 +338,7 @@ class Dispatcher:
                 del taken, reading, records, batch
                 await sending
         context.commit.finish(context.node)
-        if self.on_end is not None:
-            self.on_end()
+        self.on_end()
 
     def _advance(self, reading: Reading, read_at: float) -> None:
         """Register the progress of a reading. No await: it belongs to the transaction of the records before it."""

@@ -3,10 +3,12 @@
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from conduit_py.testing.services import KafkaServer
 
@@ -16,7 +18,7 @@ class KafkaTopics:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._settings = {"bootstrap.servers": address, "log_level": 2}
+        self._settings: dict[str, Any] = {"bootstrap.servers": address, "log_level": 2}
         self._admin = AdminClient(self._settings)
 
     def create(self, partitions: int = 1, **config: str) -> str:

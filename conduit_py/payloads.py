@@ -271,9 +271,9 @@ _ENCODER = msgspec.json.Encoder()
 
 def estimated_bytes(records: Sequence[Record], sample_size: int = SAMPLE_SIZE) -> int:
     """Estimate the size of records from a sample: measuring each record would cost more than moving it."""
-    if isinstance(records, Payloads) and records.table is not None:
+    if isinstance(records, Payloads) and isinstance(records.payloads, TableRows):
         # Rows of nulls take no bytes, but they do take room.
-        return max(int(records.table.nbytes), len(records))
+        return max(int(records.payloads.table.nbytes), len(records))
     step = -(-len(records) // sample_size)
     sample: Sequence[Any] = records.payloads[::step] if isinstance(records, Payloads) else records[::step]
     return sum(map(_bytes, sample)) * len(records) // len(sample)

@@ -10,7 +10,7 @@ from conduit_py.batch import Batch
 from conduit_py.crash_point import reach
 from conduit_py.dead_letter import Failure
 from conduit_py.errors import ContractBroken
-from conduit_py.payloads import Payloads, Positions, estimated_bytes, join
+from conduit_py.payloads import Payloads, Positions, TableRows, estimated_bytes, join
 from conduit_py.record import Record, count_records, group_sizes
 from conduit_py.sdk.source import EndOfSource, NothingYet, SourceConnector
 from conduit_py.stream.commit import NodeContext
@@ -221,7 +221,7 @@ class ReadBuffer:
         assert len(records) <= self.room
         # Measured on what was read last: a size is known only when the record is there. Groups are large on purpose.
         if isinstance(records, Payloads) or type(records[0]) is Record:
-            in_table = isinstance(records, Payloads) and records.table is not None
+            in_table = isinstance(records, Payloads) and isinstance(records.payloads, TableRows)
             most = defaults.TABLE_BYTES if in_table else defaults.BATCH_BYTES
             self._fitting = max(1, most * len(records) // estimated_bytes(records, _MEASURED))
         if self._records:

@@ -134,8 +134,8 @@ def test_a_row_that_is_too_long_is_a_dead_letter(tmp_path: Path) -> None:
     assert "more than row_size_max (2097152)" in refused.refused[0]
 
 
-def test_a_file_that_unpacks_to_gigabytes_is_refused_in_bounded_memory(tmp_path: Path) -> None:
-    bomb = pa.table({"text": pa.chunked_array([pa.array(["x" * 100_000_000])] * 30)})
+def test_a_file_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
+    bomb = pa.table({"text": pa.chunked_array([pa.array(["x" * 60_000_000])] * 3)})
     pq.write_table(bomb, tmp_path / "a.parquet", compression="zstd")
 
     assert os.path.getsize(tmp_path / "a.parquet") < 1_000_000

@@ -71,11 +71,11 @@ check: install
 	$(BIN)/mypy tests examples benchmarks
 	$(BIN)/lint-imports
 
-# The tests of Spark share one cluster and one session, so they run in one process, after all others.
 # Maven fetches the Kafka broker of tests, once.
 maven:
 	@command -v mvn >/dev/null || (apt-get update -q && apt-get install -qy maven)
 
+# The tests of Spark share one cluster and one session, so they run in one process, after all others.
 test: check java maven
 	$(BIN)/pytest -n 3 --dist worksteal --ignore=tests/spark
 	$(BIN)/pytest tests/spark

@@ -32,7 +32,8 @@ def split(content: bytes) -> list[bytes]:
 @given(contents, cuts, cuts)
 def test_lines_and_offsets_do_not_depend_on_the_blocks(content: bytes, sizes: list[int], takes: list[int]) -> None:
     buffer = LineBuffer(100, 1000)
-    texts, ends = [], []
+    texts: list[bytes] = []
+    ends: list[int] = []
     for index, block in enumerate(blocks(content, sizes)):
         buffer.feed(block)
         taken = buffer.take(takes[index % len(takes)])

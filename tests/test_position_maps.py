@@ -66,7 +66,7 @@ def test_two_reads_join_to_one(start: dict[str, int | str], steps: list[tuple[st
     earlier, later = whole[:cut], whole[cut:]
 
     assert isinstance(earlier, MapPositions)
-    assert list(earlier.join(later)) == list(whole)
+    assert list(earlier.join([later])) == list(whole)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit_py.sdk.arrow import Maps, rows_of, values_of
+from conduit_py.arrow_values import Maps
+from conduit_py.sdk.arrow import rows_of, values_of
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 # Mostly times that Python's types reach, and such that they do not.

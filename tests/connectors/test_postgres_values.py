@@ -11,7 +11,7 @@ import pytest
 from conduit_connectors import postgres as connector
 from conduit_connectors.postgres.column_values import (
     CatalogType,
-    RowDecoder,
+    ColumnDecoder,
     decode_array,
     decode_composite,
     type_of,
@@ -196,7 +196,7 @@ def test_what_is_no_array_or_row_is_refused_and_stays_text(text: str) -> None:
     array = CatalogType(1000, "integer[]", "b", "A", 23)
     row = CatalogType(1001, "pair", "c", "C", fields=(("a", 23), ("b", 23)))
     catalog = {1000: array, 1001: row}
-    decoder = RowDecoder([("a", type_of(1000, catalog)), ("r", type_of(1001, catalog))])
+    decoder = ColumnDecoder([("a", type_of(1000, catalog)), ("r", type_of(1001, catalog))])
 
     decoded = decoder.decode((text.encode(), text.encode()))
 
@@ -205,7 +205,7 @@ def test_what_is_no_array_or_row_is_refused_and_stays_text(text: str) -> None:
 
 
 def test_a_type_that_is_gone_is_text_with_its_number() -> None:
-    decoded = RowDecoder([("a", type_of(99999, {}))]).decode((b"x",))
+    decoded = ColumnDecoder([("a", type_of(99999, {}))]).decode((b"x",))
 
     assert decoded.values == {"a": "x"}
     assert decoded.kept == {"a": "type 99999"}

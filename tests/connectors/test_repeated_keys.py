@@ -2,7 +2,6 @@
 
 import json as stdlib_json
 from collections.abc import Callable
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import msgspec
 import pytest
 from conduit_connectors import file
 from conduit_connectors.json_lines import JsonLines
-from conduit_connectors.lines import Lines
+from conduit_connectors.lines import LineEnds, Lines
 from conduit_connectors.objects.formats import read_lines
 from conduit_processors import json, unwrap
 from hypothesis import given
@@ -125,7 +124,8 @@ def test_what_was_learned_from_earlier_lines_hides_no_repeated_key(reads: list[l
         texts = [text.encode() + b"\n" for text in read]
 
         reading = lines.parse(
-            Lines(texts, list(accumulate(map(len, texts))), {}), [b"%d" % n for n in range(len(texts))]
+            Lines(texts, LineEnds(0, list(map(len, texts)), sum(map(len, texts))), {}),
+            [b"%d" % n for n in range(len(texts))],
         )
 
         assert [index in reading.refused for index in range(len(read))] == list(map(repeats, read))

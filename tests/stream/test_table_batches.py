@@ -325,7 +325,7 @@ def test_tables_of_one_schema_are_joined_and_others_become_rows() -> None:
         return Payloads.of_table(table, Positions(b"%d", range(first, first + table.num_rows), ascending=True))
 
     joined = join([read(numbers(1, 2), 1), read(numbers(3), 3)])
-    mixed = join(read(numbers(1), 1), read(pa.table({"m": [2]}), 2))
+    mixed = join([read(numbers(1), 1), read(pa.table({"m": [2]}), 2)])
 
     assert isinstance(joined, Payloads)
     assert joined.table == numbers(1, 2, 3)

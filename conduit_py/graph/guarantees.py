@@ -55,6 +55,9 @@ def _promise(graph: Graph, source: Node, at: Node) -> tuple[Promise, str]:
         what = f"{source.id} cannot resume from a position"
         return "best effort", f"{what}: a crash loses the records in flight, and what the source repeats arrives again"
     if delivery == "exactly_once":
+        if reading.others_may_repeat:
+            what = f"if this process is killed, another member of its group repeats what {source.id} read last"
+            return "at least once", f"{what}: read given partitions, or restart it before the group gives it up"
         return "exactly once", _exactly_once(graph, at, writing)
     if writing.guarantee is WriteGuarantee.IDEMPOTENT and reading.repeatable:
         return "effectively once", f"{at.id} recognises a record that is repeated after a crash by its delivery key"

@@ -96,6 +96,9 @@ class SourceConnector(Connector[OptionsT], ABC):
     repeatable: ClassVar[bool] = True
     """True if a record has the same position whenever it is read. False if records of several partitions mix in any
     order: then delivery keys differ too, and a destination that is idempotent by them cannot recognise a repeat."""
+    others_may_repeat: ClassVar[bool] = False
+    """True if others go on with its work when it dies, from progress that is not a part of its commit: they repeat
+    records that it has committed, so no pipeline can promise more than at-least-once for it."""
     queue_counts: QueueCounts | None = None
     """The counts of a source over a shared queue, for metrics and the page."""
     payload_type: type[msgspec.Struct] | None = None

@@ -48,6 +48,16 @@ def mistakes(declared: Pipeline) -> dict[str, str]:
 
 
 class TestPromises:
+    def test_a_member_of_a_group_is_at_least_once_because_others_repeat_what_it_had_committed(self) -> None:
+        alone = kafka.Source(servers="127.0.0.1:9", topics=["orders"], partitions=[0])
+        member = kafka.Source(servers="127.0.0.1:9", topics=["orders"], group="shop")
+        rows = [Destination("rows", sqlite.Destination(path="a.db"))]
+        declared = pipeline(
+            sources=[Source("alone", alone), Source("member", member)], destinations=rows, delivery="exactly_once"
+        )
+
+        assert promised(declared) == [("alone", "rows", "exactly once"), ("member", "rows", "at least once")]
+
     def test_every_level_has_its_reason(self) -> None:
         declared = pipeline(
             destinations=[

@@ -110,9 +110,9 @@ class SourceArguments(KafkaArguments, total=False):
 class Source(sdk.SourceConnector[SourceOptions]):
     """Messages of topics, in order for each partition. The position has the next offset of each partition.
 
-    At-least-once on its own, exactly-once with a destination that can. It resumes from its own position. A group's
-    offsets are committed from acks only; they are where it begins without a position, and where it goes on with a
-    partition that another member read on. Before a partition goes to another member, everything read of it is
+    At-least-once on its own, and as a member of a group; else exactly-once with a destination that can. It resumes
+    from its own position. A group's offsets are committed from acks only; they are where it begins without a
+    position, and where it goes on with a partition that another member read on. Before a partition goes to another member, everything read of it is
     handled and committed, so that members of one group handle each record once. Only a member that the group has
     given up, or that needs longer than `revoke_seconds`, leaves records to be read again, and its run starts again.
 
@@ -131,6 +131,11 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def repeatable(self) -> bool:  # type: ignore[override]
         # Kafka has an order within a partition only.
         return len(self.options.topics) == len(self.options.partitions or []) == 1
+
+    @property
+    def others_may_repeat(self) -> bool:  # type: ignore[override]
+        # The offsets of a group are committed after our transaction, and another member starts from them.
+        return self.options.is_member
 
     @property
     def gives(self) -> Any:

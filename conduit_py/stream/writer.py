@@ -56,7 +56,7 @@ class Writer:
         self._is_plain = declared.when is None and adapter is None and ack_reader is None and self._retry.attempts == 1
         """True if a write needs nothing but the call and the votes."""
         self._rest = trio.CancelScope()
-        """The wait for the next batch. Its deadline is when everything written must be flushed."""
+        """The wait for the next batch. At its deadline everything written may have to be flushed."""
         self._meter = context.meter
         self._errors = PluginErrors(context.node, "write")
         self._look: Look | None = None
@@ -65,6 +65,8 @@ class Writer:
         self._flush_records = declared.connector.flush_records
         self._unflushed: list[tuple[Span, Sequence[int]]] = []
         self._unflushed_count = 0
+        self._hurries_at = -math.inf
+        """Not before this time is anything flushed only because a window is full."""
 
     async def run(self) -> None:
         # `with`, not `async with`: a checkpoint here would let a sender fail on the closed channel first,
@@ -81,8 +83,7 @@ class Writer:
                         await self._context.commit.before_write()
                 if not self.write_at_once(batch, by_sender=False):
                     await (self._write_tapped(batch) if self._context.tap_point.taps else self._write(batch))
-                is_due = self._unflushed_count >= self._flush_records or trio.current_time() >= self._pace.due_at
-                if self._unflushed and is_due:
+                if self._unflushed and self._flush_is_due:
                     await self._flush()
         # The inbox has ended: nothing else would flush the last batches.
         if not self._staged:
@@ -100,12 +101,26 @@ class Writer:
                     # A batch that is already there is written before the flush, so that one fsync serves both.
                     return self._inbox.receive_nowait()
                 except trio.WouldBlock:
-                    self._rest = trio.CancelScope(deadline=self._pace.due_at if self._unflushed else math.inf)
+                    self._rest = trio.CancelScope(deadline=self._look_at if self._unflushed else math.inf)
                 with self._rest:
                     return await self._inbox.receive()
-                await self._flush()
+                if self._flush_is_due:
+                    await self._flush()
         except trio.EndOfChannel:
             return None
+
+    @property
+    def _flush_is_due(self) -> bool:
+        now = trio.current_time()
+        if self._unflushed_count >= self._flush_records or now >= self._pace.due_at:
+            return True
+        # One record that waits for a flush may hold back a window of records that were filtered or went elsewhere.
+        return now >= self._hurries_at and not all(each.credit for each in self._context.ledgers.values())
+
+    @property
+    def _look_at(self) -> float:
+        """When a flush may be due of what is written now."""
+        return min(self._pace.due_at, max(self._hurries_at, trio.current_time() + Pace.SECONDS_MAX))
 
     def write_at_once(self, batch: Batch, *, by_sender: bool = True) -> bool:
         """Write a batch in this task, if nothing can make it wait; return True if it is written.
@@ -134,7 +149,7 @@ class Writer:
             # The task of the writer flushes, which takes a thread.
             self._rest.deadline = -math.inf
         elif self._unflushed and self._rest.deadline == math.inf:
-            self._rest.deadline = self._pace.due_at
+            self._rest.deadline = self._look_at
         return True
 
     async def _write(self, batch: Batch) -> None:
@@ -247,6 +262,7 @@ class Writer:
         waiting = self._meter.waiting(WaitReason.FLUSH, timing=self._meter.persists)
         with PluginErrors(self._node, "flush"), waiting, self._pace.step():
             await self._calls("flush")
+        self._hurries_at = trio.current_time() + Pace.SECONDS_MAX
         reach("writer.after_flush")
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0
         if not self._flush_acks:

@@ -60,7 +60,9 @@ class Writer:
         self._meter = context.meter
         self._errors = PluginErrors(context.node, "write")
         self._look: Look | None = None
-        self._flush_seconds = declared.connector.flush_seconds
+        # While a commit waits for a flush, every source waits. Then transactions decide how many records share one.
+        seconds_max = FLUSH_SECONDS if context.commit.awaits_flushes else math.inf
+        self._flush_seconds = min(declared.connector.flush_seconds, seconds_max)
         self._pace = Pace(self._flush_seconds)
         self._flush_records = declared.connector.flush_records
         self._unflushed: list[tuple[Span, Sequence[int]]] = []

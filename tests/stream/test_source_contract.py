@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from conduit_py import DeadLetter, DeadLetters, Destination, Pipeline, Record, Source, sdk
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.sdk import Batch, EndOfSource, NothingYet, Reading
+from conduit_py.sdk import Batch, Columns, EndOfSource, NothingYet, Payloads, Reading
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import (
@@ -144,6 +144,7 @@ class TestBrokenContracts:
             ([record(0, bytearray(b"0"))], "read() returned a record whose position is bytearray, not bytes"),
             ([record(0), record(1), record(0)], "read() returned a position twice"),
             (Reading([], {}), "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource"),
+            (Payloads([{}, {}], [b"1", b"2"], dict, Columns(keys=[b"k"])), "read() returned 2 payloads with 1 keys"),
             (Reading([record(0)], {1: "bad"}), "read() refused record 1 of 1"),
             (Reading([record(0)], {-1: "bad"}), "read() refused record -1 of 1"),
             (Reading([record(0)], {"0": "bad"}), "read() refused record '0' of 1"),  # type: ignore[dict-item]

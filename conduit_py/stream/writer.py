@@ -67,8 +67,8 @@ class Writer:
         self._flush_records = declared.connector.flush_records
         self._unflushed: list[tuple[Span, Sequence[int]]] = []
         self._unflushed_count = 0
-        self._hurries_at = -math.inf
-        """Not before this time is anything flushed only because a window is full."""
+        self._look_at = -math.inf
+        """When to look whether a flush is due."""
 
     async def run(self) -> None:
         # `with`, not `async with`: a checkpoint here would let a sender fail on the closed channel first,
@@ -85,11 +85,12 @@ class Writer:
                         await self._context.commit.before_write()
                 if not self.write_at_once(batch, by_sender=False):
                     await (self._write_tapped(batch) if self._context.tap_point.taps else self._write(batch))
-                if self._unflushed and self._flush_is_due:
+                may_be_due = self._unflushed_count >= self._flush_records or trio.current_time() >= self._look_at
+                if self._unflushed and may_be_due:
                     await self._flush()
         # The inbox has ended: nothing else would flush the last batches.
         if not self._staged:
-            await self._flush()
+            await self._flush(at_end=True)
         if self._ack_reader is not None:
             with PluginErrors(self._node, "finish"):
                 await self._calls("finish")
@@ -106,23 +107,9 @@ class Writer:
                     self._rest = trio.CancelScope(deadline=self._look_at if self._unflushed else math.inf)
                 with self._rest:
                     return await self._inbox.receive()
-                if self._flush_is_due:
-                    await self._flush()
+                await self._flush()
         except trio.EndOfChannel:
             return None
-
-    @property
-    def _flush_is_due(self) -> bool:
-        now = trio.current_time()
-        if self._unflushed_count >= self._flush_records or now >= self._pace.due_at:
-            return True
-        # One record that waits for a flush may hold back a window of records that were filtered or went elsewhere.
-        return now >= self._hurries_at and not all(each.credit for each in self._context.ledgers.values())
-
-    @property
-    def _look_at(self) -> float:
-        """When a flush may be due of what is written now."""
-        return min(self._pace.due_at, max(self._hurries_at, trio.current_time() + Pace.SECONDS_MAX))
 
     def write_at_once(self, batch: Batch, *, by_sender: bool = True) -> bool:
         """Write a batch in this task, if nothing can make it wait; return True if it is written.
@@ -259,12 +246,17 @@ class Writer:
                 self._look.on_refusal(batch, index, failure.error)
             self._context.nack(batch, index, batch.record(index), failure)
 
-    async def _flush(self) -> None:
-        """Make everything written durable, then vote on it."""
+    async def _flush(self, *, at_end: bool = False) -> None:
+        """Make everything written durable, if that is due, then vote on it."""
+        is_due = at_end or self._unflushed_count >= self._flush_records or trio.current_time() >= self._pace.due_at
+        # One record that waits for a flush may hold back a window of records that were filtered or went elsewhere.
+        if not is_due and all(each.credit for each in self._context.ledgers.values()):
+            self._look_at = min(self._pace.due_at, trio.current_time() + Pace.SECONDS_MAX)
+            return
         waiting = self._meter.waiting(WaitReason.FLUSH, timing=self._meter.persists)
         with PluginErrors(self._node, "flush"), waiting, self._pace.step():
             await self._calls("flush")
-        self._hurries_at = trio.current_time() + Pace.SECONDS_MAX
+        self._look_at = min(self._pace.due_at, trio.current_time() + Pace.SECONDS_MAX)
         reach("writer.after_flush")
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0
         if not self._flush_acks:

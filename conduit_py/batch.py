@@ -151,8 +151,8 @@ class Batch:
         if self._payloads is None:
             return [record.payload.after for record in self.records]
         if isinstance(self._payloads, TableRows):
-            # It holds no table from now on: the dicts may change.
-            self._payloads = self._payloads.make()
+            # It holds no table from now on: the dicts may change. Its own list: a copy may hold the same rows.
+            self._payloads = list(self._payloads.make())
         return self._payloads
 
     @property

@@ -73,7 +73,8 @@ class Positions(LazyPositions):
     def join(self, later: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
         alike = [part for part in later if isinstance(part, Positions) and part.template == self.template]
         if len(alike) < len(later):
-            return super().join(later)
+            # Not by `super()`, which does not find its class in a dataclass with slots.
+            return LazyPositions.join(self, later)
         parts = [self, *alike]
         ascending = all(part.ascending for part in parts)
         ascending = ascending and all(one.numbers[-1] < other.numbers[0] for one, other in pairwise(parts))

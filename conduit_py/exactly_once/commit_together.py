@@ -48,6 +48,7 @@ class CommitTogether(CommitStrategy):
     The first `isolated` records are committed in transactions of `size` records, without overlap.
     """
 
+    awaits_flushes = True
     channel_size = 16  # The next transaction is read and processed while writers wait for the commit of the last.
 
     def __init__(self, graph: Graph, store: Store, *, isolated: int = 0, size: int = 1) -> None:

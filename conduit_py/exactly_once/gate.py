@@ -208,7 +208,10 @@ class HeldRecords:
         return self._inbox.popleft() if self._inbox else await inbox.receive()
 
     async def next_transaction(self, rest: Batch, inbox: "trio.MemoryReceiveChannel[Batch]") -> Batch:
-        """End the transaction before these records. Returns them when the next transaction has begun."""
+        """End the transaction before these records. Returns them when the next transaction has begun.
+
+        Raises EndOfChannel after the last batch of a run that was stopped inside of a group.
+        """
         # I17: in front of what is held already, so that the next transaction keeps the order.
         self._inbox.appendleft(rest)
         self._shut = True
@@ -218,6 +221,11 @@ class HeldRecords:
             nursery.start_soon(self._take_in, inbox)
             await opened.wait()
             nursery.cancel_scope.cancel()
+        if self._gate.abandoned:
+            # I18: no transaction follows, so these records would be deferred for ever. The next run reads them again.
+            async for _ in inbox:
+                pass
+            raise trio.EndOfChannel
         return self._inbox.popleft()
 
     async def _take_in(self, inbox: "trio.MemoryReceiveChannel[Batch]") -> None:

@@ -68,7 +68,8 @@ class DestinationConnector(Connector[OptionsT], ABC):
     def flush_seconds(self) -> float:
         """How long records wait for a `flush` while more of them follow (AckMode.FLUSH).
 
-        More means fewer flushes. A destination whose `flush` completes a file wants few of them.
+        More means fewer flushes. A destination whose `flush` completes a file wants few of them. In an exactly-once
+        pipeline a longer time than usual has no effect: each transaction is flushed when it ends.
         """
         return FLUSH_SECONDS
 

@@ -90,7 +90,8 @@ class MapPositions(LazyPositions):
         steps, before = list(self.steps), self._map_before(len(self))
         for part in later:
             if not isinstance(part, MapPositions) or part.start != before:
-                return super().join(later)
+                # Not by `super()`, which does not find its class in a dataclass with slots.
+                return LazyPositions.join(self, later)
             steps += part.steps
             before = part._map_before(len(part))
         return MapPositions(self.start, steps)

@@ -108,13 +108,16 @@ class _TableCalls:
         table = self._batch.table
         assert table is not None
         assert self._given is not None
-        # A processor that looked at the records may have changed them too.
-        if not self._looked_at.holds_records:
+        looked_at = self._looked_at
+        # A processor that looked at the rows may have changed them too.
+        if looked_at.table is not None:
             change = change_table(self._node, table, self._given, returned)
             if change is not None:
                 return change
         self._make_rows()
-        return ArrowBatch(range(len(self._batch)), self._looked_at.records, self._given).results(self._node, returned)
+        # The payloads of both are the same dicts.
+        records = looked_at.records if looked_at.holds_records else self._batch.records
+        return ArrowBatch(range(len(self._batch)), records, self._given).results(self._node, returned)
 
     def _make_rows(self) -> None:
         """Go on with records, because a row must be looked at by itself."""

@@ -114,6 +114,8 @@ class CommitStrategy(ABC):
     channel_size = CHANNEL_SIZE
     admits_at_once = False
     """True if `admit` does nothing, so that a batch need not wait for it."""
+    awaits_flushes = False
+    """True if a commit waits until destinations have flushed everything before it."""
     admit_max: int | None = None
     """How many records `admit` takes at once; None for any number."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import trio
+from msgspec.structs import asdict
 
 from conduit_py.batch import Batch, MessageId
 from conduit_py.errors import ConduitError, ContractBroken, FleetError, NodeFailed, RunError, describe
@@ -218,9 +219,11 @@ def check_reading(node: str, returned: Any, n: int) -> Reading:
     count = 0
     if isinstance(records, Payloads):
         count = len(records.payloads)
-        if len(records.positions) != count:
-            rule = f"read() returned {count} payloads with {len(records.positions)} positions"
-            raise ContractBroken(node, rule)
+        columns = {} if records.columns is None else asdict(records.columns)
+        for name, column in {"positions": records.positions, **columns}.items():
+            # A payload without its value of a column would make no record, and be acked.
+            if column is not None and len(column) != count:
+                raise ContractBroken(node, f"read() returned {count} payloads with {len(column)} {name}")
     elif isinstance(records, list) and set(map(type, records)) <= RECORD_TYPES:
         count = len(records)
     elif records or position is not None:

@@ -172,7 +172,7 @@ class ProcessorNode:
 
     def _outcome(self, batch: Batch, results: Results) -> Batch:
         """Cast the votes of the messages that end here; return the batch that leaves this node."""
-        meter, count = self._context.meter, len(results)
+        meter, count = self._context.meter, len(batch)
         meter.records += count
         meter.batches += 1
         meter.batch_sizes.observe(count)

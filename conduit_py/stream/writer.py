@@ -56,15 +56,19 @@ class Writer:
         self._is_plain = declared.when is None and adapter is None and ack_reader is None and self._retry.attempts == 1
         """True if a write needs nothing but the call and the votes."""
         self._rest = trio.CancelScope()
-        """The wait for the next batch. Its deadline is when everything written must be flushed."""
+        """The wait for the next batch. At its deadline everything written may have to be flushed."""
         self._meter = context.meter
         self._errors = PluginErrors(context.node, "write")
         self._look: Look | None = None
-        self._flush_seconds = declared.connector.flush_seconds
+        # While a commit waits for a flush, every source waits. Then transactions decide how many records share one.
+        seconds_max = FLUSH_SECONDS if context.commit.awaits_flushes else math.inf
+        self._flush_seconds = min(declared.connector.flush_seconds, seconds_max)
         self._pace = Pace(self._flush_seconds)
         self._flush_records = declared.connector.flush_records
         self._unflushed: list[tuple[Span, Sequence[int]]] = []
         self._unflushed_count = 0
+        self._look_at = -math.inf
+        """When to look whether a flush is due."""
 
     async def run(self) -> None:
         # `with`, not `async with`: a checkpoint here would let a sender fail on the closed channel first,
@@ -81,12 +85,12 @@ class Writer:
                         await self._context.commit.before_write()
                 if not self.write_at_once(batch, by_sender=False):
                     await (self._write_tapped(batch) if self._context.tap_point.taps else self._write(batch))
-                is_due = self._unflushed_count >= self._flush_records or trio.current_time() >= self._pace.due_at
-                if self._unflushed and is_due:
+                may_be_due = self._unflushed_count >= self._flush_records or trio.current_time() >= self._look_at
+                if self._unflushed and may_be_due:
                     await self._flush()
         # The inbox has ended: nothing else would flush the last batches.
         if not self._staged:
-            await self._flush()
+            await self._flush(at_end=True)
         if self._ack_reader is not None:
             with PluginErrors(self._node, "finish"):
                 await self._calls("finish")
@@ -100,7 +104,7 @@ class Writer:
                     # A batch that is already there is written before the flush, so that one fsync serves both.
                     return self._inbox.receive_nowait()
                 except trio.WouldBlock:
-                    self._rest = trio.CancelScope(deadline=self._pace.due_at if self._unflushed else math.inf)
+                    self._rest = trio.CancelScope(deadline=self._look_at if self._unflushed else math.inf)
                 with self._rest:
                     return await self._inbox.receive()
                 await self._flush()
@@ -134,7 +138,7 @@ class Writer:
             # The task of the writer flushes, which takes a thread.
             self._rest.deadline = -math.inf
         elif self._unflushed and self._rest.deadline == math.inf:
-            self._rest.deadline = self._pace.due_at
+            self._rest.deadline = self._look_at
         return True
 
     async def _write(self, batch: Batch) -> None:
@@ -242,11 +246,17 @@ class Writer:
                 self._look.on_refusal(batch, index, failure.error)
             self._context.nack(batch, index, batch.record(index), failure)
 
-    async def _flush(self) -> None:
-        """Make everything written durable, then vote on it."""
+    async def _flush(self, *, at_end: bool = False) -> None:
+        """Make everything written durable, if that is due, then vote on it."""
+        is_due = at_end or self._unflushed_count >= self._flush_records or trio.current_time() >= self._pace.due_at
+        # One record that waits for a flush may hold back a window of records that were filtered or went elsewhere.
+        if not is_due and all(each.credit for each in self._context.ledgers.values()):
+            self._look_at = min(self._pace.due_at, trio.current_time() + Pace.SECONDS_MAX)
+            return
         waiting = self._meter.waiting(WaitReason.FLUSH, timing=self._meter.persists)
         with PluginErrors(self._node, "flush"), waiting, self._pace.step():
             await self._calls("flush")
+        self._look_at = min(self._pace.due_at, trio.current_time() + Pace.SECONDS_MAX)
         reach("writer.after_flush")
         unflushed, self._unflushed, self._unflushed_count = self._unflushed, [], 0
         if not self._flush_acks:

@@ -7,6 +7,7 @@ import pytest
 import trio
 from change_source import ChangeSource
 from conduit_connectors import memory
+from deferring_pipelines import by_tens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
@@ -141,6 +142,28 @@ async def test_a_stop_does_not_wait_for_a_source_that_waits_for_the_rest_of_a_gr
     assert supervisor.state.status is Status.STOPPED
     assert trio.current_time() - began < 1
     assert [number for number in world.home.visible if number < 1000] == []
+
+
+async def test_a_stop_inside_a_group_ends_a_processor_that_defers_records_of_another_source(
+    autojump_clock: MockClock,
+) -> None:
+    world = World(100, pause_seconds=0.5)
+    tens = ChangeSource(sizes=[1] * 35, first=1000, pause_seconds=0.2)
+    supervisor = Supervisor(world.pipeline(sources=[Source("t", tens, processors=[by_tens])]), world.store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.run)
+        await trio.sleep(3)
+        supervisor.stop()
+        # A processor that defers the same records again and again would never let the clock advance.
+        for _ in range(10_000):
+            await trio.lowlevel.checkpoint()
+        stopped = supervisor.state.status
+        nursery.cancel_scope.cancel()
+
+    assert stopped is Status.STOPPED
+    state = await world.run(sources=[Source("t", tens, processors=[by_tens])])
+    assert state.status is Status.COMPLETED
+    assert sorted(world.home.visible) == [*range(100), *range(1000, 1035)]
 
 
 async def test_another_source_is_committed_together_with_the_group(autojump_clock: MockClock) -> None:

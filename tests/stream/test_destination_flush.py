@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from conduit_py import Destination, Pipeline, Source
+from conduit_py import Destination, Pipeline, Record, Source, TransactionLimits, processor
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.sdk import AckMode
 from conduit_py.sdk.destination import FLUSH_RECORDS_MAX, FLUSH_SECONDS
@@ -24,6 +24,7 @@ from conduit_py.testing import (
     position_of,
     simulated,
 )
+from conduit_py.testing.fake_destinations import FakeKeyedDestination, FakeStorage
 
 
 def made(log: EventLog, *, source: dict[str, Any], batch_size: int = 256, window: int = 8192, **lake: Any) -> Pipeline:
@@ -117,6 +118,52 @@ async def test_a_full_window_does_not_wait_for_a_destination_that_wants_few_flus
     await Supervisor(pipeline, MemoryStore()).run()
 
     assert log.acked["source"] == [position_of(n) for n in range(1000)]
+    assert trio.current_time() < 60
+
+
+async def test_a_window_of_filtered_records_does_not_wait_for_a_destination_that_wants_few_flushes(
+    autojump_clock: MockClock,
+) -> None:
+    """The one record in a window that is not filtered holds back all others until it is flushed."""
+
+    @processor
+    def few(record: Record) -> Record | None:
+        return record if int(record.position) % 20 == 0 else None
+
+    log = EventLog()
+    pipeline = made(log, source={"records": 1000}, batch_size=3, window=20)
+    lake = SlowlyFlushed(name="lake", log=log, acks=AckMode.FLUSH)
+    pipeline = Pipeline("p", sources=pipeline.sources, processors=[few], destinations=[Destination("lake", lake)])
+    await Supervisor(pipeline, MemoryStore()).run()
+
+    assert log.acked["source"] == [position_of(n) for n in range(1000)]
+    assert log.numbers("lake") == list(range(0, 1000, 20))
+    assert trio.current_time() < 60
+
+
+class SlowlyFlushedByKey(FakeKeyedDestination):
+    """As SlowlyFlushed, for exactly-once pipelines."""
+
+    acks = AckMode.FLUSH
+    flush_seconds = 60.0
+
+    async def flush(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_transaction_does_not_wait_for_a_destination_that_wants_few_flushes(autojump_clock: MockClock) -> None:
+    log, storage = EventLog(), FakeStorage()
+    pipeline = Pipeline(
+        "p",
+        sources=made(log, source={"records": 100}).sources,
+        destinations=[Destination("lake", SlowlyFlushedByKey(storage=storage))],
+        delivery="exactly_once",
+        transaction=TransactionLimits(max_records=10),
+    )
+    state = await Supervisor(pipeline, MemoryStore()).run()
+
+    assert state.status is Status.COMPLETED
+    assert sorted(storage.by_key.values()) == list(range(100))
     assert trio.current_time() < 60
 
 

@@ -1,7 +1,7 @@
 """Sources: how batches form from what they return, and how one that breaks its contract is stopped."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from conduit_py import DeadLetter, DeadLetters, Destination, Pipeline, Record, Source, sdk
 from conduit_py.lifecycle.supervisor import Supervisor
-from conduit_py.sdk import Batch, EndOfSource, NothingYet, Reading
+from conduit_py.sdk import Batch, Columns, EndOfSource, MapPositions, NothingYet, Payloads, Positions, Reading
 from conduit_py.status import PipelineState, Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import (
@@ -144,6 +144,7 @@ class TestBrokenContracts:
             ([record(0, bytearray(b"0"))], "read() returned a record whose position is bytearray, not bytes"),
             ([record(0), record(1), record(0)], "read() returned a position twice"),
             (Reading([], {}), "read() returned nothing: wait for a record, or raise NothingYet or EndOfSource"),
+            (Payloads([{}, {}], [b"1", b"2"], dict, Columns(keys=[b"k"])), "read() returned 2 payloads with 1 keys"),
             (Reading([record(0)], {1: "bad"}), "read() refused record 1 of 1"),
             (Reading([record(0)], {-1: "bad"}), "read() refused record -1 of 1"),
             (Reading([record(0)], {"0": "bad"}), "read() refused record '0' of 1"),  # type: ignore[dict-item]
@@ -270,6 +271,33 @@ class TestBatches:
         sizes = [len(batch) for batch in world.sink.batches]
         assert sizes[-6:-1] == [8, 8, 8, 8, 8]
         assert len(sizes) <= 11
+
+    @pytest.mark.parametrize(
+        "later", [Positions(b"b:%d", [1, 2]), MapPositions({"p": 7}, [("p", 8), ("p", 9)]), [b"1", b"2"]]
+    )
+    @pytest.mark.parametrize(
+        "first", [Positions(b"a:%d", [1, 2]), MapPositions({}, [("p", 1), ("p", 2)]), [b"8", b"9"]]
+    )
+    async def test_reads_with_other_kinds_of_positions_travel_together(
+        self, first: Sequence[bytes], later: Sequence[bytes], autojump_clock: MockClock
+    ) -> None:
+        class Quick(Given):
+            """Its reads are put together by the dispatcher, until half a batch is there."""
+
+            blocking = False
+
+            def read(self, n: int) -> Any:
+                if not self.readings:
+                    raise EndOfSource
+                return self.readings.pop(0)
+
+        world = World()
+        source = Quick().answering(*(Payloads([{}, {}], positions, dict) for positions in (first, later)))
+        state = await world.run(source)
+
+        assert state.status is Status.COMPLETED
+        assert source.acked == [*first, *later]
+        assert [len(batch) for batch in world.sink.batches] == [4]
 
     async def test_a_lone_record_does_not_wait_for_others(self, autojump_clock: MockClock) -> None:
         log, world = EventLog(), World()

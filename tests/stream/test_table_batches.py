@@ -137,6 +137,13 @@ def mark(table: pa.Table, batch: Batch) -> pa.Table:
     return table
 
 
+@processor(arrow=True, batch=True)
+def note(table: pa.Table, batch: Batch) -> pa.Table:
+    for row in batch.payloads:
+        row["noted"] = True
+    return table
+
+
 @processor(arrow=NUMBERS, workers=2)
 def half(table: pa.Table) -> pa.Table:
     return table.set_column(0, "n", pc.divide(table["n"], 2))
@@ -159,7 +166,7 @@ def by_dict(row: dict[str, Any]) -> dict[str, Any] | list[dict[str, Any]]:
     return [{**row, "half": n} for n in range(2)] if row.get("n") == 6 else row
 
 
-EVERY = [double, without_threes, refuse_large, more, fail_at_seven, mark, half, beyond_python, by_record, by_dict]
+EVERY = [double, without_threes, refuse_large, more, fail_at_seven, mark, note, half, beyond_python, by_record, by_dict]
 
 
 def numbers(*values: int | None) -> pa.Table:
@@ -318,6 +325,13 @@ class TestBatch:
 
         assert shallow.payloads[0]["n"] == 0
         assert batch.table is not None
+
+    def test_a_shallow_copy_has_a_list_of_its_own(self) -> None:
+        batch = self.made()
+        given = batch.copy(deep=False)
+        given.payloads.pop()
+
+        assert [row["n"] for row in batch.payloads] == [0, 1, 2, 3]
 
 
 def test_tables_of_one_schema_are_joined_and_others_become_rows() -> None:

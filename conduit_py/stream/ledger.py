@@ -79,6 +79,8 @@ class Ledger:
         self.next_sequence = 0
         """The sequence of the next message to be registered."""
         self._unsettled = 0
+        self.progress = 0
+        """The number of positions without a record that are registered and not released."""
         self.in_flight = 0
         self.credit = window
         """The number of messages that may be read now: the window without those in flight."""
@@ -92,10 +94,8 @@ class Ledger:
         return oldest.span.read_at if oldest is not None else None
 
     @property
-    def only_progress(self) -> bool | None:
-        """True if no message could be settled now, at most progress; None if everything is released."""
-        if not self._entries:
-            return None
+    def only_progress(self) -> bool:
+        """True if no message could be settled now, at most progress."""
         first = next((entry for entry in self._entries.values() if not entry.is_progress), None)
         return first is None or first.settle_stop(self._voters) <= first.released
 
@@ -140,6 +140,7 @@ class Ledger:
             first, self.next_sequence = self.next_sequence, self.next_sequence + 1
             span = Span(self._pipeline, self._source, first, (position,), read_at, self._scope, sizes=(0,))
             self._entries[first] = _Entry(span, 0, is_progress=True)
+            self.progress += 1
         if next(iter(self._entries.values())).is_progress:
             self.on_settled()
 
@@ -221,6 +222,7 @@ class Ledger:
                 if entry.unwanted:
                     self.unwanted += entry.count_unwanted(self._voters.bit_count())
                 del self._entries[entry.span.first]
+                self.progress -= entry.is_progress
         self._on_released()
         # This entry may have been settled while an older one was open. No call was made then, so make it now.
         oldest = next(iter(self._entries.values()), None)

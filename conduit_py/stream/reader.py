@@ -83,7 +83,7 @@ class Reader:
             if self._calls.is_quick("read"):
                 # The dispatcher may be waiting for records. It reads until it cannot go on.
                 self._may_pull, self._why_ended = True, None
-                self._buffer.wake()
+                self._buffer.filled.set()
                 await self._end_of_pulls.wait()
                 self._may_pull, signal = False, self._why_ended
             else:
@@ -208,7 +208,8 @@ class ReadBuffer:
         self.turn_ends_at = float("-inf")
         """When the dispatcher must let other tasks run."""
         self._taken = taken
-        self._filled = Signal()
+        self.filled = Signal()
+        """Set when there may be something to take."""
         self._closed = False
         self._reads: list[Records] = []
         self._held: Reading | None = None
@@ -251,16 +252,12 @@ class ReadBuffer:
             # Progress before a record is not lost: the position of that record is beyond it.
             held.position, held.continues = reading.position, reading.continues
         self.half_full = 2 * self._count >= min(self.batch_size, self._fitting)
-        self._filled.set()
-
-    def wake(self) -> None:
-        """Let `take` call `pull` again."""
-        self._filled.set()
+        self.filled.set()
 
     def close(self) -> None:
         """Let `take` return None after the last record."""
         self._closed = True
-        self.wake()
+        self.filled.set()
 
     async def take(self) -> tuple[Reading, float] | None:
         """Wait for a reading; remove and return it, with the time of the first read. None when closed and empty."""
@@ -274,7 +271,7 @@ class ReadBuffer:
             if self._held is None:
                 if self._closed:
                     return None
-                await self._filled.wait()
+                await self.filled.wait()
         # Joined only here: joined at every read, a source of single records would copy all of them each time.
         if self._reads:
             held.records = self._reads[0] if len(self._reads) == 1 else join(self._reads)
@@ -314,11 +311,11 @@ class Dispatcher:
                 reading, read_at = taken
                 if reading.schemas:
                     self._schemas = {**self._schemas, **{each.collection: each for each in reading.schemas}}
-                if not reading.records:
-                    self._advance(reading, read_at)
-                    continue
                 records = reading.records
                 positions = records.positions if isinstance(records, Payloads) else [each.position for each in records]
+                if not positions:
+                    self._advance(reading, read_at)
+                    continue
                 self._last_position = check_positions(context.node, positions, self._last_position)
                 # Before registration: every message in the ledger counts as part of the open transaction.
                 if not context.commit.admits_at_once:

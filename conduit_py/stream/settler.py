@@ -83,11 +83,11 @@ class Settler:
 
     async def run(self) -> None:
         ledger = self._ledger
-        while ledger.only_progress is not None or not self._finishing:
+        while ledger.in_flight or ledger.progress or not self._finishing:
             await self._progress.wait()
             # An idle source must not cause a write to the disk for every keepalive.
             due_at = self._saved_at + PROGRESS_SECONDS
-            while ledger.only_progress and not self._finishing and trio.current_time() < due_at:
+            while ledger.progress and ledger.only_progress and not self._finishing and trio.current_time() < due_at:
                 with trio.move_on_at(due_at):
                     await self._progress.wait()
             # Under load, wait a little so that one commit covers more messages. Not with half of the window in

@@ -117,19 +117,12 @@ class WorkerPool:
 async def close_all(pools: Sequence[WorkerPool]) -> None:
     """Close every opened worker of these pools concurrently, so that none delays the others; raise the first error."""
     errors: list[RunError] = []
-
-    async def close(worker: ProcessorWorker) -> None:
-        try:
-            await worker.close()
-        except RunError as error:
-            errors.append(error)
-
     async with trio.open_nursery() as nursery:
         for pool in pools:
             # Taken out first: a hot swap and the end of the run may both close a pool, but a worker only once.
             opened, pool.opened = pool.opened, []
             for worker in opened:
-                nursery.start_soon(close, worker)
+                nursery.start_soon(worker.close, errors)
     if errors:
         raise errors[0]
 
@@ -174,19 +167,22 @@ class ProcessorWorker:
 
     async def open(self) -> None:
         with PluginErrors(self._node, "open"):
-            await self._call_at_edge("open")
+            if not self._caller.inherits("open"):
+                await self._call_at_edge("open")
 
-    async def close(self) -> None:
+    async def close(self, errors: list[RunError]) -> None:
+        """Close the processor. An error is added to `errors`: the other workers must be closed all the same."""
         try:
             with PluginErrors(self._node, "close"):
-                await self._call_at_edge("close")
+                if not self._caller.inherits("close"):
+                    await self._call_at_edge("close")
+        except RunError as error:
+            errors.append(error)
         finally:
             self._caller.close()
 
     async def _call_at_edge(self, name: str) -> None:
         """Call `open` or `close` in the thread of `process`: a resource may be usable only where it was opened."""
-        if self._caller.inherits(name):
-            return
         method = getattr(self._processor, name)
         if self._in_thread and not is_async(method):
             await self._caller.in_thread(method, final=name == "close")

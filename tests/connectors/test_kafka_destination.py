@@ -1,5 +1,6 @@
 """The Kafka destination on a real broker: what messages are, which topics it writes to, and what is refused."""
 
+import random
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,87 @@ def test_what_the_topic_would_refuse_is_refused_alone(topics: KafkaTopics) -> No
     }
 
 
+def test_headers_and_keys_that_kafka_cannot_hold_are_refused_alone(topics: KafkaTopics) -> None:
+    """The client library ends the process for some of them, and would change others."""
+    topic = topics.create()
+    hostile = [
+        {"kafka.headers": '[["\\ud800", null]]'},
+        {"kafka.headers": '[["a\\u0000b", null]]'},
+        {"kafka.headers": "[[1, null]]"},
+        {"kafka.headers": '[["a", "!!!!aGk="]]'},
+        {"kafka.headers": "[" * 100_000},
+        {"kafka.header.\ud800": "x"},
+        {"kafka.header.x": "\ud800"},
+        {"kafka.header." + "\N{EURO SIGN}" * 400_000: "x"},
+    ]
+    payload = Payload(after={"id": "k"})
+    records = [Record(b"%d" % index, payload=payload, metadata=each) for index, each in enumerate(hostile)]
+    refused = write(
+        kafka.Destination(servers=topics.address, topic=topic, key_field="id"),
+        *records,
+        Record(b"text", payload=Payload(after={"id": "\ud800"})),
+        Record(b"good", payload=payload),
+    )
+
+    assert list(refused) == list(range(len(hostile) + 1))
+    assert topics.values(topic) == [b'{"id":"k"}']
+
+
+def test_a_record_without_a_payload_does_not_become_a_delete(topics: KafkaTopics) -> None:
+    topic = topics.create()
+    refused = write(kafka.Destination(servers=topics.address, topic=topic), Record(b"1", key=b"k"))
+
+    assert refused == {0: "has no payload, which readers of Kafka would take for a delete"}
+    assert topics.values(topic) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"tls": True, "ca_file": "/nowhere/ca.pem"}, "ssl.ca.location failed"),
+        ({"config": {"no.such.setting": 1}}, "No such configuration property"),
+        ({"config": {"stats_cb": "x"}}, "stats_cb"),
+    ],
+)
+def test_settings_that_the_client_refuses_end_the_pipeline(options: dict[str, Any], why: str) -> None:
+    for connector in (
+        kafka.Destination(servers="h:1", topic="t", **options),
+        kafka.Source(servers="h:1", topics=["t"], **options),
+    ):
+        with pytest.raises(FatalError, match=f"the Kafka client refuses its settings: .*{why}"):
+            connector.open() if isinstance(connector, kafka.Destination) else connector.open(None)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "policy", "why"),
+    [(3, "compact", "has 3 partitions"), (1, "delete", "has cleanup.policy=delete")],
+)
+def test_a_checkpoint_topic_that_would_lose_the_checkpoint_is_refused(
+    topics: KafkaTopics, partitions: int, policy: str, why: str
+) -> None:
+    checkpoints = topics.create(partitions, cleanup_policy=policy)
+    destination = kafka.Destination(servers=topics.address, topic=topics.create(), checkpoint_topic=checkpoints)
+    destination.open()
+    with pytest.raises(FatalError, match=why):
+        destination.claim("p", 1)
+    destination.teardown()
+
+
+def test_a_checkpoint_may_be_larger_than_messages_mostly_are(topics: KafkaTopics) -> None:
+    topic = topics.create()
+    declared = kafka.Destination(servers=topics.address, topic=topic, checkpoint_topic=f"{topic}-state")
+    changes = random.Random(1).randbytes(3_000_000)
+    first, second = declared.fresh(), declared.fresh()
+    for destination in (first, second):
+        destination.open()
+    first.claim("p", 1)
+    first.commit(changes)
+    first.teardown()
+
+    assert second.claim("p", 2) == changes
+    second.teardown()
+
+
 def test_it_stages_when_another_destination_carries_the_commit(topics: KafkaTopics, tmp_path: Path) -> None:
     topic = topics.create()
     pipeline = Pipeline(
@@ -134,7 +216,8 @@ def test_a_missing_topic_a_wrong_password_and_a_broker_that_is_down(
     guarded: dict[str, Any] = {"servers": kafka_server.guarded_address, "username": "tester", "mechanism": "PLAIN"}
     missing, wrong = error_of(topic="no-such-topic"), error_of(**guarded, password="hush-hush")
     down = error_of(servers=f"127.0.0.1:{free_port()}", answer_seconds=1)
-    taken = write(kafka.Destination(topic=topic, password=kafka_server.password, **guarded), Record(b"1", key=b"k"))
+    record = Record(b"1", key=b"k", payload=Payload(after=b"v"))
+    taken = write(kafka.Destination(topic=topic, password=kafka_server.password, **guarded), record)
 
     assert isinstance(missing, FatalError)
     assert missing.message == "Kafka has no topic no-such-topic"

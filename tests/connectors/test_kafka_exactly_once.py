@@ -143,6 +143,12 @@ def test_a_zombie_can_commit_nothing_and_cannot_stop_the_newer_run(topics: Kafka
     new.write(batch_of([Record(b"1", payload=Payload(after=b"new"))]))
     with pytest.raises(Fenced, match="has a newer run"):
         old.commit(b"old")
+    for call in (
+        lambda: old.write(batch_of([Record(b"2", payload=Payload(after=b"old"))])),
+        lambda: old.commit(b"old"),
+    ):
+        with pytest.raises(Fenced, match="has a newer run"):
+            call()
     with pytest.raises(Fenced, match="has a newer run"):
         late.claim("p", 1)
     new.commit(b"new")

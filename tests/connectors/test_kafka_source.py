@@ -127,6 +127,36 @@ def test_the_latest_start_is_durable_before_anything_is_read(topics: KafkaTopics
     assert record.payload.after == b"new"
 
 
+def test_a_partition_that_is_added_is_read_from_its_beginning(topics: KafkaTopics) -> None:
+    topic = topics.create()
+    declared = kafka.Source(servers=topics.address, topics=[topic], start="latest")
+    running = declared.fresh()
+    running.open(None)
+    start = running.start_position()
+    topics.add_partition(topic, b"new")
+    [found] = reads(running, 1)
+    running.teardown()
+    restarted = declared.fresh()
+    restarted.open(start)
+    [again] = reads(restarted, 1)
+    restarted.teardown()
+
+    assert [found.payload.after, again.payload.after] == [b"new", b"new"]
+    assert PositionMap.decode(found.position) == {f"{topic}:0": 0, f"{topic}:1": 1}
+
+
+def test_a_header_whose_name_is_no_text_is_a_dead_letter(topics: KafkaTopics, read_refused: Any, read_all: Any) -> None:
+    topic = topics.create()
+    # Enough before it that Python has optimised the calls for a message.
+    topics.fill(topic, [b"first"] * 100)
+    topics.fill_with_header(topic, b"\xff\xfe")
+    topics.fill(topic, [b"next"])
+    source = kafka.Source(servers=topics.address, topics=[topic], tail=False)
+
+    assert read_refused(source) == [(b"value", "has a header whose name is not UTF-8")]
+    assert [record.payload.after for record in read_all(source)][-2:] == [b"value", b"next"]
+
+
 def end_of(source: kafka.Source) -> FatalError:
     into = memory.Destination(into=[])
     pipeline = Pipeline("p", sources=[Source("in", source)], destinations=[Destination("out", into)])
@@ -169,6 +199,8 @@ def test_an_offset_that_the_topic_no_longer_has_is_an_error_and_not_skipped(topi
         ({"config": {"enable.auto.commit": True}}, "the connector's guarantee rests on it"),
         ({"config": {"sasl.password": "x"}}, "sasl.password is the option `password`"),
         ({"config": {"plugin.library.paths": "x.so"}}, "the connector's guarantee rests on it"),
+        ({"config": {"sasl.kerberos.kinit.cmd": "x"}}, "the connector's guarantee rests on it"),
+        ({"config": {"ssl.engine.location": "x.so"}}, "the connector's guarantee rests on it"),
         ({"topics": ["^.*"]}, "is no name of a topic"),
         ({"group": "g", "tail": False}, "tail=False needs `partitions`, or no `group`"),
         ({"member": "a"}, "`member` is for a `group` without `partitions`"),

@@ -241,6 +241,27 @@ def test_a_full_disk_is_loud_and_nothing_is_acked_until_a_new_run(tmp_path: Path
     assert list((tmp_path / "_conduit" / "open").iterdir()) == []
 
 
+def test_a_disk_that_stays_full_does_not_keep_a_half_written_file(tmp_path: Path) -> None:
+    destination = opened(tmp_path, columns={"n": "int64"}, compression="none")
+    destination.write(table_batch(pa.table({"n": range(100_000)})))
+    with files_of_at_most(50_000):
+        with pytest.raises(TransientError):
+            destination.flush()
+        destination.teardown()
+
+    assert list((tmp_path / "_conduit" / "open").iterdir()) == []
+
+
+def test_a_file_that_is_deleted_while_it_is_written_is_not_acked(tmp_path: Path) -> None:
+    destination = opened(tmp_path)
+    destination.write(batch_of({"n": 1}))
+    for path in (tmp_path / "_conduit" / "open").iterdir():
+        path.unlink()
+
+    with pytest.raises(TransientError, match="No such file"):
+        destination.flush()
+
+
 @pytest.mark.parametrize(
     ("columns", "why"),
     [({"n": "number"}, "no type for 'n': 'number' is not one"), ({"n": "decimal(99, 2)"}, "is not one")],

@@ -301,6 +301,26 @@ async def ack_progress(reader: ChangeReader) -> None:
         await reader.source.ack([position])
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:hun%ter2@127.0.0.1:1/db",
+        "postgresql://u:hun@ter2@127.0.0.1:1/db",
+        "postgresql://u:hun/ter2@127.0.0.1:1/db",
+        "postgresql://u:hunter2@[::1]x/db",
+        "mysql://u:hunter2@127.0.0.1:1/db",
+    ],
+)
+async def test_an_address_that_cannot_be_read_is_told_without_a_part_of_its_password(url: str) -> None:
+    of_source = await refusal(connector.Source(url=url, slot="s", tables=["t"]), None)
+    with pytest.raises(FatalError) as of_destination:
+        connector.Destination(url=url, table="t").open()
+
+    for error in (of_source, of_destination.value):
+        assert error.message == "`url` is no address of a database"
+        assert "%40 for @" in str(error.suggestion)
+
+
 async def test_a_user_without_the_right_to_replicate_is_refused(postgres: str, source: connector.Source) -> None:
     role = slot_of(postgres)
     run_sql(postgres, f"CREATE ROLE {role} LOGIN")

@@ -124,6 +124,18 @@ async def test_only_the_published_columns_and_rows_are_read(postgres: str) -> No
     ]
 
 
+async def test_rows_of_a_table_that_inherits_are_not_read_as_those_of_its_parent(postgres: str) -> None:
+    run_sql(postgres, "CREATE TABLE parent (id int PRIMARY KEY, v text)", "CREATE TABLE child () INHERITS (parent)")
+    run_sql(postgres, "INSERT INTO parent VALUES (1, 'parent'), (2, 'parent')", "INSERT INTO child VALUES (1, 'child')")
+    source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["parent"])
+    async with opened(source) as reader:
+        rows = await reader.take(2)
+        run_sql(postgres, "UPDATE child SET v = 'changed'", "INSERT INTO parent VALUES (3, 'parent')")
+        rows += await reader.take(1)
+
+    assert [row.payload.after for row in rows] == [{"id": number, "v": "parent"} for number in (1, 2, 3)]
+
+
 async def test_a_table_without_a_key_is_refused_before_anything_is_read(postgres: str) -> None:
     run_sql(postgres, "CREATE TABLE log (line text)")
 

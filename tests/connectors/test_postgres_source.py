@@ -268,6 +268,21 @@ async def test_only_the_tables_asked_for_are_given_and_a_renamed_one_still_is(
     assert "renamed" in str(refused.value.suggestion)
 
 
+async def test_a_table_that_is_added_to_the_publication_later_is_read_too(postgres: str) -> None:
+    run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION everything FOR ALL TABLES")
+    source = connector.Source(url=postgres, slot=slot_of(postgres), publication="everything", snapshot="never")
+    async with opened(source) as reader:
+        run_sql(postgres, "CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
+        run_sql(postgres, "INSERT INTO t VALUES (2)")
+        records = await reader.take(1)
+        records += await reader.take_until_quiet()
+
+    assert [(each.metadata["opencdc.collection"], each.key) for each in records] == [
+        ("public.later", {"id": 1}),
+        ("public.t", {"id": 2}),
+    ]
+
+
 async def test_a_large_transaction_resumes_at_any_change_and_is_read_in_parts(
     postgres: str, changes: connector.Source
 ) -> None:

@@ -1,14 +1,17 @@
 """Topics of a real Kafka for tests: created, filled and read back with the client library alone."""
 
+import ctypes
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from conduit_py.testing.services import KafkaServer
 
@@ -36,6 +39,32 @@ class KafkaTopics:
                 producer.produce(topic, value, b"%d" % (index % keys))
             else:
                 producer.produce(topic, value, partition=0)
+        assert producer.flush(60) == 0
+
+    def fill_with_header(self, topic: str, name: bytes) -> None:
+        """Write one value with a header of any name. The client of Python takes only text, and others do not."""
+        [library] = (Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka*.so*")
+        rd = ctypes.CDLL(str(library))
+        for function in (rd.rd_kafka_conf_new, rd.rd_kafka_new, rd.rd_kafka_headers_new):
+            function.restype = ctypes.c_void_p
+        error = ctypes.create_string_buffer(500)
+        conf = ctypes.c_void_p(rd.rd_kafka_conf_new())
+        rd.rd_kafka_conf_set(conf, b"bootstrap.servers", self.address.encode(), error, 500)
+        producer = ctypes.c_void_p(rd.rd_kafka_new(0, conf, error, 500))
+        headers = ctypes.c_void_p(rd.rd_kafka_headers_new(1))
+        rd.rd_kafka_header_add(headers, name, ctypes.c_ssize_t(len(name)), b"x", ctypes.c_ssize_t(1))
+        # Pairs of a kind and its values: 1 is the topic, 4 the value and its size, 10 the headers, 0 the end.
+        value = (4, b"value", ctypes.c_size_t(5))
+        assert rd.rd_kafka_producev(producer, 1, topic.encode(), *value, 10, headers, 0) == 0
+        assert rd.rd_kafka_flush(producer, 60_000) == 0
+        rd.rd_kafka_destroy(producer)
+
+    def add_partition(self, topic: str, *values: bytes) -> None:
+        """Add a second partition, with these values."""
+        self._admin.create_partitions([NewPartitions(topic, 2)])[topic].result(60)
+        producer = Producer(self._settings)
+        for value in values:
+            producer.produce(topic, value, partition=1)
         assert producer.flush(60) == 0
 
     def values(self, topic: str) -> list[bytes | None]:

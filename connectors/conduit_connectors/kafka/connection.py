@@ -3,11 +3,12 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, Self, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from conduit_py.sdk import FatalError, Options, TransientError
@@ -106,8 +107,11 @@ _OPTIONS = {
     "sasl.mechanism": "mechanism",
     "sasl.mechanisms": "mechanism",
 }
-# The first runs code of a file, the others turn off the check of certificates.
-_RESERVED = {"plugin.library.paths", "enable.ssl.certificate.verification", "ssl.endpoint.identification.algorithm"}
+# The first three run code of a file or a command, the others turn off the check of certificates.
+_RESERVED = {
+    "plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd",
+    "enable.ssl.certificate.verification", "ssl.endpoint.identification.algorithm",
+}  # fmt: skip
 
 
 class ClientErrors:
@@ -162,12 +166,27 @@ _FATAL: tuple[tuple[frozenset[int], str], ...] = (
         "create the topic, or check its name and its partitions",
     ),
     (frozenset({KafkaError.TOPIC_EXCEPTION}), "check the name of the topic"),
+    (frozenset({KafkaError.MSG_SIZE_TOO_LARGE}), "raise `max.message.bytes` of the topic"),
 )
+
+_Client = TypeVar("_Client")
+
+
+def make_client(kind: Callable[[dict[str, Any]], _Client], settings: dict[str, Any]) -> _Client:
+    """A client of the library. Raises FatalError for settings that it refuses, such as a file that is not there."""
+    try:
+        return kind(settings)
+    except (KafkaException, TypeError) as error:
+        reason = error.args[0].str() if isinstance(error, KafkaException) else error
+        raise FatalError(
+            f"the Kafka client refuses its settings: {reason}",
+            suggestion="check `config`, `ca_file`, `certificate_file` and `key_file`",
+        ) from error
 
 
 def connect_admin(options: KafkaOptions, errors: ClientErrors) -> AdminClient:
     """A client for requests about topics. Raises if no broker answers, or if they refuse the user."""
-    admin = AdminClient(options.settings() | errors.settings())
+    admin = make_client(AdminClient, options.settings() | errors.settings())
     deadline = time.monotonic() + options.answer_seconds
     while True:
         try:
@@ -186,3 +205,20 @@ def ask(errors: ClientErrors, doing: str, request: Callable[[], Any]) -> Any:
         return request()
     except KafkaException as error:
         raise errors.translate(error.args[0], doing) from error
+
+
+def describe_topics(
+    admin: AdminClient, errors: ClientErrors, topics: Sequence[str]
+) -> dict[str, Mapping[str, str] | None]:
+    """The settings of topics; None for one that the user may not ask about."""
+    found: dict[str, Mapping[str, str] | None] = {}
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+    for resource, answer in admin.describe_configs(resources).items():
+        try:
+            settings = answer.result(ANSWER_SECONDS)
+            found[resource.name] = {name: entry.value or "" for name, entry in settings.items()}
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise errors.translate(error.args[0], f"asking for the settings of topic {resource.name}") from error
+            found[resource.name] = None
+    return found

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Required, Self, Unpack
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
 from pydantic import Field, field_validator, model_validator
 
 from conduit_connectors.kafka.connection import (
@@ -17,13 +16,15 @@ from conduit_connectors.kafka.connection import (
     KafkaOptions,
     ask,
     connect_admin,
+    describe_topics,
+    make_client,
 )
 from conduit_connectors.kafka.message import MessageEncoder, TopicLimits
 from conduit_connectors.kafka.transactions import (
     OutgoingMessage,
     Transactions,
     create_checkpoint_topic,
-    produce,
+    produce_all,
     produce_plain,
 )
 from conduit_py import sdk
@@ -161,24 +162,22 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
             self._staged += messages
             return refused
         if self._transactions is not None:
-            self._transactions.begin()
-            producer = self._transactions.producer
-        else:
-            producer = self._producer = self._producer or self._plain_producer()
-        refused = self._send(producer, batch)
-        # Serves errors that the broker reported meanwhile.
-        producer.poll(0)
-        return refused
+            return self._transactions.write(lambda producer: self._send(producer, batch))
+        producer = self._producer = self._producer or self._plain_producer()
+        sent: dict[int, str] = ask(self._errors, "writing", lambda: self._send(producer, batch))
+        return sent
 
     def _send(self, producer: Producer, batch: Batch) -> dict[int, str]:
+        refused: dict[int, str] = {}
         plain = self._encoder.find_plain(batch)
         if plain is not None:
             assert self.options.topic is not None
             produce_plain(producer, self.options.topic, plain)
-            return {}
-        messages, refused = self._encoder.encode_batch(batch)
-        for message in messages:
-            produce(producer, message)
+        else:
+            messages, refused = self._encoder.encode_batch(batch)
+            produce_all(producer, messages)
+        # Serves errors that the broker reported meanwhile.
+        producer.poll(0)
         return refused
 
     def flush(self) -> None:
@@ -241,7 +240,7 @@ class Destination(sdk.TransactionalDestination[DestinationOptions]):
 
     def _plain_producer(self) -> Producer:
         settings = {**self.options.settings(), **self._errors.settings(), **self._producer_settings()}
-        return Producer(settings | {"on_delivery": self._note_failure})
+        return make_client(Producer, settings | {"on_delivery": self._note_failure})
 
     def _producer_settings(self) -> dict[str, Any]:
         options = self.options
@@ -271,15 +270,10 @@ def _find_limits(admin: AdminClient, errors: ClientErrors, topics: Sequence[str]
         if topic not in known:
             raise FatalError(f"Kafka has no topic {topic}", suggestion="create it: records create no topics")
     limits = {}
-    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-    for resource, answer in admin.describe_configs(resources).items():
-        try:
-            config = answer.result(ANSWER_SECONDS)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise errors.translate(error.args[0], f"asking for the limits of topic {resource.name}") from error
-            limits[resource.name] = TopicLimits(_SIZE_MAX, needs_key=False)
-            continue
-        compacted = "compact" in config["cleanup.policy"].value
-        limits[resource.name] = TopicLimits(int(config["max.message.bytes"].value), compacted)
+    for topic, config in describe_topics(admin, errors, topics).items():
+        if config is None:
+            limits[topic] = TopicLimits(_SIZE_MAX, needs_key=False)
+        else:
+            compacted = "compact" in config["cleanup.policy"]
+            limits[topic] = TopicLimits(int(config["max.message.bytes"]), compacted)
     return limits

@@ -1,10 +1,13 @@
 """How a record is a message of Kafka: key, value, headers, tombstones."""
 
 import json
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
+
+import msgspec
 
 from conduit_connectors.kafka.transactions import OutgoingMessage
 from conduit_py.sdk import Batch, Columns, Data, Operation, RecordRefused, encode_json, metadata
@@ -58,6 +61,8 @@ class MessageEncoder:
         deleted = operation is Operation.DELETE
         if raw is None and deleted:
             raise RecordRefused("is a delete without a key, which Kafka cannot express")
+        if after is None and not deleted:
+            raise RecordRefused("has no payload, which readers of Kafka would take for a delete")
         value = None if deleted else _to_bytes(after)
         headers = encode_headers(metadata) if metadata else []
         self._topics[topic].check(raw, value, headers)
@@ -74,7 +79,7 @@ class MessageEncoder:
         if not isinstance(payload, dict) or self._key_field not in payload:
             raise RecordRefused(f"has no field {self._key_field!r} for the key")
         value: Any = payload[self._key_field]
-        return value.encode() if isinstance(value, str) else _to_bytes(value)
+        return _encode_text(value, "a key") if isinstance(value, str) else _to_bytes(value)
 
 
 _NO_HEADERS = frozenset({metadata.COLLECTION, metadata.CREATED_AT, metadata.READ_AT, metadata.OPENCDC_VERSION})
@@ -120,7 +125,7 @@ class TopicLimits:
             raise RecordRefused("has no key, which a compacted topic needs")
         size = _OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
         if headers:
-            size += sum(len(name) + len(content or b"") + 10 for name, content in headers)
+            size += sum(len(name.encode()) + len(content or b"") + 10 for name, content in headers)
         if size > self.size_max:
             raise RecordRefused(f"has {size} bytes, and the topic takes {self.size_max}")
 
@@ -130,16 +135,37 @@ _OVERHEAD = 100
 
 
 def encode_headers(metadata: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
-    """The headers that metadata stands for."""
-    if HEADERS in metadata:
-        try:
-            return [
-                (name, None if content is None else b64decode(content))
-                for name, content in json.loads(metadata[HEADERS])
-            ]
-        except (ValueError, TypeError) as error:
-            raise RecordRefused(f"has metadata {HEADERS} that is no list of headers: {error}") from error
-    return [(name.removeprefix(HEADER), value.encode()) for name, value in metadata.items() if name.startswith(HEADER)]
+    """The headers that metadata stands for. Raises RecordRefused for what cannot be one."""
+    headers = _parse_headers(metadata[HEADERS]) if HEADERS in metadata else _plain_headers(metadata)
+    for name, _ in headers:
+        # The client library ends the process for half of a surrogate pair, and cuts a name at a NUL.
+        if _NO_NAME.search(name):
+            raise RecordRefused(f"has the header {name!r}, which is no name for Kafka")
+    return headers
+
+
+_NO_NAME = re.compile("[\0\ud800-\udfff]")
+
+
+def _plain_headers(metadata: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
+    return [
+        (name.removeprefix(HEADER), _encode_text(value, "a header"))
+        for name, value in metadata.items()
+        if name.startswith(HEADER)
+    ]
+
+
+def _parse_headers(text: str) -> list[tuple[str, bytes | None]]:
+    try:
+        return [
+            (name, None if content is None else b64decode(content, validate=True))
+            for name, content in _HEADERS_DECODER.decode(text)
+        ]
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise RecordRefused(f"has metadata {HEADERS} that is no list of headers: {error}") from error
+
+
+_HEADERS_DECODER = msgspec.json.Decoder(list[tuple[str, str | None]])
 
 
 def decode_headers(headers: Headers) -> dict[str, str]:
@@ -156,6 +182,13 @@ def _to_text(content: bytes | None) -> str | None:
         return None if content is None else content.decode()
     except UnicodeDecodeError:
         return None
+
+
+def _encode_text(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise RecordRefused(f"has half of a surrogate pair in {what}, which is no text") from error
 
 
 def _to_bytes(value: Any) -> bytes | None:

@@ -4,12 +4,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from conduit_connectors.kafka.connection import ANSWER_SECONDS, ClientErrors
+from conduit_connectors.kafka.connection import ANSWER_SECONDS, ClientErrors, make_client
+from conduit_connectors.kafka.partition_name import name_of, name_partition, offset_of, parse_partition
 from conduit_py.sdk import FatalError, TransientError
 
 BUFFER_MAX = 4000
@@ -17,6 +17,9 @@ BUFFER_MAX = 4000
 _TAKE_MAX = 1000
 _PAUSE_AFTER_SECONDS = 1.0
 _TICK_SECONDS = 0.5
+_LOOK_SECONDS = 5.0
+"""How often to look for new partitions of topics that are read as a whole, without a group."""
+_LOOK_MAX_SECONDS = 2.0
 
 GENERATION = "#"
 """The key in a position of how often partitions went away: no topic can have this name."""
@@ -35,7 +38,7 @@ class PartitionReader:
         start: str, group: bool, revoke_seconds: float,
     ) -> None:  # fmt: skip
         self._errors = errors
-        self._consumer = Consumer(dict(consumer_settings))
+        self._consumer = make_client(Consumer, dict(consumer_settings))
         self._position = dict(position)
         self._start = start
         self._group = group
@@ -54,13 +57,20 @@ class PartitionReader:
         self._acked: dict[str, int] = {}
         self._committed: dict[str, int] = {}
         self._ticked_at = 0.0
+        self._watched: Sequence[str] = ()
+        """The topics of which every partition is read."""
+        self._looked_at = time.monotonic()
         self._known_ends: dict[str, int] = {}
         self._error: Exception | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="conduit-kafka", daemon=True)
 
-    def assign(self, partitions: Sequence[str], *, to_end: bool) -> None:
-        """Read these partitions, whatever others do; with `to_end` until what they have now is read."""
+    def assign(self, partitions: Sequence[str], *, to_end: bool, watched: Sequence[str] = ()) -> None:
+        """Read these partitions, whatever others do; with `to_end` until what they have now is read.
+
+        They are all partitions of the `watched` topics. Those that are added later are read too, from their beginning.
+        """
+        self._watched = watched
         if to_end:
             self._ends = {partition: self._watermarks(partition)[1] for partition in partitions}
         self._consumer.assign(self._place(partitions))
@@ -133,7 +143,7 @@ class PartitionReader:
         if len(self._next_offsets) == 1:
             [name] = self._next_offsets
             return [(name, message.offset() + 1) for message in messages]  # type: ignore[operator]
-        return [(_name_of(message), _offset_of(message) + 1) for message in messages]
+        return [(name_of(message), offset_of(message) + 1) for message in messages]
 
     def _has_news(self) -> bool:
         return bool(self._ready or self._error or self._stopping) or self._is_at_end()
@@ -159,9 +169,26 @@ class PartitionReader:
         self._ticked_at = time.monotonic()
         self._errors.raise_if_refused("reading")
         self._commit(asynchronous=True)
+        if self._watched and self._ends is None and time.monotonic() - self._looked_at > _LOOK_SECONDS:
+            self._add_new_partitions()
         for each in self._consumer.assignment():
             _, high = self._consumer.get_watermark_offsets(each, cached=True)
-            self._known_ends[_name(each.topic, each.partition)] = high
+            self._known_ends[name_partition(each.topic, each.partition)] = high
+
+    def _add_new_partitions(self) -> None:
+        self._looked_at = time.monotonic()
+        new: list[str] = []
+        for topic in self._watched:
+            try:
+                known = self._consumer.list_topics(topic, timeout=_LOOK_MAX_SECONDS).topics[topic].partitions
+            except KafkaException:
+                # The brokers are busy or away, which reading finds out by itself. The next look is soon.
+                return
+            new += [
+                name for name in (name_partition(topic, number) for number in known) if name not in self._next_offsets
+            ]
+        if new:
+            self._consumer.incremental_assign(self._place(new))
 
     def _wait_for_room(self) -> None:
         def has_room() -> bool:
@@ -192,8 +219,8 @@ class PartitionReader:
         error = message.error()
         assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:
-            if self._ends is not None and _offset_of(message) >= self._ends.get(_name_of(message), 0):
-                self._ends.pop(_name_of(message), None)
+            if self._ends is not None and offset_of(message) >= self._ends.get(name_of(message), 0):
+                self._ends.pop(name_of(message), None)
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             raise FatalError(
                 f"Kafka no longer has the offset to read next: {error.str()}",
@@ -214,32 +241,41 @@ class PartitionReader:
             elif of_group is not None:
                 placed[partition] = of_group
             else:
-                placed[partition] = self._watermarks(partition)[0 if self._start == "earliest" else 1]
+                first = self._start == "earliest" or self._is_new(partition)
+                placed[partition] = self._watermarks(partition)[0 if first else 1]
         with self._changed:
             self._next_offsets |= placed
             self._acked |= placed
             self._assignments += 1
             self._changed.notify_all()
-        return [_parse(partition, offset) for partition, offset in placed.items()]
+        return [parse_partition(partition, offset) for partition, offset in placed.items()]
+
+    def _is_new(self, partition: str) -> bool:
+        """True if the partition was added after others of its topic were read: all records in it are new."""
+        topic = parse_partition(partition).topic
+        read = (*self._position, *self._next_offsets)
+        return topic in self._watched and any(parse_partition(each).topic == topic for each in read)
 
     def _ask_group(self, partitions: Sequence[str]) -> dict[str, int]:
-        answers = self._consumer.committed([_parse(partition) for partition in partitions], ANSWER_SECONDS)
-        return {_name(each.topic, each.partition): each.offset for each in answers if each.offset >= 0}
+        answers = self._consumer.committed([parse_partition(partition) for partition in partitions], ANSWER_SECONDS)
+        return {name_partition(each.topic, each.partition): each.offset for each in answers if each.offset >= 0}
 
     def _watermarks(self, partition: str) -> tuple[int, int]:
-        low, high = self._consumer.get_watermark_offsets(_parse(partition), timeout=ANSWER_SECONDS)
+        low, high = self._consumer.get_watermark_offsets(parse_partition(partition), timeout=ANSWER_SECONDS)
         return low, high
 
     def _take_over(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         try:
-            consumer.incremental_assign(self._place([_name(each.topic, each.partition) for each in partitions]))
+            consumer.incremental_assign(
+                self._place([name_partition(each.topic, each.partition) for each in partitions])
+            )
         except KafkaException as error:
             self._fail(error)
 
     def _give_away(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        gone = {_name(each.topic, each.partition) for each in partitions}
+        gone = {name_partition(each.topic, each.partition) for each in partitions}
         with self._changed:
-            self._ready = deque(message for message in self._ready if _name_of(message) not in gone)
+            self._ready = deque(message for message in self._ready if name_of(message) not in gone)
             read = {partition: self._next_offsets[partition] for partition in gone if partition in self._next_offsets}
 
             def is_acked() -> bool:
@@ -253,7 +289,7 @@ class PartitionReader:
             self._fail(_taken("another member was given partitions before all that was read of them was handled"))
 
     def _drop_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        gone = {_name(each.topic, each.partition) for each in partitions}
+        gone = {name_partition(each.topic, each.partition) for each in partitions}
         self._forget(gone)
         consumer.incremental_unassign(partitions)
         # What is in flight must not be committed: another member reads it again.
@@ -261,7 +297,7 @@ class PartitionReader:
 
     def _forget(self, gone: set[str]) -> None:
         with self._changed:
-            self._ready = deque(message for message in self._ready if _name_of(message) not in gone)
+            self._ready = deque(message for message in self._ready if name_of(message) not in gone)
             for partition in gone:
                 for offsets in (self._next_offsets, self._acked, self._committed, self._position):
                     offsets.pop(partition, None)
@@ -281,7 +317,7 @@ class PartitionReader:
             }
             self._committed |= due
         if due:
-            offsets = [_parse(partition, offset) for partition, offset in due.items()]
+            offsets = [parse_partition(partition, offset) for partition, offset in due.items()]
             try:
                 if asynchronous:
                     self._consumer.commit(offsets=offsets, asynchronous=True)
@@ -307,26 +343,6 @@ class TakenMessages(NamedTuple):
     position: dict[str, int]
     messages: list[Message]
     steps: list[tuple[str, int]]
-
-
-@cache
-def _name(topic: str, partition: int) -> str:
-    return f"{topic}:{partition}"
-
-
-def _name_of(message: Message) -> str:
-    return _name(message.topic(), message.partition())
-
-
-def _offset_of(message: Message) -> int:
-    offset = message.offset()
-    assert offset is not None, "of a message from a broker"
-    return offset
-
-
-def _parse(partition: str, offset: int = OFFSET_INVALID) -> TopicPartition:
-    topic, _, number = partition.rpartition(":")
-    return TopicPartition(topic, int(number), offset)
 
 
 def _taken(text: str) -> TransientError:

@@ -1,6 +1,7 @@
 """The Kafka source: the messages of topics, by consumer group or from given partitions."""
 
 from collections.abc import Sequence
+from operator import methodcaller
 from typing import Any, ClassVar, Literal, Required, Self, Unpack
 
 from confluent_kafka import Message
@@ -167,7 +168,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
         if options.is_member:
             self._reader.subscribe(options.topics)
         else:
-            ask(errors, "reading", lambda: self._opened.assign(known, to_end=not options.tail))
+            watched = options.topics if options.partitions is None else ()
+            ask(errors, "reading", lambda: self._opened.assign(known, to_end=not options.tail, watched=watched))
             self._seen = self._reader.position()
 
     def start_position(self) -> bytes | None:
@@ -235,7 +237,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
         deleted = None in values
         if self.options.format == "json":
             values, refused = _parse_values(values)
-        columns = Columns(keys=[message.key() for message in messages], metadata=_make_metadata(messages))
+        made, nameless = _make_metadata(messages)
+        refused |= nameless
+        columns = Columns(keys=[message.key() for message in messages], metadata=made)
         if deleted:
             columns.operations = [
                 Operation.DELETE if message.value() is None else Operation.CREATE for message in messages
@@ -257,15 +261,26 @@ def _decode(position: bytes) -> dict[str, int]:
     return offsets  # type: ignore[return-value]
 
 
-def _make_metadata(messages: Sequence[Message]) -> list[dict[str, str]]:
+def _make_metadata(messages: Sequence[Message]) -> tuple[list[dict[str, str]], dict[int, str]]:
+    """The metadata of each message, and why that of some cannot be made."""
+    refused: dict[int, str] = {}
     made = [
         {metadata.COLLECTION: message.topic() or "", metadata.CREATED_AT: f"{message.timestamp()[1]}000000"}
         for message in messages
     ]
-    for message, each in zip(messages, made, strict=True):
-        if headers := message.headers():
-            each |= decode_headers(headers)  # type: ignore[arg-type]
-    return made
+    for index, (message, each) in enumerate(zip(messages, made, strict=True)):
+        try:
+            if headers := _get_headers(message):
+                each |= decode_headers(headers)
+        except SystemError:
+            refused[index] = "has a header whose name is not UTF-8"
+    return made, refused
+
+
+# For a name that is not UTF-8 the client library returns a list that must not be looked at, and leaves an error behind.
+# A call in C looks for that error. A plain `message.headers()` does not once Python has optimised it, and the process
+# would die. It must be called only once for a message: the second call has no error.
+_get_headers = methodcaller("headers")
 
 
 def _parse_values(values: Sequence[bytes | None]) -> tuple[list[Any], dict[int, str]]:

@@ -1,19 +1,30 @@
 """Transactions: one producer with a transactional id, and its state in the checkpoint topic, committed together."""
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from conduit_connectors.kafka.connection import ANSWER_SECONDS, ClientErrors, KafkaOptions
+from conduit_connectors.kafka.connection import (
+    ANSWER_SECONDS,
+    ClientErrors,
+    KafkaOptions,
+    ask,
+    describe_topics,
+    make_client,
+)
 from conduit_py.sdk import FatalError, Fenced, TransientError
 
-_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
+# The last: after it was fenced, a producer refuses every message with this code.
+_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError._FATAL}
 _COMMIT_SECONDS = 60.0
+_STATE_MAX = 64 * 1024 * 1024
+"""A state has the intents of other destinations, which may hold all records of a transaction."""
 _NEAR = 64
 """How many of the last records of the checkpoint topic are looked at first: an active pipeline is among them."""
 
@@ -35,6 +46,9 @@ class CheckpointState(msgspec.Struct, array_like=True):
     applied_fence: int = 0
     applied: int = 0
     version: int = 1
+
+
+_Sent = TypeVar("_Sent")
 
 
 class Transactions:
@@ -66,7 +80,7 @@ class Transactions:
     def start(self) -> bool:
         """Become the only producer of this id, and read its state; False if it never committed one."""
         settings = {**self._options.settings(), **self.errors.settings(), **self._settings}
-        self._producer = Producer(settings | {"transactional.id": self._id})
+        self._producer = make_client(Producer, settings | {"transactional.id": self._id})
         self._call("starting transactions", lambda: self.producer.init_transactions(ANSWER_SECONDS))
         found = self._read_state(self._end())
         self._state = found or CheckpointState()
@@ -83,6 +97,12 @@ class Transactions:
             self._call("beginning a transaction", self.producer.begin_transaction)
             self._under_way = True
 
+    def write(self, send: Callable[[Producer], _Sent]) -> _Sent:
+        """Let `send` give messages to the producer, within a transaction. Raises Fenced."""
+        self.begin()
+        with self._fencing("writing"):
+            return send(self.producer)
+
     def commit(self, changes: bytes) -> None:
         """Commit what was produced since `begin` together with `changes`. Raises Fenced."""
         self._finish(msgspec.structs.replace(self._state, changes=changes))
@@ -91,9 +111,7 @@ class Transactions:
         """Write the messages of a stage, with the note that they are written; nothing if it was applied before."""
         if (fence, number) <= (self._state.applied_fence, self._state.applied):
             return
-        self.begin()
-        for message in messages:
-            produce(self.producer, message)
+        self.write(lambda producer: produce_all(producer, messages))
         self._finish(msgspec.structs.replace(self._state, applied_fence=fence, applied=number))
 
     def close(self) -> None:
@@ -108,9 +126,8 @@ class Transactions:
         self._producer = None
 
     def _finish(self, state: CheckpointState) -> None:
-        self.begin()
-        value = msgspec.msgpack.encode(state)
-        produce(self.producer, OutgoingMessage(self._topic, self._id.encode(), value, []))
+        message = OutgoingMessage(self._topic, self._id.encode(), msgspec.msgpack.encode(state), [])
+        self.write(lambda producer: produce(producer, message))
         self._call("committing", lambda: self.producer.commit_transaction(5.0))
         self._under_way = False
         self._state = state
@@ -130,6 +147,17 @@ class Transactions:
                 if not error.retriable() or time.monotonic() > deadline:
                     # If it was committed all the same, the next claim reads that.
                     raise self.errors.translate(error, doing) from raised
+
+    @contextmanager
+    def _fencing(self, doing: str) -> Iterator[None]:
+        """Explain an error of a call that cannot be made again."""
+        try:
+            yield
+        except KafkaException as raised:
+            error = raised.args[0]
+            if error.code() in _FENCED or error.fatal():
+                raise self._explain_fencing(doing, error) from raised
+            raise self.errors.translate(error, doing) from raised
 
     def _explain_fencing(self, doing: str, error: KafkaError) -> FatalError | TransientError:
         state = self._read_state(0)
@@ -205,7 +233,7 @@ class _CheckpointReader:
     def __init__(self, options: KafkaOptions, errors: ClientErrors, isolation: str) -> None:
         settings = {"group.id": "conduit-py-checkpoint", "enable.auto.commit": False, "enable.partition.eof": True}
         settings |= {"auto.offset.reset": "earliest", "isolation.level": isolation}
-        self._consumer = Consumer({**options.settings(), **errors.settings(), **settings})
+        self._consumer = make_client(Consumer, {**options.settings(), **errors.settings(), **settings})
 
     def __enter__(self) -> Consumer:
         return self._consumer
@@ -217,7 +245,10 @@ class _CheckpointReader:
 def create_checkpoint_topic(admin: AdminClient, errors: ClientErrors, topic: str) -> None:
     """Create the topic, if there is none, so that Kafka keeps the last state of each id for ever."""
     config = {"cleanup.policy": "compact", "segment.bytes": str(8 * 1024 * 1024), "min.cleanable.dirty.ratio": "0.1"}
-    if topic in admin.list_topics(timeout=ANSWER_SECONDS).topics:
+    config["max.message.bytes"] = str(_STATE_MAX)
+    known = ask(errors, "looking for topics", lambda: admin.list_topics(timeout=ANSWER_SECONDS)).topics
+    if topic in known:
+        _check_checkpoint_topic(admin, errors, topic, len(known[topic].partitions))
         return
     [created] = admin.create_topics([NewTopic(topic, 1, -1, config=config)]).values()
     try:
@@ -225,6 +256,25 @@ def create_checkpoint_topic(admin: AdminClient, errors: ClientErrors, topic: str
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise errors.translate(error.args[0], f"creating topic {topic}") from error
+
+
+def _check_checkpoint_topic(admin: AdminClient, errors: ClientErrors, topic: str, partitions: int) -> None:
+    """Raise FatalError for a topic that somebody else made, where the state would not be found again."""
+    advice = "name another topic in `checkpoint_topic`, which is then created as it must be"
+    # A topic that was created a moment ago may have none yet.
+    if partitions > 1:
+        raise FatalError(f"topic {topic} has {partitions} partitions, and `checkpoint_topic` one", suggestion=advice)
+    config = describe_topics(admin, errors, [topic])[topic]
+    if config is not None and (policy := config["cleanup.policy"]) != "compact":
+        raise FatalError(
+            f"topic {topic} has cleanup.policy={policy}, so Kafka would delete the progress of pipelines",
+            suggestion=f"set its cleanup.policy to compact, or {advice}",
+        )
+
+
+def produce_all(producer: Producer, messages: Iterable[OutgoingMessage]) -> None:
+    for message in messages:
+        produce(producer, message)
 
 
 def produce(producer: Producer, message: OutgoingMessage) -> None:

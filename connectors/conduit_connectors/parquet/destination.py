@@ -186,7 +186,7 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
         staged = msgspec.json.decode(intent, type=FilesIntent)
         folder = self._hidden / staged.folder
         with self._disk_errors():
-            self._show([_Complete(folder / each.waits_as, each.name) for each in staged.files])
+            self._show([_Complete(folder / each.waits_as, each.name) for each in staged.files], again=True)
 
     def teardown(self) -> None:
         if self._file is not None:
@@ -210,13 +210,14 @@ class Destination(sdk.StagedDestination[DestinationOptions]):
             self._complete.append(_Complete(self._file.path, self._next_name()))
             self._file = None
 
-    def _show(self, files: Sequence[_Complete]) -> None:
-        """Give complete files their names. One that is gone has its name already, or had it before it was moved."""
+    def _show(self, files: Sequence[_Complete], *, again: bool = False) -> None:
+        """Give complete files their names. With `again`, one that is gone has or had its name already."""
         for path, name in files:
             try:
                 path.rename(self.options.path / name)
             except FileNotFoundError:
-                if not path.parent.is_dir():
+                # Only an intent may be applied twice. Else the rows of the file are nowhere, and must not be acked.
+                if not again or not path.parent.is_dir():
                     raise
         for folder in {self.options.path, *(path.parent for path, _ in files)} if files else ():
             sync_path(folder)

@@ -56,8 +56,8 @@ class GrowingFile:
         """Close and remove an unfinished file."""
         # Or it would write a footer when it is deleted.
         self._writer.is_open = False
-        # Without flushing what is buffered: the disk may be full.
-        self._file.detach().close()
+        # Without flushing what is buffered, as `close` and `detach` do: the disk may be full.
+        self._file.raw.close()
         self.path.unlink(missing_ok=True)
 
     def _write_row_group(self) -> None:

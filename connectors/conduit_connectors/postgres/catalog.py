@@ -20,6 +20,7 @@ class PublishedTable(msgspec.Struct, frozen=True):
     key: tuple[str, ...]
     """The columns that identify a row, in the order of their index; none if there is no such index."""
     row_filter: str | None = None
+    partitioned: bool = False
 
     @property
     def collection(self) -> str:
@@ -60,7 +61,8 @@ async def read_tables(session: DatabaseSession, publication: str, oid: int | Non
             {"p.rowfilter" if lists else "NULL::text"},
             (SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a
              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {generated}
-             AND {"(p.attnames IS NULL OR a.attname = ANY (p.attnames))" if lists else "true"})
+             AND {"(p.attnames IS NULL OR a.attname = ANY (p.attnames))" if lists else "true"}),
+            c.relkind = 'p'
         FROM pg_publication_tables p
         JOIN pg_namespace n ON n.nspname = p.schemaname
         JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
@@ -69,8 +71,10 @@ async def read_tables(session: DatabaseSession, publication: str, oid: int | Non
         [publication, None if oid is None else str(oid)],
     )
     return [
-        PublishedTable(int(oid), _text(schema), _text(name), _names(columns), _names(key), rows and rows.decode())
-        for oid, schema, name, key, rows, columns in _all(found.rows)
+        PublishedTable(
+            int(oid), _text(schema), _text(name), _names(columns), _names(key), rows and rows.decode(), parts == b"t"
+        )
+        for oid, schema, name, key, rows, columns, parts in _all(found.rows)
     ]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_py.sdk import FatalError, TransientError
@@ -35,6 +36,7 @@ class PostgresDatabase(SqlDatabase):
     }
 
     def __init__(self, url: str) -> None:
+        parse_url(url)
         try:
             self._connection = psycopg.connect(url, autocommit=True, application_name="conduit-py")
         except psycopg.OperationalError as error:
@@ -92,6 +94,23 @@ class PostgresDatabase(SqlDatabase):
 
     def close(self) -> None:
         self._connection.close()
+
+
+def parse_url(url: str) -> dict[str, Any]:
+    """Return the parts of an address. Raises FatalError if it is none, and never quotes it: it has a password."""
+    try:
+        parts = conninfo_to_dict(url)
+        # The rest of a password with a character of URLs in it, which the library would quote in its errors.
+        readable = "@" not in str(parts.get("host", "")) and re.fullmatch(r"[\d,]*", str(parts.get("port", "")))
+    except psycopg.ProgrammingError:
+        readable = None
+    if not readable:
+        raise FatalError(
+            "`url` is no address of a database",
+            suggestion="write it as postgresql://user:password@host:port/name, and special characters of the"
+            " password as %40 for @, %3A for :, %2F for / and %25 for %",
+        )
+    return parts
 
 
 def connection_error(error: psycopg.OperationalError) -> FatalError | TransientError:

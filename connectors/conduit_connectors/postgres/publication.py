@@ -127,7 +127,8 @@ async def _prepare_tables(session: DatabaseSession, publication: Publication, *,
                 f"there is no publication {name}",
                 suggestion="name the tables with `tables`, or create the publication for the tables to read",
             )
-        tables = ", ".join(map(_quote_table, wanted))
+        # ONLY: tables that inherit were not asked for. If one has no key, to publish it would forbid its updates.
+        tables = ", ".join(f"ONLY {_quote_table(table)}" for table in wanted)
         # Of a partitioned table the whole is published: partitions come and go.
         root = "publish_via_partition_root = true"
         await session.run(f"CREATE PUBLICATION {quote_name(name)} FOR TABLE {tables} WITH ({root})")

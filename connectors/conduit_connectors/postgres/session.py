@@ -8,11 +8,11 @@ import msgspec
 import psycopg
 import trio
 from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from conduit_connectors.postgres.column_values import SESSION_SETTINGS
-from conduit_connectors.postgres.database import connection_error, one_line
-from conduit_py.sdk import FatalError, TransientError
+from conduit_connectors.postgres.database import connection_error, one_line, parse_url
+from conduit_py.sdk import TransientError
 
 _CONNECT_SECONDS = "10"
 
@@ -44,17 +44,10 @@ class DatabaseSession:
     @classmethod
     async def connect(cls, url: str, **parameters: Any) -> "DatabaseSession":
         """Connect and prepare the session. FatalError if the server refuses the user."""
-        try:
-            given = conninfo_to_dict(url)
-            defaults = {"application_name": "conduit-py", "connect_timeout": _CONNECT_SECONDS}
-            # Replication ignores the settings of a pooler, so these must be ours.
-            settings: dict[str, Any] = {**defaults, **given, **parameters, "client_encoding": "UTF8"}
-            target = make_conninfo(**settings).encode()
-        except psycopg.ProgrammingError as error:
-            raise FatalError(
-                f"`url` is no address of a database: {one_line(error)}",
-                suggestion="write it as postgresql://user:password@host:port/name",
-            ) from error
+        defaults = {"application_name": "conduit-py", "connect_timeout": _CONNECT_SECONDS}
+        # Replication ignores the settings of a pooler, so these must be ours.
+        settings: dict[str, Any] = {**defaults, **parse_url(url), **parameters, "client_encoding": "UTF8"}
+        target = make_conninfo(**settings).encode()
         # In a thread: libpq looks up the name of the host without asking the event loop.
         connection = await trio.to_thread.run_sync(pq.PGconn.connect, target)
         if connection.status != pq.ConnStatus.OK:

@@ -149,7 +149,9 @@ def _chunk_statement(table: PublishedTable, key: tuple[str, ...] | None, size: i
     if key is not None:
         where.append(f"({by}) > ({', '.join(f'${number}' for number in range(1, len(key) + 1))})")
     condition = f" WHERE {' AND '.join(where)}" if where else ""
-    return f"SELECT {columns} FROM {table.quoted}{condition} ORDER BY {by} LIMIT {size}"
+    # The changes of a table that inherits have its own name, and its rows may have the same keys as other ones.
+    only = "" if table.partitioned else "ONLY "
+    return f"SELECT {columns} FROM {only}{table.quoted}{condition} ORDER BY {by} LIMIT {size}"
 
 
 def sees_transactions(visible: bytes, xids: Collection[int]) -> bool:

@@ -313,8 +313,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
             raise FatalError(f"PostgreSQL sent a change of the unknown table {oid}", suggestion="report it") from None
 
     async def _handle_relation(self, message: RelationMessage) -> None:
-        # By its number too: a table that is renamed is still the one that was asked for.
-        if f"{message.schema}.{message.name}" not in self._oids and message.oid not in self._oids.values():
+        # Without `tables` also one that was added to the publication since. By its number too: a table that is
+        # renamed is still the one that was asked for.
+        known = f"{message.schema}.{message.name}" in self._oids or message.oid in self._oids.values()
+        if self.options.tables is not None and not known:
             self._relations[message.oid] = None
             return
         async with self._asking:

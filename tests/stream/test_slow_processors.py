@@ -108,7 +108,7 @@ async def run_batches(seconds: list[float], *, by_batch: bool = False, blocking:
             batch = batch_of({"n": number}, first=number)
             assert await finish(worker.run(batch)) == batch.records
     finally:
-        await worker.close()
+        await worker.close([])
     return here
 
 

@@ -75,9 +75,10 @@ check: install
 maven:
 	@command -v mvn >/dev/null || (apt-get update -q && apt-get install -qy maven)
 
-# The tests of Spark share one cluster and one session: one process runs them while others run the rest.
+# The tests of Spark share one cluster and one session, so they run in one process, after all others.
 test: check java maven
-	$(BIN)/pytest -n 3 --dist loadgroup
+	$(BIN)/pytest -n 3 --dist worksteal --ignore=tests/spark
+	$(BIN)/pytest tests/spark
 
 bench: install
 	@$(BIN)/python -m benchmarks $(ARGS)

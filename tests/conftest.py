@@ -21,14 +21,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep in one process what shares something dear: tests of Spark their session, those of a page their browser."""
-    for item in items:
-        folder = item.path.parent.name
-        if folder in ("spark", "page"):
-            item.add_marker(pytest.mark.xdist_group("spark" if folder == "spark" else item.path.stem))
-
-
 @pytest.fixture(autouse=True)
 def forget_secrets() -> Iterator[None]:
     """Forget the secrets that a test adds: a process keeps them, and would mask them in the texts of other tests."""

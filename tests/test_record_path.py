@@ -74,10 +74,6 @@ Path("called.json").write_text(json.dumps({"status": status, "called": sorted(ca
 """
 
 
-pytestmark = pytest.mark.xdist_group("record_path")
-"""They look at one traced run."""
-
-
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     at = tmp_path_factory.mktemp("traced")

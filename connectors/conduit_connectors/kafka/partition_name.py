@@ -1,6 +1,7 @@
-"""How a position names a partition: `topic:number`."""
+"""How a position names a partition: `topic:number`, and messages with the steps that they are in a position."""
 
 from functools import cache
+from typing import NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
 
@@ -25,3 +26,11 @@ def offset_of(message: Message) -> int:
     offset = message.offset()
     assert offset is not None, "of a message from a broker"
     return offset
+
+
+class TakenMessages(NamedTuple):
+    """Messages, the position before them, and the step of each."""
+
+    position: dict[str, int]
+    messages: list[Message]
+    steps: list[tuple[str, int]]

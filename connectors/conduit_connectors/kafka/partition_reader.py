@@ -4,12 +4,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from conduit_connectors.kafka.connection import ANSWER_SECONDS, ClientErrors, make_client
-from conduit_connectors.kafka.partition_name import name_of, name_partition, offset_of, parse_partition
+from conduit_connectors.kafka.partition_name import TakenMessages, name_of, name_partition, offset_of, parse_partition
 from conduit_py.sdk import FatalError, TransientError
 
 BUFFER_MAX = 4000
@@ -17,6 +17,7 @@ BUFFER_MAX = 4000
 _TAKE_MAX = 1000
 _PAUSE_AFTER_SECONDS = 1.0
 _TICK_SECONDS = 0.5
+_COMMIT_AGAIN_SECONDS = 0.1
 _LOOK_SECONDS = 5.0
 """How often to look for new partitions of topics that are read as a whole, without a group."""
 _LOOK_MAX_SECONDS = 2.0
@@ -63,6 +64,7 @@ class PartitionReader:
         self._known_ends: dict[str, int] = {}
         self._error: Exception | None = None
         self._stopping = False
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name="conduit-kafka", daemon=True)
 
     def assign(self, partitions: Sequence[str], *, to_end: bool, watched: Sequence[str] = ()) -> None:
@@ -89,7 +91,7 @@ class PartitionReader:
         with self._changed:
             return self._make_position()
 
-    def take(self, n: int, seconds: float) -> "TakenMessages | None":
+    def take(self, n: int, seconds: float) -> TakenMessages | None:
         """At most `n` messages, or none after `seconds` or if the partitions changed. None: there will be no more."""
         with self._changed:
             before = self._assignments
@@ -129,6 +131,7 @@ class PartitionReader:
 
     def close(self) -> None:
         """Commit what is acked and leave the group."""
+        self._closing = True
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()
@@ -279,13 +282,17 @@ class PartitionReader:
             read = {partition: self._next_offsets[partition] for partition in gone if partition in self._next_offsets}
 
             def is_acked() -> bool:
-                return self._stopping or all(self._acked[partition] >= offset for partition, offset in read.items())
+                # Not after `stop` alone: a run that ends handles what it has read, and acks it before it closes.
+                return self._closing or all(self._acked[partition] >= offset for partition, offset in read.items())
 
             handled = self._changed.wait_for(is_acked, self._revoke_seconds)
-        self._commit(asynchronous=False)
+        until = time.monotonic() + self._revoke_seconds
+        # The group refuses a commit while it places its members. They begin at what is committed, so it is repeated.
+        while not (committed := self._commit(asynchronous=False)) and time.monotonic() < until:
+            time.sleep(_COMMIT_AGAIN_SECONDS)
         self._forget(gone)
         consumer.incremental_unassign(partitions)
-        if not handled:
+        if not handled or not committed:
             self._fail(_taken("another member was given partitions before all that was read of them was handled"))
 
     def _drop_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -305,10 +312,10 @@ class PartitionReader:
             self._assignments += 1
             self._changed.notify_all()
 
-    def _commit(self, *, asynchronous: bool) -> None:
-        """Commit to the group what is acked, of the partitions that are ours."""
+    def _commit(self, *, asynchronous: bool) -> bool:
+        """Commit to the group what is acked, of the partitions that are ours; return False if the group refuses it."""
         if not self._group:
-            return
+            return True
         with self._changed:
             due = {
                 partition: offset
@@ -319,15 +326,17 @@ class PartitionReader:
         if due:
             offsets = [parse_partition(partition, offset) for partition, offset in due.items()]
             try:
-                if asynchronous:
-                    self._consumer.commit(offsets=offsets, asynchronous=True)
-                else:
-                    self._consumer.commit(offsets=offsets, asynchronous=False)
+                answers: Any = self._consumer.commit(offsets=offsets, asynchronous=asynchronous)  # type: ignore[call-overload]
+                refused = next((each.error for each in answers or () if each.error is not None), None)
+                if refused is not None:
+                    raise KafkaException(refused)
             except KafkaException:
                 # Our own position counts; the next commit, or the next owner's reading again, makes this good.
                 with self._changed:
                     for partition in due:
                         self._committed.pop(partition, None)
+                return False
+        return True
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, KafkaException):
@@ -335,14 +344,6 @@ class PartitionReader:
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
-
-
-class TakenMessages(NamedTuple):
-    """Messages, the position before them, and the step of each."""
-
-    position: dict[str, int]
-    messages: list[Message]
-    steps: list[tuple[str, int]]
 
 
 def _taken(text: str) -> TransientError:

@@ -17,7 +17,8 @@ from conduit_connectors.kafka.connection import (
     connect_admin,
 )
 from conduit_connectors.kafka.message import decode_headers
-from conduit_connectors.kafka.partition_reader import GENERATION, PartitionReader, TakenMessages
+from conduit_connectors.kafka.partition_name import TakenMessages
+from conduit_connectors.kafka.partition_reader import GENERATION, PartitionReader
 from conduit_py import sdk
 from conduit_py.sdk import (
     Columns,

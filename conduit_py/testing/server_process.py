@@ -264,7 +264,11 @@ def _surroundings(libraries: str, user: int | None) -> dict[str, Any]:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # A thread may end between the two looks.
+            found += map(int, task.read_text().split())
+    return found
 
 
 def _kill_and_wait(pid: int) -> None:
@@ -278,5 +282,5 @@ def _is_alive(pid: int) -> bool:
     """False for a process that has ended, even if nobody has waited for it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conduit_server import Server
+from process_tree import processes
 
 FILE = """
 from pathlib import Path
@@ -89,11 +90,8 @@ class Site:
 
 
 def children(parent: int, command: str) -> list[int]:
-    """The processes that a process, or rather any of its threads, has started with such a command."""
-    found = [
-        int(pid) for task in Path(f"/proc/{parent}/task").iterdir() for pid in (task / "children").read_text().split()
-    ]
-    return [pid for pid in found if command.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    """The processes that a process has started with such a command."""
+    return [each.pid for each in processes(parent) if each.parent == parent and command in each.command]
 
 
 def gone(pid: int) -> bool:

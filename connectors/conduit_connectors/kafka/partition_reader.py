@@ -2,18 +2,25 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from conduit_connectors.kafka.connection import ANSWER_SECONDS, ClientErrors, make_client
-from conduit_connectors.kafka.partition_name import TakenMessages, name_of, name_partition, offset_of, parse_partition
+from conduit_connectors.kafka.partition_name import (
+    GENERATION,
+    TakenMessages,
+    find_runs,
+    name_of,
+    name_partition,
+    offset_of,
+    parse_partition,
+)
 from conduit_py.sdk import FatalError, TransientError
 
 BUFFER_MAX = 4000
-"""Messages that wait to be read. With more the partitions are paused."""
+"""Messages that wait to be read. With more, the consumer waits until half of them are taken, and pauses partitions."""
 _TAKE_MAX = 1000
 _PAUSE_AFTER_SECONDS = 1.0
 _TICK_SECONDS = 0.5
@@ -21,9 +28,6 @@ _COMMIT_AGAIN_SECONDS = 0.1
 _LOOK_SECONDS = 5.0
 """How often to look for new partitions of topics that are read as a whole, without a group."""
 _LOOK_MAX_SECONDS = 2.0
-
-GENERATION = "#"
-"""The key in a position of how often partitions went away: no topic can have this name."""
 
 
 class PartitionReader:
@@ -46,7 +50,7 @@ class PartitionReader:
         self._subscribed = False
         self._revoke_seconds = revoke_seconds
         self._changed = threading.Condition()
-        self._ready: deque[Message] = deque()
+        self._ready: list[Message] = []
         self._next_offsets: dict[str, int] = {}
         """The offset to read next of each partition that is ours."""
         self._generation = self._position.pop(GENERATION, 0)
@@ -101,13 +105,16 @@ class PartitionReader:
             if not self._ready and (self._stopping or self._is_at_end()):
                 return None
             position = self._make_position()
-            messages = [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
-            steps = self._make_steps(messages)
-            self._next_offsets.update(steps)
+            messages = self._ready[:n]
+            del self._ready[:n]
+            runs = find_runs(messages) if messages else []
+            self._next_offsets |= {partition: offsets[-1] for partition, offsets in runs}
             if self._ends is not None:
                 self._ends = {each: end for each, end in self._ends.items() if self._next_offsets[each] < end}
-            self._changed.notify_all()
-            return TakenMessages(position, messages, steps)
+            if self._has_room():
+                # Not for every take: to wake a thread costs as much as some hundred messages.
+                self._changed.notify_all()
+            return TakenMessages(position, messages, runs)
 
     def ack(self, position: Mapping[str, int]) -> None:
         """Everything before these offsets is durably handled."""
@@ -141,12 +148,6 @@ class PartitionReader:
     def _make_position(self) -> dict[str, int]:
         generation = {GENERATION: self._generation} if self._generation else {}
         return {**self._next_offsets, **generation}
-
-    def _make_steps(self, messages: Sequence[Message]) -> list[tuple[str, int]]:
-        if len(self._next_offsets) == 1:
-            [name] = self._next_offsets
-            return [(name, message.offset() + 1) for message in messages]  # type: ignore[operator]
-        return [(name_of(message), offset_of(message) + 1) for message in messages]
 
     def _has_news(self) -> bool:
         return bool(self._ready or self._error or self._stopping) or self._is_at_end()
@@ -193,16 +194,16 @@ class PartitionReader:
         if new:
             self._consumer.incremental_assign(self._place(new))
 
-    def _wait_for_room(self) -> None:
-        def has_room() -> bool:
-            return self._stopping or len(self._ready) < BUFFER_MAX
+    def _has_room(self) -> bool:
+        return self._stopping or 2 * len(self._ready) <= BUFFER_MAX
 
+    def _wait_for_room(self) -> None:
         with self._changed:
-            if self._changed.wait_for(has_room, _PAUSE_AFTER_SECONDS):
+            if len(self._ready) < BUFFER_MAX or self._changed.wait_for(self._has_room, _PAUSE_AFTER_SECONDS):
                 return
         # Back-pressure. The member keeps polling, or the group would think that it has died.
         self._consumer.pause(self._consumer.assignment())
-        while not has_room():
+        while not self._has_room():
             self._tick()
             message = self._consumer.poll(0.1)
             if message is not None:
@@ -210,8 +211,8 @@ class PartitionReader:
         self._consumer.resume(self._consumer.assignment())
 
     def _add(self, messages: Sequence[Message]) -> None:
-        # One look at each: most batches have no error.
-        events = [message for message in messages if message.error() is not None]
+        # Most batches have no error: no call of ours for each message.
+        events = [message for message in messages if message.error()] if any(map(Message.error, messages)) else []
         with self._changed:
             self._ready += [message for message in messages if message not in events] if events else messages
             for event in events:
@@ -278,7 +279,7 @@ class PartitionReader:
     def _give_away(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         gone = {name_partition(each.topic, each.partition) for each in partitions}
         with self._changed:
-            self._ready = deque(message for message in self._ready if name_of(message) not in gone)
+            self._ready = [message for message in self._ready if name_of(message) not in gone]
             read = {partition: self._next_offsets[partition] for partition in gone if partition in self._next_offsets}
 
             def is_acked() -> bool:
@@ -304,7 +305,7 @@ class PartitionReader:
 
     def _forget(self, gone: set[str]) -> None:
         with self._changed:
-            self._ready = deque(message for message in self._ready if name_of(message) not in gone)
+            self._ready = [message for message in self._ready if name_of(message) not in gone]
             for partition in gone:
                 for offsets in (self._next_offsets, self._acked, self._committed, self._position):
                     offsets.pop(partition, None)

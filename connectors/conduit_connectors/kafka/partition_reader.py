@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from conduit_connectors.kafka.connection import ANSWER_SECONDS, ClientErrors, make_client
+from conduit_connectors.kafka.group_offsets import GroupOffsets
 from conduit_connectors.kafka.partition_name import (
     GENERATION,
     TakenMessages,
@@ -46,10 +47,10 @@ class PartitionReader:
         self._consumer = make_client(Consumer, dict(consumer_settings))
         self._position = dict(position)
         self._start = start
-        self._group = group
         self._subscribed = False
         self._revoke_seconds = revoke_seconds
         self._changed = threading.Condition()
+        self._group = GroupOffsets(self._consumer, self._changed, used=group)
         self._ready: list[Message] = []
         self._next_offsets: dict[str, int] = {}
         """The offset to read next of each partition that is ours."""
@@ -59,8 +60,6 @@ class PartitionReader:
         """How often the partitions changed in this run."""
         self._ends: dict[str, int] | None = None
         """Where to stop, if it is not for ever."""
-        self._acked: dict[str, int] = {}
-        self._committed: dict[str, int] = {}
         self._ticked_at = 0.0
         self._watched: Sequence[str] = ()
         """The topics of which every partition is read."""
@@ -119,10 +118,7 @@ class PartitionReader:
     def ack(self, position: Mapping[str, int]) -> None:
         """Everything before these offsets is durably handled."""
         with self._changed:
-            for partition, offset in position.items():
-                # The position may be of a time when other partitions were ours.
-                if partition in self._next_offsets:
-                    self._acked[partition] = max(offset, self._acked.get(partition, 0))
+            self._group.ack(position)
             self._changed.notify_all()
 
     def unread(self) -> int:
@@ -142,7 +138,7 @@ class PartitionReader:
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()
-        self._commit(asynchronous=False)
+        self._group.commit(asynchronous=False)
         self._consumer.close()
 
     def _make_position(self) -> dict[str, int]:
@@ -172,7 +168,7 @@ class PartitionReader:
             return
         self._ticked_at = time.monotonic()
         self._errors.raise_if_refused("reading")
-        self._commit(asynchronous=True)
+        self._group.commit(asynchronous=True)
         if self._watched and self._ends is None and time.monotonic() - self._looked_at > _LOOK_SECONDS:
             self._add_new_partitions()
         for each in self._consumer.assignment():
@@ -222,6 +218,8 @@ class PartitionReader:
     def _note(self, message: Message) -> None:
         error = message.error()
         assert error is not None
+        if not self._errors.concerns(error):
+            return
         if error.code() == KafkaError._PARTITION_EOF:
             if self._ends is not None and offset_of(message) >= self._ends.get(name_of(message), 0):
                 self._ends.pop(name_of(message), None)
@@ -231,11 +229,11 @@ class PartitionReader:
                 suggestion="records were deleted before they were read; set the position of this source to continue",
             )
         elif error.fatal() or not error.retriable():
-            raise self._errors.translate(error, "reading")
+            raise self._errors.translate(error, f"reading topic {message.topic()}" if message.topic() else "reading")
 
     def _place(self, partitions: Sequence[str]) -> list[TopicPartition]:
         """Where to begin in each: after our position, or where the group is, or where the option says."""
-        committed = self._ask_group(partitions) if self._group else {}
+        committed = self._group.find(partitions)
         placed = {}
         for partition in partitions:
             ours, of_group = self._position.get(partition), committed.get(partition)
@@ -249,7 +247,7 @@ class PartitionReader:
                 placed[partition] = self._watermarks(partition)[0 if first else 1]
         with self._changed:
             self._next_offsets |= placed
-            self._acked |= placed
+            self._group.begin(placed)
             self._assignments += 1
             self._changed.notify_all()
         return [parse_partition(partition, offset) for partition, offset in placed.items()]
@@ -259,10 +257,6 @@ class PartitionReader:
         topic = parse_partition(partition).topic
         read = (*self._position, *self._next_offsets)
         return topic in self._watched and any(parse_partition(each).topic == topic for each in read)
-
-    def _ask_group(self, partitions: Sequence[str]) -> dict[str, int]:
-        answers = self._consumer.committed([parse_partition(partition) for partition in partitions], ANSWER_SECONDS)
-        return {name_partition(each.topic, each.partition): each.offset for each in answers if each.offset >= 0}
 
     def _watermarks(self, partition: str) -> tuple[int, int]:
         low, high = self._consumer.get_watermark_offsets(parse_partition(partition), timeout=ANSWER_SECONDS)
@@ -284,12 +278,12 @@ class PartitionReader:
 
             def is_acked() -> bool:
                 # Not after `stop` alone: a run that ends handles what it has read, and acks it before it closes.
-                return self._closing or all(self._acked[partition] >= offset for partition, offset in read.items())
+                return self._closing or self._group.has_acked(read)
 
             handled = self._changed.wait_for(is_acked, self._revoke_seconds)
         until = time.monotonic() + self._revoke_seconds
         # The group refuses a commit while it places its members. They begin at what is committed, so it is repeated.
-        while not (committed := self._commit(asynchronous=False)) and time.monotonic() < until:
+        while not (committed := self._group.commit(asynchronous=False)) and time.monotonic() < until:
             time.sleep(_COMMIT_AGAIN_SECONDS)
         self._forget(gone)
         consumer.incremental_unassign(partitions)
@@ -306,38 +300,13 @@ class PartitionReader:
     def _forget(self, gone: set[str]) -> None:
         with self._changed:
             self._ready = [message for message in self._ready if name_of(message) not in gone]
+            self._group.forget(gone)
             for partition in gone:
-                for offsets in (self._next_offsets, self._acked, self._committed, self._position):
-                    offsets.pop(partition, None)
+                self._next_offsets.pop(partition, None)
+                self._position.pop(partition, None)
             self._generation += 1
             self._assignments += 1
             self._changed.notify_all()
-
-    def _commit(self, *, asynchronous: bool) -> bool:
-        """Commit to the group what is acked, of the partitions that are ours; return False if the group refuses it."""
-        if not self._group:
-            return True
-        with self._changed:
-            due = {
-                partition: offset
-                for partition, offset in self._acked.items()
-                if partition in self._next_offsets and offset > self._committed.get(partition, -1)
-            }
-            self._committed |= due
-        if due:
-            offsets = [parse_partition(partition, offset) for partition, offset in due.items()]
-            try:
-                answers: Any = self._consumer.commit(offsets=offsets, asynchronous=asynchronous)  # type: ignore[call-overload]
-                refused = next((each.error for each in answers or () if each.error is not None), None)
-                if refused is not None:
-                    raise KafkaException(refused)
-            except KafkaException:
-                # Our own position counts; the next commit, or the next owner's reading again, makes this good.
-                with self._changed:
-                    for partition in due:
-                        self._committed.pop(partition, None)
-                return False
-        return True
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, KafkaException):

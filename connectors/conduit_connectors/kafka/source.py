@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Required, Self, Unpack
 
 from confluent_kafka import Message
+from confluent_kafka.admin import AclOperation
 from pydantic import Field, field_validator, model_validator
 
 from conduit_connectors.kafka.connection import (
-    ANSWER_SECONDS,
     TOPIC_NAME,
     ClientErrors,
     KafkaArguments,
     KafkaOptions,
     ask,
     connect_admin,
+    find_topics,
 )
 from conduit_connectors.kafka.message import make_metadata
 from conduit_connectors.kafka.partition_name import GENERATION, TakenMessages
@@ -145,7 +146,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
     def open(self, position: bytes | None) -> None:
         options = self.options
         placed = {} if position is None else _decode(position)
-        errors = ClientErrors(options)
+        errors = ClientErrors(options, options.group)
         known = self._find_partitions(errors)
         settings = {
             # The library wants one, also if it is not used.
@@ -217,11 +218,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     def _find_partitions(self, errors: ClientErrors) -> list[str]:
         options = self.options
-        admin = connect_admin(options, errors)
-        topics = ask(errors, "looking for topics", lambda: admin.list_topics(timeout=ANSWER_SECONDS)).topics
         found = []
-        for topic in options.topics:
-            there = topics[topic].partitions if topic in topics else {}
+        for topic, there in find_topics(
+            connect_admin(options, errors), errors, options.topics, AclOperation.READ
+        ).items():
             wanted = sorted(there) if options.partitions is None else options.partitions
             missing = [number for number in wanted if number not in there]
             if not there or missing:

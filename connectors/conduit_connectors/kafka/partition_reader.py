@@ -121,11 +121,11 @@ class PartitionReader:
             self._group.ack(position)
             self._changed.notify_all()
 
-    def unread(self) -> int:
-        """How many offsets lie between what was taken and the ends of the partitions, as of a moment ago."""
+    def unread(self) -> dict[str, int]:
+        """How many offsets lie between what was taken of each partition and its end, as of a moment ago."""
         with self._changed:
             ends = self._known_ends
-            return sum(max(0, ends.get(partition, 0) - offset) for partition, offset in self._next_offsets.items())
+            return {name: max(0, ends.get(name, 0) - offset) for name, offset in self._next_offsets.items()}
 
     def stop(self) -> None:
         with self._changed:

@@ -201,7 +201,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._opened.ack(_decode(positions[-1]))
 
     def lag(self) -> Lag | None:
-        return None if self._reader is None else Lag(records=self._reader.unread())
+        if self._reader is None:
+            return None
+        unread = self._reader.unread()
+        return Lag(records=sum(unread.values()), partitions=unread)
 
     def stop(self) -> None:
         self._opened.stop()

@@ -109,7 +109,7 @@ async def read_retained(session: DatabaseSession, slot: str) -> tuple[int, int |
         [slot],
     )
     [[here, retained]] = found.rows
-    return parse_lsn(_text(here)), None if retained is None else int(retained)
+    return parse_lsn(_text(here or b"")), None if retained is None else int(retained)
 
 
 async def create_slot(session: DatabaseSession, slot: str) -> int:

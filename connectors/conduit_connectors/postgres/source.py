@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 import msgspec
 import trio
 
-from conduit_connectors.postgres.catalog import read_key, measure_log, read_types
+from conduit_connectors.postgres.catalog import measure_log, read_key, read_types
 from conduit_connectors.postgres.changes import (
     LSN,
     ORIGIN,

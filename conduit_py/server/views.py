@@ -179,6 +179,17 @@ class AcceptedView(ApiModel):
     status: Status
 
 
+class SnapshotView(ApiModel):
+    """A source has taken a request for a snapshot."""
+
+    source: str
+    collection: str
+    durable: bool = Field(
+        description="true if the request survives a crash; false if that is not so yet, because what was read before "
+        "it is not delivered: if the run ends before that, the request must be repeated"
+    )
+
+
 class PositionsView(ApiModel):
     """From where each source goes on, in base64; null is the beginning."""
 

@@ -17,6 +17,7 @@ import pytest
 from postgres_changes import run_sql, slot_of
 
 CHILD = Path(__file__).with_name("postgres_kills_child.py")
+CHILD_OF_REQUEST = Path(__file__).with_name("postgres_request_child.py")
 ROUNDS = int(os.environ.get("CONDUIT_POSTGRES_KILLS", "0"))
 """How many kills at random times come after those at named points."""
 PATIENCE_SECONDS = 300
@@ -79,10 +80,43 @@ def test_both_databases_are_equal_after_kills_of_the_process_and_of_the_server(
     assert rows(target) == rows(origin)
 
 
+@pytest.mark.slow
+def test_a_requested_snapshot_survives_kills(postgres_server: Any, tmp_path: Path) -> None:
+    origin, target = postgres_server.create_database(), postgres_server.create_database()
+    for dsn in (origin, target):
+        run_sql(dsn, "CREATE TABLE t (id int PRIMARY KEY, v int, big text)", "ALTER TABLE t REPLICA IDENTITY FULL")
+        run_sql(dsn, "CREATE TABLE marker (id int PRIMARY KEY, n int)")
+    # The load changes rows below ROWS. The others are in the target only by the snapshot.
+    run_sql(origin, f"INSERT INTO t SELECT g, 0, 'x' FROM generate_series(1, {3 * ROWS}) g")
+    command = [sys.executable, str(CHILD_OF_REQUEST), origin, target, str(tmp_path / "state"), slot_of(origin)]
+    quiet_rows = f"SELECT count(*) FROM t WHERE id > {ROWS}"
+
+    with load(origin, seed=5):
+        with child([*command, "id % 2 = 0"], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"durable\n"
+        with child(command, "settler.after_persist:6") as process:
+            assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+        assert run_sql(target, quiet_rows)[0][0] < ROWS
+    with child(command):
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while even_rows(target) != even_rows(origin) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    assert even_rows(target) == even_rows(origin)
+    assert run_sql(target, quiet_rows) == [(ROWS,)]
+    for dsn in (origin, target):
+        postgres_server.drop_database(dsn)
+
+
+def even_rows(dsn: str) -> list[tuple[Any, ...]]:
+    return run_sql(dsn, "SELECT * FROM t WHERE id % 2 = 0 ORDER BY id")
+
+
 @contextmanager
-def child(command: list[str], kill_at: str = "") -> Iterator[subprocess.Popen[bytes]]:
+def child(command: list[str], kill_at: str = "", **streams: int) -> Iterator[subprocess.Popen[bytes]]:
     """Run the pipeline, with its death at this point, and kill it at the end."""
-    process = subprocess.Popen(command, env=os.environ | {"CONDUIT_KILL_AT": kill_at})
+    process = subprocess.Popen(command, env=os.environ | {"CONDUIT_KILL_AT": kill_at}, **streams)  # type: ignore[call-overload]
     try:
         yield process
     finally:

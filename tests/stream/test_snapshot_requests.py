@@ -26,6 +26,8 @@ ORDERS = SnapshotRequest("orders", "n > 1")
 class Gate(DestinationConnector[Options]):
     """Blocks every write until `opened` is set, and notes what was written."""
 
+    written: list[Any]
+
     def closed(self) -> "Gate":
         self.opened, self.written = trio.Event(), []
         return self

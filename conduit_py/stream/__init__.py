@@ -16,8 +16,8 @@
 10. `dead_letters` — one handler for each policy. `replay` sends letters again from where they were refused.
 
 Every node has a `NodeContext` (in `commit`). `plugin_calls` calls sync and async plugins and translates their
-errors. `meter` counts, `signal` wakes and paces tasks, `connector_changes` notifies connectors of changed options, and
-`shard_tracker` records the progress of sources that share work.
+errors. `meter` counts, `signal` wakes and paces tasks, `connector_changes` notifies connectors of changed options,
+`shard_tracker` records the progress of sources that share work, and `snapshot_requests` passes requests to sources.
 
 The states of a message::
 

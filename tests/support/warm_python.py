@@ -23,12 +23,15 @@ _PRELOADED = (
     _COMMAND,
     "conduit_connectors.file",
     "conduit_connectors.generator",
+    "conduit_connectors.log",
     "conduit_connectors.memory",
     "conduit_connectors.sqlite",
+    "conduit_connectors.stdio",
     "conduit_py.cli.check",
     "conduit_py.cli.client",
     "conduit_py.cli.run",
     "conduit_py.cli.serve",
+    "conduit_py.server.serve",
 )
 _READ_AT_START = ("PYTHON", "CONDUIT_KILL_AT")
 """Names of variables that Python, or the command while it is imported, reads."""

@@ -5,9 +5,9 @@
 3. `reader` — `Reader` is the only caller of a source's `read`. It reads into a `ReadBuffer`, never more than the
    window allows.
 4. `reader` — `Dispatcher` gives records their identities, registers their positions in the ledger and sends them on.
-5. `processor_node`, `worker` — filter, split, refuse; workers, threads. `processor_calls` adds conditions
-   and retries; it and `arrow` call a processor with payloads and tables, `atomic_state` makes state changes
-   all-or-nothing, `hot_swap` replaces processors during a run.
+5. `processor_node`, `worker` — filter, split, refuse; workers, threads. `processor_calls` adds conditions,
+   retries and state changes that are all-or-nothing; it and `arrow` call a processor with payloads and tables.
+   `hot_swap` replaces processors during a run.
 6. `fan_out` — one batch to every follower. `fan_in` — the inbox of a task, fair over its senders.
 7. `writer` — the only caller of a destination's `write` and `flush`. `ack_reader` reads answers that come later.
 8. `ledger` — votes outstanding on each message, the settled prefix, credit. Synchronous and pure.

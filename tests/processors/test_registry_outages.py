@@ -1,7 +1,5 @@
 """A schema registry that is down, slow, closed or hostile: records wait for it, and none is refused for its sake."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,6 +9,7 @@ from conduit_connectors import memory
 from conduit_processors import avro
 from conduit_processors.registry import processors
 from conduit_processors.registry.client import REFERENCES_MAX
+from registry_calls import opened, process
 from scripted_registry import Answer, scripted_registry
 
 from conduit_py import (
@@ -33,20 +32,8 @@ DATA = b"\x00\x00\x00\x00\x07\x02"
 UNAVAILABLE: Answer = (503, b"down for maintenance")
 
 
-@asynccontextmanager
-async def opened(processor: Any) -> AsyncIterator[Any]:
-    fresh = processor.fresh()
-    fresh.open()
-    try:
-        yield fresh
-    finally:
-        await fresh.close()
-
-
 async def decode(url: str, *data: Any, **options: Any) -> list[Any]:
-    async with opened(avro.Decode(url=url, **options)) as processor:
-        results: list[Any] = await processor.process_batch(batch_of(*data))
-        return results
+    return await process(avro.Decode(url=url, **options), *data)
 
 
 async def test_a_registry_that_is_down_for_a_moment_holds_the_records_back() -> None:

@@ -40,6 +40,16 @@ def parse(text: str, types: tuple[tuple[str, str], ...] = ()) -> ParsedSchema:
         raise SchemaUnusable(f"it is no Avro schema: {reason[:300]}") from error
 
 
+def name_in(text: str) -> str:
+    """Return the full name of the type in a schema, which may use types that are not there yet."""
+    root = _load(text, "the schema")
+    name = root.get("name") if isinstance(root, dict) else None
+    if not isinstance(name, str):
+        raise SchemaUnusable("its type has no name")
+    namespace = root.get("namespace")
+    return f"{namespace}.{name}" if isinstance(namespace, str) and namespace and "." not in name else name
+
+
 def _load(text: str, name: str) -> Any:
     # A primitive type may be written without quotes, as Confluent's registry does.
     if text.strip() in PRIMITIVES:

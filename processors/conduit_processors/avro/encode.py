@@ -2,9 +2,9 @@
 
 from typing import Any, ClassVar, Required, Unpack
 
-from conduit_processors.avro.codec import AvroCodec, parse
+from conduit_processors.avro.codec import AvroCodec, name_in, parse
 from conduit_processors.avro.inference import infer_schema
-from conduit_processors.registry.client import RegisteredSchema, SchemaUnusable
+from conduit_processors.registry.client import RegisteredSchema
 from conduit_processors.registry.options import EncodeArguments, EncodeOptions
 from conduit_processors.registry.processors import Codec, RegistryEncode
 
@@ -34,11 +34,7 @@ class Encode(RegistryEncode[AvroEncodeOptions]):
         super().__init__(**options)
 
     def record_name(self, text: str) -> str:
-        root = parse(text).root
-        name = root.get("name") if isinstance(root, dict) else None
-        if not isinstance(name, str):
-            raise SchemaUnusable("its type has no name")
-        return name
+        return name_in(text)
 
     def infer(self, value: Any, name: str) -> str:
         return infer_schema(value, name)

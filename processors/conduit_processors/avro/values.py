@@ -65,7 +65,7 @@ def reason_of(error: Exception) -> str | None:
 
 
 def wrong_type(value: Any, expected: str) -> Misfit:
-    found = kind_of(value)
+    found = "null" if value is None else kind_of(value)
     if found in ("a number", "a time"):
         found += f" ({type(value).__name__})"
     return Misfit(f"is {found} and not {expected}", value=value)

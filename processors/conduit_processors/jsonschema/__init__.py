@@ -1,0 +1,1 @@
+"""`jsonschema.decode` and `jsonschema.encode`: JSON with the schemas of a registry."""

@@ -196,7 +196,7 @@ def change_for(root: Shape, error: Any, *, strict: bool) -> bool:
                 # Records before this one did not have it, and it may be null where it is there.
                 inner = shape_of_value(value)
                 inner["type"] = list(dict.fromkeys([*inner["type"], "null"]))
-                fields[name] = inner if strict else _with_json_types(inner)
+                fields[name] = inner if strict else with_json_types(inner)
         return True
     if keyword == "required":
         shape["required"] = [name for name in shape["required"] if name in error.instance]
@@ -214,10 +214,11 @@ _JSON_TYPES: Final = {"decimal": "number"} | dict.fromkeys(
 )
 
 
-def _with_json_types(shape: Shape) -> Shape:
+def with_json_types(shape: Shape) -> Shape:
+    """Change the types of a schema of values to those that JSON has for them; return it."""
     shape["type"] = list(dict.fromkeys(_JSON_TYPES.get(kind, kind) for kind in shape["type"]))
     for inner in [*shape.get("properties", {}).values(), *([shape["items"]] if "items" in shape else [])]:
-        _with_json_types(inner)
+        with_json_types(inner)
     return shape
 
 

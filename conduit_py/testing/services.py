@@ -159,12 +159,11 @@ class MariaDbServer(LoopbackService):
 class KafkaServer(LoopbackService):
     """A Kafka broker, which is its own controller. Topics that a client asks for are created with one partition.
 
-    Clients of `guarded_address` have to prove that they are the user `tester`, with PLAIN. Give topics, groups and
-    transactional ids names that no other test uses.
+    Clients of `guarded_address` need TLS, with the authority `certificate`, and a user with SCRAM-SHA-512. Clients of
+    `address` may create such users, and say what they may do. Give everything names that no other test uses.
     """
 
     name = "kafka"
-    password: ClassVar[str] = "not-a-secret"
 
     @property
     def address(self) -> str:
@@ -173,20 +172,18 @@ class KafkaServer(LoopbackService):
 
     @property
     def guarded_address(self) -> str:
-        """`address` for clients with a password."""
+        """`address` for clients with TLS and a password."""
         return (self.folder / "guarded").read_text()
 
     def initialise(self) -> None:
         controller, guarded = free_port(), f"127.0.0.1:{free_port()}"
-        listeners = f"PLAINTEXT://{self.address},SASL_PLAINTEXT://{guarded}"
+        listeners = f"PLAINTEXT://{self.address},SASL_SSL://{guarded}"
         settings = _KAFKA_SETTINGS | {
             "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": listeners,
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "log.dirs": str(self.folder / "data"),
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
-                f'org.apache.kafka.common.security.plain.PlainLoginModule required user_tester="{self.password}";'
-            ),
+            "ssl.keystore.location": str(self.create_certificate()),
         }
         (self.folder / "guarded").write_text(guarded)
         path = self.folder / "server.properties"
@@ -245,18 +242,21 @@ _KAFKA_SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
-    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
+    "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    ),
+    "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    "ssl.keystore.type": "PEM",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
     "offsets.topic.replication.factor": "1",
     # The default of 50 partitions costs seconds when the first transaction or group begins.
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.num.partitions": "4",
     "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    "num.partitions": "1",
 }
 
 

@@ -29,6 +29,11 @@ class World:
         except (sqlite3.OperationalError, psycopg.errors.UndefinedTable):
             return []
 
+    def dicts(self, table: str) -> list[dict[str, Any]]:
+        """The rows of a table by their columns; none when there is no such table."""
+        names = list(self.types(table))
+        return [dict(zip(names, row, strict=True)) for row in self.rows_of(table)]
+
     def opened(self, **options: Any) -> SqlDestination[Any]:
         destination = self.make(**options)
         destination.open()

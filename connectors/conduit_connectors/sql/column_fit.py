@@ -190,7 +190,7 @@ def _survives_as_number(value: Any) -> bool:
 
 
 def _survives_as_float(value: Any, family: str) -> bool:
-    """True if the float is the same number, or is written with the same digits."""
+    """True if the float is written with the same digits."""
     try:
         number, held = _exact(value), float(value)
         digits = repr(held)
@@ -199,7 +199,7 @@ def _survives_as_float(value: Any, family: str) -> bool:
             digits = f"{held:.6g}"
     except (OverflowError, ValueError):
         return False
-    return number is not None and (number.is_nan() or number == held or Decimal(digits) == number)
+    return number is not None and (number.is_nan() or Decimal(digits) == number)
 
 
 def _exact(value: Any) -> Decimal | None:

@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from conduit_py.sdk import Operation, Options, Payload, Processor, Record, RecordRefused, decode_json, encode_json
+from conduit_py.sdk import (
+    Operation,
+    Options,
+    Payload,
+    Processor,
+    Record,
+    RecordRefused,
+    Structured,
+    decode_json,
+    encode_json,
+)
 from conduit_py.sdk import metadata as names
 from conduit_py.sdk.template import Template, kind_of, option_error, split_outside_quotes, text_of
 
@@ -71,7 +81,7 @@ class Route(Processor[RouteOptions]):
     """
 
     blocking = False
-    takes = dict | None
+    takes = Structured | None
     _warned = False
 
     def __init__(self, **options: Unpack[RouteArguments]) -> None:
@@ -86,7 +96,8 @@ class Route(Processor[RouteOptions]):
         if record.operation is Operation.DELETE:
             return None
         if record.operation is Operation.UPDATE:
-            return self._drop_update()
+            self._refuse_or_warn()
+            return None
         row = record.payload.after
         if not isinstance(row, dict):
             raise RecordRefused(f".Payload.After: is {kind_of(row)} and not a row of an outbox table")
@@ -106,7 +117,7 @@ class Route(Processor[RouteOptions]):
         operation = Operation.CREATE if content is not None else Operation.DELETE
         return Record(record.position, operation, about, key, Payload(after=content))
 
-    def _drop_update(self) -> None:
+    def _refuse_or_warn(self) -> None:
         if self.options.on_update == "refuse":
             raise RecordRefused(
                 "is an update of a row in an outbox, and a message that was sent cannot be changed",
@@ -116,7 +127,7 @@ class Route(Processor[RouteOptions]):
             self._warned = True
             _logger.warning("a row in an outbox was updated: this update and all later ones are dropped")
 
-    def _content(self, value: Any) -> bytes | dict[str, Any] | None:
+    def _content(self, value: Any) -> bytes | Structured | None:
         column = self.options.payload
         if value is None or value in ("", b""):
             if self.options.tombstones:

@@ -85,6 +85,9 @@ def is_same(stored: Any, given: Any) -> bool:
         return stored is given
     if isinstance(given, str) and isinstance(stored, str):
         return stored == given
+    if stored in ("false", "true"):
+        # SQLite has no booleans: 0 and 1 fit a column that is declared so, and are that when it becomes text.
+        return given == (stored == "true")
     try:
         # A number in a column of text, and a text that was read as the number of its column.
         one, other = (Decimal(repr(each) if isinstance(each, float) else each) for each in (stored, given))

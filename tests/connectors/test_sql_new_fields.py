@@ -2,12 +2,15 @@
 
 import logging
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import batch_of
+from conduit_connectors import sqlite
 from conduit_connectors.sql.destination import SqlDestination
-from sql_world import World, world
+from conduit_connectors.sqlite import SqliteDatabase
+from sql_world import World, postgres_world, world
 
 from conduit_py.errors import FatalError
 
@@ -194,8 +197,6 @@ class TestTypes:
 class TestTypesOfPostgres:
     @pytest.fixture
     def world(self, request: pytest.FixtureRequest) -> World:
-        from sql_world import postgres_world
-
         return postgres_world(request.getfixturevalue("postgres"))
 
     def test_small_types_are_widened_one_by_one(self, world: World) -> None:
@@ -239,11 +240,15 @@ class TestTypesOfPostgres:
         assert world.read("SELECT n FROM t ORDER BY n") == [(1,), (3,)]
 
 
-def test_a_database_that_cannot_alter_tables_in_a_transaction_says_so(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    destination = world.make(table="t", on_new_field="add")
-    monkeypatch.setattr(type(destination.connect()), "alters", False)
+class UnalterableDatabase(SqliteDatabase):
+    alters = False
 
+
+class UnalterableDestination(sqlite.Destination):
+    def connect(self) -> UnalterableDatabase:
+        return UnalterableDatabase(self.options.path)
+
+
+def test_a_database_that_cannot_alter_tables_in_a_transaction_says_so(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match="cannot alter a table"):
-        destination.open()
+        UnalterableDestination(path=tmp_path / "data.db", table="t", on_new_field="add").open()

@@ -4,10 +4,13 @@ import json
 import logging
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import trio
 from builders import batch_of
 from conduit_connectors import postgres as connector
+from conduit_connectors.spark.changes import ChangeRows
+from conduit_connectors.spark.rows import Fields
 from conduit_connectors.sql.destination import SqlDestination
 from postgres_changes import run_sql, slot_of
 from sql_world import World, postgres_world, world
@@ -186,6 +189,18 @@ class TestPreparedPieces:
         else:
             with pytest.raises(PieceRefused):
                 destination.take([piece])
+
+
+def test_spark_jdbc_refuses_what_it_would_write_as_null() -> None:
+    schema = pa.schema([("id", pa.int64()), ("v", pa.string()), ("big", pa.string())])
+    maker = ChangeRows(Fields(schema, "refuse"), ["id"])
+    whole, bad = change({"id": 1, "v": "a", "big": "x"}, "big"), change({"id": 1, "v": "a"})
+    bad.metadata = {metadata.UNCHANGED_FIELDS: "no list"}
+    made = maker.rows([whole, change({"id": 1, "v": "b"}, "big"), bad, deleted(1), truncated()], "s")
+
+    assert made.kept == [0, 3]
+    assert "'big'" in made.refused[1]
+    assert set(made.refused) == {1, 2, 4}
 
 
 BIG = "(SELECT string_agg(md5(g::text), '') FROM generate_series(1, 400) g)"

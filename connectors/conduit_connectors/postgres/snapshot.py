@@ -14,7 +14,7 @@ import trio
 from conduit_connectors.postgres.catalog import PublishedTable, read_tables, read_types
 from conduit_connectors.postgres.changes import PublishedRelation, RowKey, describe_row, key_of
 from conduit_connectors.postgres.column_values import CatalogType, ColumnDecoder, type_of
-from conduit_connectors.postgres.pgoutput import LogicalMessage, RowValues
+from conduit_connectors.postgres.pgoutput import LogicalMessage, RowValues, UnchangedValue
 from conduit_connectors.postgres.position import TableProgress
 from conduit_connectors.postgres.session import DatabaseSession, StatementFailed, quote_name
 from conduit_py.sdk import FatalError, Operation, Payload, Record, TransientError, metadata
@@ -108,8 +108,9 @@ class Snapshot:
         if key is None:
             # The change says too little to find the row, so the whole chunk is selected again.
             self._chunk = None
-        else:
-            chunk.rows.pop(key, None)
+        elif chunk.rows.pop(key, None) is not None and any(isinstance(value, UnchangedValue) for value in row):
+            # The change lacks large values that it left alone. Selected again, the row has them.
+            self._chunk = None
 
     def truncate(self, oid: int) -> None:
         """Leave all rows of a table out of the chunk."""

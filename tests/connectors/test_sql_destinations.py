@@ -10,8 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 from builders import batch_of
-from conduit_connectors import memory, postgres, sqlite
+from conduit_connectors import memory, sqlite
 from conduit_connectors.sql.destination import SqlDestination
+from sql_world import World, world
 
 from conduit_py import Destination, Operation, Payload, Pipeline, Record, Source, State, processor, sdk
 from conduit_py.errors import FatalError, Fenced
@@ -20,44 +21,7 @@ from conduit_py.status import Status
 from conduit_py.store.memory import MemoryStore
 from conduit_py.testing import destination_acceptance, run_to_end, source_acceptance
 
-
-class World:
-    """A database, destinations for it, and what a reader sees in it."""
-
-    def __init__(self, make: Callable[..., SqlDestination[Any]], read: Callable[[str], list[tuple[Any, ...]]]) -> None:
-        self.make = make
-        self.read = read
-
-    def rows_of(self, table: str) -> list[tuple[Any, ...]]:
-        """None, too, when there is no such table."""
-        try:
-            return self.read(f"SELECT * FROM {table}")
-        except (sqlite3.OperationalError, psycopg.errors.UndefinedTable):
-            return []
-
-    def opened(self, **options: Any) -> SqlDestination[Any]:
-        destination = self.make(**options)
-        destination.open()
-        return destination
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    if request.param == "sqlite":
-        path = tmp_path / "data.db"
-
-        def read(sql: str) -> list[tuple[Any, ...]]:
-            with sqlite3.connect(path) as connection:
-                return connection.execute(sql).fetchall()
-
-        return World(lambda **options: sqlite.Destination(path=path, **options), read)
-    url: str = request.getfixturevalue("postgres")
-
-    def read_postgres(sql: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(url, autocommit=True) as connection:
-            return connection.execute(sql.encode()).fetchall()
-
-    return World(lambda **options: postgres.Destination(url=url, **options), read_postgres)
+__all__ = ["world"]
 
 
 def write(destination: SqlDestination[Any], *payloads: Any) -> dict[int, str]:

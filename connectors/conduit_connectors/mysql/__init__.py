@@ -1,0 +1,5 @@
+"""The MySQL connector, for MariaDB: reads rows of tables and every change of them, and writes rows of tables."""
+
+from conduit_connectors.mysql.source import Source
+
+__all__ = ["Source"]

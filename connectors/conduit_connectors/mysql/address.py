@@ -62,8 +62,13 @@ def connect(url: str, **more: Any) -> "pymysql.Connection[Any]":
         "program_name": "conduit-py",
         "conv": _WRITE_ONLY,
     }
+    preferred = settings.pop("ssl_preferred", False)
     try:
-        return pymysql.connect(**settings | more)
+        connection = pymysql.Connection(**settings | more, defer_connect=True)
+        # The library prefers encryption without this too, but then it first loads all certificates of the machine.
+        connection._ssl_required = not preferred
+        connection.connect()
+        return connection
     except (pymysql.Error, OSError, RuntimeError, ssl.SSLError) as error:
         raise connection_error(error) from error
 
@@ -114,13 +119,13 @@ def _encryption(options: dict[str, str]) -> dict[str, Any]:
         )
     if mode == "disabled":
         return {"ssl_disabled": True}
-    if mode == "preferred" and not options.keys() & set(_SSL_FILES):
-        return {}
     try:
-        context = ssl.create_default_context(cafile=options.get("ssl_ca"))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = mode == "verify_identity"
         if mode in ("preferred", "required"):
             context.verify_mode = ssl.CERT_NONE
+        else:
+            context.load_verify_locations(options["ssl_ca"]) if "ssl_ca" in options else context.load_default_certs()
         if "ssl_cert" in options:
             context.load_cert_chain(options["ssl_cert"], options.get("ssl_key"))
     except OSError as error:
@@ -128,4 +133,4 @@ def _encryption(options: dict[str, str]) -> dict[str, Any]:
             f"a certificate of `url` cannot be read: {error.strerror or type(error).__name__}",
             suggestion="check ssl_ca, ssl_cert and ssl_key",
         ) from error
-    return {"ssl": context}
+    return {"ssl": context, "ssl_preferred": mode == "preferred"}

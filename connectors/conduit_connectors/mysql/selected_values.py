@@ -50,14 +50,17 @@ def literal(column: TableColumn, raw: Any, escape: Callable[[str], str]) -> str:
     """Return the literal of SQL that a value of `ordered_by` is equal to."""
     if isinstance(raw, bytes):
         return f"x'{raw.hex()}'"
+    # The text of the server, but never anything else than a number.
+    if column.type_name in ("float", "double"):
+        # With an exponent it is a double, and without one a decimal.
+        return f"{float(raw):.17e}"
     if column.type_name in _NUMBERS:
-        # The text of the server, but never anything else than a number.
-        return str(Decimal(str(raw))) if column.type_name not in ("float", "double") else f"{float(raw)!r}e0"
+        return f"{Decimal(str(raw)):f}"
     return escape(str(raw))
 
 
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit", "enum", "set")
-_NUMBERS = frozenset((*_INTEGERS, "decimal", "float", "double"))
+_NUMBERS = frozenset((*_INTEGERS, "decimal"))
 
 
 def _as_it_is(value: Any) -> Any:

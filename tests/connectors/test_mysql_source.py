@@ -168,7 +168,8 @@ async def test_a_change_of_the_primary_key_of_a_table_changes_the_key_of_records
 async def test_generated_and_hidden_columns_are_in_changes_and_snapshots(mariadb: str) -> None:
     run_sql(
         mariadb,
-        "CREATE TABLE g (id int PRIMARY KEY, a int AS (id * 2) VIRTUAL, b int AS (id * 3) STORED, c int INVISIBLE DEFAULT 4)",
+        "CREATE TABLE g (id int PRIMARY KEY, a int AS (id * 2) VIRTUAL, b int AS (id * 3) STORED,"
+        " c int INVISIBLE DEFAULT 4)",
         "INSERT INTO g (id) VALUES (1)",
     )
     async with opened(connector.Source(url=mariadb, server_id=replica_of(mariadb), tables=["g"])) as reader:
@@ -182,7 +183,9 @@ async def test_generated_and_hidden_columns_are_in_changes_and_snapshots(mariadb
     ]
 
 
-async def test_without_tables_all_of_the_database_are_read_and_later_ones_too(mariadb: str, mariadb_server: Any) -> None:
+async def test_without_tables_all_of_the_database_are_read_and_later_ones_too(
+    mariadb: str, mariadb_server: Any
+) -> None:
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)")
     elsewhere = mariadb_server.create_database()
     async with opened(connector.Source(url=mariadb, server_id=replica_of(mariadb), snapshot="never")) as reader:

@@ -172,7 +172,7 @@ def _stream_error(error: Exception) -> FatalError | TransientError:
             f"the log of the server does not have the transaction of the position: {text}",
             suggestion=f"check `url`; if the server was restored or created again: {_START_AGAIN}",
         )
-    if code == _LOG_REFUSED and "same server" in text:
+    if "same server" in text:
         return FatalError(
             f"another replica has the same number: {text}", suggestion="give each source its own `server_id`"
         )

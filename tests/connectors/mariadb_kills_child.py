@@ -29,7 +29,7 @@ async def main(origin: str, target: str, folder: str, once: bool) -> int:
     pipeline = Pipeline(
         "p",
         sources=[Source("s", source, batch_size=7, atomic=once)],
-        processors=[without_database()],
+        processors=[without_database],
         destinations=[Destination("d", mysql.Destination(url=target, mode="upsert", create=False))],
         delivery="exactly_once" if once else "at_least_once",
     )

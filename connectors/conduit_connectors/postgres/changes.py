@@ -37,6 +37,7 @@ class PublishedRelation:
         self.oid = message.oid
         self.collection = f"{message.schema}.{message.name}"
         self.decoder = decoder
+        self.columns = [(column.name, column.type_oid) for column in message.columns]
         self._indexes = {column.name: index for index, column in enumerate(message.columns)}
         # A column of the key that was renamed since, or that is not published, is not in the changes.
         self.key = key if all(name in self._indexes for name in key) else ()

@@ -14,7 +14,7 @@ import trio
 from conduit_connectors.postgres.catalog import PublishedTable, read_tables, read_types
 from conduit_connectors.postgres.changes import PublishedRelation, RowKey, describe_row, key_of
 from conduit_connectors.postgres.column_values import CatalogType, ColumnDecoder, type_of
-from conduit_connectors.postgres.pgoutput import LogicalMessage, RowValues
+from conduit_connectors.postgres.pgoutput import UNCHANGED, LogicalMessage, RowValues
 from conduit_connectors.postgres.position import TableProgress
 from conduit_connectors.postgres.session import DatabaseSession, StatementFailed, quote_name
 from conduit_py.sdk import FatalError, Operation, Payload, Record, TransientError, metadata
@@ -108,8 +108,20 @@ class Snapshot:
         if key is None:
             # The change says too little to find the row, so the whole chunk is selected again.
             self._chunk = None
+        elif key in chunk.rows and UNCHANGED in row:
+            self._complete(chunk, key, relation, row)
         else:
             chunk.rows.pop(key, None)
+
+    def _complete(self, chunk: _Chunk, key: RowKey, relation: PublishedRelation, row: RowValues) -> None:
+        """Keep the changed row with the large values of the chunk: the stream has it without them."""
+        if sorted(relation.columns) != sorted(chunk.columns):
+            self._chunk = None
+            return
+        sent = dict(zip(relation.columns, row, strict=True))
+        # What no change since the selection has sent is as it was then.
+        pairs = zip(chunk.columns, chunk.rows[key], strict=True)
+        chunk.rows[key] = tuple(old if sent[column] is UNCHANGED else sent[column] for column, old in pairs)
 
     def truncate(self, oid: int) -> None:
         """Leave all rows of a table out of the chunk."""

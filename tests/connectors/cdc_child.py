@@ -1,6 +1,6 @@
 """A process that is killed: changes of one PostgreSQL database into the tables of another.
 
-postgres_kills_child.py FROM TO FOLDER SLOT DELIVERY    runs until it is killed
+cdc_child.py FROM TO FOLDER SLOT DELIVERY    runs until it is killed
 """
 
 import sys
@@ -12,10 +12,11 @@ from conduit_connectors import postgres
 from conduit_py import Destination, Pipeline, Recovery, Source
 from conduit_py.lifecycle.supervisor import Supervisor
 from conduit_py.store.sqlite.store import SqliteStore
+from conduit_py.testing.cdc_tables import TABLES
 
 
 async def main(origin: str, target: str, folder: str, slot: str, once: bool) -> int:
-    source = postgres.Source(url=origin, slot=slot, tables=["t", "marker"], chunk_size=20, heartbeat_seconds=0.2)
+    source = postgres.Source(url=origin, slot=slot, tables=list(TABLES), chunk_size=20, heartbeat_seconds=0.2)
     pipeline = Pipeline(
         "p",
         sources=[Source("s", source, batch_size=7, atomic=once)],

@@ -24,8 +24,9 @@ FACE = {
         DestinationConnector DuplicateKeys encode_json EndOfSource FatalError Fate FateHandler Fenced Fetched FieldType
         is_too_deep JSON_DEPTH_MAX Lag MapPositions may_repeat_keys MessageId metadata NothingYet Operation Options
         Payload Payloads PieceRefused PositionMap Positions PreparingDestination Processor processor QueueCounts Reading
-        Record RecordRefused Records Result Rows SchemaField SourceCheckpoint SourceConnector SplittableSource
-        StagedDestination State Structured TransactionalDestination TransientError Unchanged WriteGuarantee
+        Record RecordRefused Records Result Rows SchemaField SnapshotRefused SnapshotRequest SourceCheckpoint
+        SourceConnector SplittableSource StagedDestination State Structured TransactionalDestination TransientError
+        Unchanged WriteGuarantee
     """,
     "conduit_py.sdk.arrow": """
         ARROW_ERRORS check_values columns fit_to_schema FittedRows infer_schema misfit_reason NoCommonSchema python_rows

@@ -38,6 +38,8 @@ from conduit_py.sdk.source import (
     QueueCounts,
     Reading,
     Records,
+    SnapshotRefused,
+    SnapshotRequest,
     SourceConnector,
     SplittableSource,
 )
@@ -84,6 +86,8 @@ __all__ = [
     "Result",
     "Rows",
     "SchemaField",
+    "SnapshotRefused",
+    "SnapshotRequest",
     "SourceCheckpoint",
     "SourceConnector",
     "SplittableSource",

@@ -113,7 +113,7 @@ def check_cdc(
     seed: int = 0,
     random_kills: int = 0,
     server_kills: int = 1,
-    request_snapshot: Callable[[], None] | None = None,
+    request_snapshot: Callable[[int], None] | None = None,
     history: Callable[[], Iterable[CdcApplied]] | None = None,
     patience_seconds: float = 300.0,
 ) -> CdcReport:
@@ -122,7 +122,7 @@ def check_cdc(
     `command` runs the pipeline until it is killed. The tables are created in `origin`; those of the copy are the
     caller's. The process is killed at each named point, then `random_kills` times at random moments.
     `origin.restart` is called `server_kills` times, which the process must survive. Columns are added meanwhile.
-    `request_snapshot` asks the running pipeline for a snapshot of `cdc_rows`, before every random kill.
+    `request_snapshot` asks the pipeline with this process id for a snapshot of `cdc_rows`, before every random kill.
 
     At many moments the copy is read. With `atomic` it never has half of a transaction. After the first snapshot its
     ledger never has a gap; exactly once, its rows also have the right checksums and never go back to an older version.
@@ -149,10 +149,7 @@ def check_cdc(
             check.kill_at(name, point)
             check.add_column()
         for turn in range(max(random_kills, server_kills)):
-            check.kill_at_random(
-                restart=origin.restart if turn < server_kills else None,
-                request_snapshot=request_snapshot,
-            )
+            check.kill_at_random(origin.restart if turn < server_kills else None, request_snapshot)
     check.settle()
     if history is not None:
         check.check_history(history(), known)
@@ -222,11 +219,11 @@ class _Check:
             )
         self._note_kill(HANDOFF)
 
-    def kill_at_random(self, restart: Callable[[], None] | None, request_snapshot: Callable[[], None] | None) -> None:
+    def kill_at_random(self, restart: Callable[[], None] | None, request: Callable[[int], None] | None) -> None:
         with self._pipeline() as process:
             self._wait_for_transaction(process)
-            if request_snapshot is not None:
-                request_snapshot()
+            if request is not None:
+                request(process.pid)
                 self.report.snapshots += 1
             if restart is not None:
                 restart()

@@ -1,6 +1,7 @@
 """A pipeline from PostgreSQL to PostgreSQL that is killed again and again under load, by the CDC kit."""
 
 import os
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -54,8 +55,7 @@ def test_both_databases_are_equal_after_kills_of_the_process_and_of_the_server(
         random_kills=KILLS,
         server_kills=max(1, KILLS // 4),
         history=lambda: map(CdcApplied._make, run_sql(target, "SELECT name, id, version FROM applied ORDER BY number")),
-            CdcApplied(*row) for row in run_sql(target, "SELECT name, id, version FROM applied ORDER BY number")
-        ),
+        request_snapshot=lambda process: os.kill(process, signal.SIGUSR1),
     )
 
     print(report)

@@ -2,16 +2,20 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 from builders import batch_of
-from conduit_connectors import memory, postgres, sqlite
+from conduit_connectors import memory, mysql, postgres, sqlite
+from conduit_connectors.mysql.address import connect
 from conduit_connectors.sql.destination import SqlDestination
+from pymysql.converters import conversions
 
 from conduit_py import Destination, Operation, Payload, Pipeline, Record, Source, State, processor, sdk
 from conduit_py.errors import FatalError, Fenced
@@ -32,7 +36,7 @@ class World:
         """None, too, when there is no such table."""
         try:
             return self.read(f"SELECT * FROM {table}")
-        except (sqlite3.OperationalError, psycopg.errors.UndefinedTable):
+        except (sqlite3.OperationalError, psycopg.errors.UndefinedTable, pymysql.err.ProgrammingError):
             return []
 
     def opened(self, **options: Any) -> SqlDestination[Any]:
@@ -41,7 +45,7 @@ class World:
         return destination
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "mysql"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     if request.param == "sqlite":
         path = tmp_path / "data.db"
@@ -51,6 +55,16 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
                 return connection.execute(sql).fetchall()
 
         return World(lambda **options: sqlite.Destination(path=path, **options), read)
+    if request.param == "mysql":
+        address: str = request.getfixturevalue("mariadb")
+
+        def read_mysql(sql: str) -> list[tuple[Any, ...]]:
+            with closing(connect(address, conv=conversions)) as connection, connection.cursor() as cursor:
+                cursor.execute("SET sql_mode = 'ANSI_QUOTES'")
+                cursor.execute(sql)
+                return list(cursor.fetchall())
+
+        return World(lambda **options: mysql.Destination(url=address, **options), read_mysql)
     url: str = request.getfixturevalue("postgres")
 
     def read_postgres(sql: str) -> list[tuple[Any, ...]]:
@@ -72,7 +86,7 @@ class TestRows:
 
         [row] = world.read('SELECT n, x, ok, name, raw, none, at FROM "t"')
         assert [row[0], row[1], bool(row[2]), row[3], bytes(row[4]), row[5]] == [1, 1.5, True, "é", b"\0\1", None]
-        assert row[6] in (at, at.isoformat())
+        assert row[6] in (at, at.isoformat(), at.replace(tzinfo=None))
 
     def test_objects_are_json_and_decimals_are_exact(self, world: World) -> None:
         write(world.opened(table="t"), {"o": {"a": [1]}, "d": Decimal("0.10")})
@@ -107,7 +121,7 @@ class TestRows:
     def test_whole_records_as_json(self, world: World) -> None:
         write(world.opened(table="t", layout="json"), Record.of(b'{"n":1}', key={"id": 7}))
 
-        assert world.read("SELECT key, operation, metadata, payload FROM t") == [
+        assert world.read('SELECT "key", operation, metadata, payload FROM t') == [
             ('{"id":7}', "create", "{}", '{"n":1}')
         ]
 

@@ -51,6 +51,9 @@ FACE = {
         RepeatPosition ReturnNothing ReturnTooMany run_to_end run_with_kills run_with_outage ScriptedDestination
         ScriptedSource ScriptStep simulate simulated SimulationStuck source_acceptance StoppableSource WithProgress
     """,
+    "conduit_py.testing.cdc": """
+        CdcApplied CdcCheckFailed CdcCopy CdcDatabase CdcReport check_cdc
+    """,
     "conduit_py.journal": """
         Checkpoint CommittedReader decode_bodies decode_body encode_body FileLog FileReader Flag HORIZON Journal
         JournalFiles MessageUuid NONE ProducerId ProducerState Publisher SEGMENT_SIZE Sequencer Slice TICK

@@ -97,20 +97,6 @@ class SnapshotRefused(FleetError):
     code = "snapshot.refused"
 
 
-class SnapshotRequest(msgspec.Struct, frozen=True):
-    """What an operator wants to be read as a whole, beside the changes that a source reads."""
-
-    collection: str
-    where: str | None = None
-    """Which records of the collection, in the language of the source's system; None: all of them."""
-
-
-class SnapshotRefused(FleetError):
-    """The source does not take a request for a snapshot; the pipeline goes on. Raised by `request_snapshot`."""
-
-    code = "snapshot.refused"
-
-
 class SourceConnector(Connector[OptionsT], ABC):
     """Reads records in a stable order, each with a position to resume from.
 

@@ -41,6 +41,7 @@ class PublishedRelation:
         self.schema = shape.schema
         self.metadata = shape.metadata
         self.decoder = shape.decoder
+        self.columns = shape.columns
         self._indexes = {column.name: index for index, column in enumerate(message.columns)}
         # A column of the key that was renamed since, or that is not published, is not in the changes.
         self.key = key if all(name in self._indexes for name in key) else ()

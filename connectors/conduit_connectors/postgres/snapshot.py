@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from conduit_connectors.postgres.catalog import PublishedTable, read_tables
 from conduit_connectors.postgres.changes import PublishedRelation, RowKey, describe_row, key_of
-from conduit_connectors.postgres.pgoutput import LogicalMessage, RowValues
+from conduit_connectors.postgres.pgoutput import UNCHANGED, LogicalMessage, RowValues
 from conduit_connectors.postgres.position import TableProgress, add_request
 from conduit_connectors.postgres.publication import give_up_request
 from conduit_connectors.postgres.schemas import TableShape, TypeCatalog
@@ -131,8 +131,20 @@ class Snapshot:
         if key is None:
             # The change says too little to find the row, so the whole chunk is selected again.
             self._chunk = None
+        elif key in chunk.rows and UNCHANGED in row:
+            self._complete(chunk, key, relation, row)
         else:
             chunk.rows.pop(key, None)
+
+    def _complete(self, chunk: _Chunk, key: RowKey, relation: PublishedRelation, row: RowValues) -> None:
+        """Keep the changed row with the large values of the chunk: the stream has it without them."""
+        if sorted(relation.columns) != sorted(chunk.shape.columns):
+            self._chunk = None
+            return
+        sent = dict(zip(relation.columns, row, strict=True))
+        # What no change since the selection has sent is as it was then.
+        pairs = zip(chunk.shape.columns, chunk.rows[key], strict=True)
+        chunk.rows[key] = tuple(old if sent[column] is UNCHANGED else sent[column] for column, old in pairs)
 
     def truncate(self, oid: int) -> None:
         """Leave all rows of a table out of the chunk."""

@@ -38,6 +38,8 @@ from conduit_py.sdk.source import (
     QueueCounts,
     Reading,
     Records,
+    SnapshotRefused,
+    SnapshotRequest,
     SourceConnector,
     SplittableSource,
 )
@@ -85,6 +87,8 @@ __all__ = [
     "Result",
     "Rows",
     "SchemaField",
+    "SnapshotRefused",
+    "SnapshotRequest",
     "SourceCheckpoint",
     "SourceConnector",
     "SplittableSource",

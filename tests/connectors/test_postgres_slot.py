@@ -335,6 +335,29 @@ async def test_a_user_without_the_right_to_replicate_is_refused(postgres: str, s
     run_sql(postgres, f"DROP ROLE {role}")
 
 
+async def test_a_rotated_password_ends_no_connection_and_loses_no_change(postgres_server: Any, postgres: str) -> None:
+    role = slot_of(postgres)
+    postgres_server.create_user(role, "first")
+    run_sql(postgres, f"ALTER ROLE {role} REPLICATION SUPERUSER", "CREATE TABLE t (id int PRIMARY KEY)")
+    old, new = (
+        connector.Source(url=postgres.replace("tester@", f"{role}:{password}@"), slot=role, tables=["t"])
+        for password in ("first", "second")
+    )
+
+    async with opened(old) as reader:
+        run_sql(postgres, "INSERT INTO t VALUES (1)")
+        [first] = await reader.take(1)
+        run_sql(postgres, f"ALTER ROLE {role} PASSWORD 'second'", "INSERT INTO t VALUES (2)")
+        [second] = await reader.take(1)
+    error = await refusal(old, first.position)
+    async with opened(new, first.position) as reader:
+        again = await reader.take(1)
+    run_sql(postgres, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+    assert "refuses the user" in error.message
+    assert (second.key, [record.key for record in again]) == ({"id": 2}, [{"id": 2}])
+
+
 async def test_an_owner_with_the_right_to_replicate_needs_no_more(postgres: str) -> None:
     role = slot_of(postgres)
     database = postgres.rpartition("/")[2]

@@ -7,6 +7,7 @@ import { recording } from "../live.js";
 import { quantile } from "../quantile.js";
 import { go, href } from "../route.js";
 import { Icon } from "./icon.js";
+import { Snapshot } from "./snapshot.js";
 import { Tap } from "./tap.js";
 
 export function NodePanel({ pipeline, node }) {
@@ -29,6 +30,7 @@ export function NodePanel({ pipeline, node }) {
       <button type="button" class="quiet square" aria-label="Close" title="Close (Esc)" onClick=${close}><${Icon} name="close" /></button>
     </header>
     <${Facts} pipeline=${pipeline} node=${node} />
+    ${node.takes_snapshots && pipeline.engine !== "spark" && html`<${Snapshot} pipeline=${pipeline} node=${node} />`}
     <${Tap} pipeline=${pipeline} node=${node} />
   </aside>`;
 }

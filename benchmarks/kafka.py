@@ -1,6 +1,6 @@
 """Kafka in, out, and in to out exactly once, each beside a loop by hand on the same client library.
 
-    python -m benchmarks.kafka [--records N] [--rounds N]
+    python -m benchmarks.kafka [--records N] [--rounds N] [--batch N]
 
 It starts a broker of its own. A ratio is the loop's time by ours, within one round: above 1 we are faster. Each round
 runs the loop twice, and the control is the ratio of both: what it is off from 1 is noise. CPU time is that of this
@@ -8,8 +8,8 @@ process, with the threads of the client library.
 
 What both sides do, with keys and without headers in the messages:
 
-- in: committed messages in batches; of each the error, the value, the key and the headers are looked at. The offset of
-  each batch is committed to the group, which ours does about twice a second.
+- in: committed messages in batches, the loop of `--batch`, ours of 512; of each the error, the value, the key and the
+  headers are looked at. The offset of each batch is committed to the group, which ours does about twice a second.
 - out: an idempotent producer, a value and a key for each message, lz4. Failed deliveries are reported, and the rest
   is known to be stored when `flush` returns. Ours flushes before each checkpoint, the loop once.
 - in to out: a transaction for 4096 messages with value, key, headers and the offsets. Ours also keeps its own state,
@@ -70,9 +70,10 @@ class Counter(sdk.DestinationConnector[sdk.Options]):
 class Bench:
     """One broker, topics for each measurement."""
 
-    def __init__(self, address: str, records: int) -> None:
+    def __init__(self, address: str, records: int, batch: int) -> None:
         self.address = address
         self.records = records
+        self.batch = batch
         self._settings: dict[str, Any] = {"bootstrap.servers": address, "log_level": 2}
         self._admin = AdminClient(self._settings)
         self.full = self.create()
@@ -93,7 +94,7 @@ class Bench:
         consumer = self._consumer()
         count = size = 0
         while count < self.records:
-            messages = consumer.consume(1000, 1.0)
+            messages = consumer.consume(self.batch, 1.0)
             for message in messages:
                 assert message.error() is None
                 assert message.headers() is None
@@ -183,9 +184,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=1000, help="how many messages the loop takes at once")
     arguments = parser.parse_args()
     with KafkaServer.started() as server:
-        bench = Bench(server.address, arguments.records)
+        bench = Bench(server.address, arguments.records, arguments.batch)
         pairs = {
             "in": (bench.loop_in, bench.ours_in),
             "out": (bench.loop_out, bench.ours_out),

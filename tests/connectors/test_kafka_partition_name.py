@@ -25,4 +25,5 @@ def test_every_message_has_its_step(drawn: list[tuple[str, int, int]]) -> None:
     assert [(name, offset) for name, offsets in runs for offset in offsets] == [
         (name_of(message), offset_of(message) + 1) for message in messages
     ]
+    assert find_runs(messages, alike=len(ends) == 1) == runs
     assert all(one[0] != other[0] for one, other in pairwise(runs))

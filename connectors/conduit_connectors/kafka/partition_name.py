@@ -45,8 +45,10 @@ class TakenMessages(NamedTuple):
     runs: list[Run]
 
 
-def find_runs(messages: Sequence[Message]) -> list[Run]:
-    """The runs of messages. A consumer gives those of a partition in a row, up to hundreds."""
+def find_runs(messages: Sequence[Message], *, alike: bool = False) -> list[Run]:
+    """The runs of messages; `alike` says that they are of one partition. A consumer gives hundreds of one in a row."""
+    if alike:
+        return [(name_of(messages[0]), _find_steps(messages, 0, len(messages)))]
     # Without a call of ours for each message.
     columns: list[list[Any]] = [list(map(Message.partition, messages)), list(map(Message.topic, messages))]
     cuts = {0, len(messages)}

@@ -22,7 +22,7 @@ from conduit_py.sdk import FatalError, TransientError
 
 BUFFER_MAX = 4000
 """Messages that wait to be read. With more, the consumer waits until half of them are taken, and pauses partitions."""
-_TAKE_MAX = 1000
+_TAKE_MAX = 2000
 _PAUSE_AFTER_SECONDS = 1.0
 _TICK_SECONDS = 0.5
 _COMMIT_AGAIN_SECONDS = 0.1
@@ -108,7 +108,7 @@ class PartitionReader:
             position = self._make_position()
             messages = self._ready[:n]
             del self._ready[:n]
-            runs = find_runs(messages) if messages else []
+            runs = find_runs(messages, alike=len(self._next_offsets) == 1) if messages else []
             self._next_offsets |= {partition: offsets[-1] for partition, offsets in runs}
             if self._ends is not None:
                 self._ends = {each: end for each, end in self._ends.items() if self._next_offsets[each] < end}

@@ -30,7 +30,7 @@ def subject() -> str:
 
 def in_conduit(plugin: str, settings: dict[str, str]) -> Any:
     """The processor that Conduit's settings stand for."""
-    kind = {"avro.encode": avro.Encode, "avro.decode": avro.Decode}[plugin]
+    kind: Any = {"avro.encode": avro.Encode, "avro.decode": avro.Decode}[plugin]
     texts = {name: Setting(text) for name, text in settings.items()}
     translation = translate("processor", plugin, texts, kind.options_model)
     assert translation.problems == translation.warnings == []
@@ -185,7 +185,7 @@ async def test_a_given_schema_is_looked_up_and_not_registered_unless_that_is_ask
 async def test_a_schema_may_use_others(registry_server: RegistryServer, subject: str, tmp_path: Path) -> None:
     url = registry_server.url
     register(url, f"{subject}-address", ADDRESS)
-    reference = {"name": "a.b.Address", "subject": f"{subject}-address", "version": 1}
+    reference: dict[str, str | int] = {"name": "a.b.Address", "subject": f"{subject}-address", "version": 1}
     path = tmp_path / "person.avsc"
     path.write_text(json.dumps(PERSON))
     given = avro.Encode(url=url, subject=subject, strategy="autoRegister", schema_file=path, references=[reference])

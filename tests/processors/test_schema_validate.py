@@ -86,7 +86,7 @@ def test_records_that_fit_a_json_schema_pass_and_others_are_refused_with_what_dr
 
 def test_an_avro_schema_is_checked_by_the_types_that_records_have(avro_file: Path) -> None:
     validate = opened(schema_file=avro_file)
-    wrong = [{"id": 2**31}, {"total": "1.50"}, {"at": "2026"}, {"note": 7}, {"parent": {**ORDER, "id": "x"}}]
+    wrong: list[Any] = [{"id": 2**31}, {"total": "1.50"}, {"at": "2026"}, {"note": 7}, {"parent": {**ORDER, "id": "x"}}]
 
     results = validate.process_batch(
         batch_of(ORDER, {**ORDER, "parent": ORDER}, *[{**ORDER, **each} for each in wrong])

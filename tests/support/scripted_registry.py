@@ -1,6 +1,6 @@
 """ScriptedRegistry: a schema registry on loopback that gives the answers of a test, for what no real one does."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ Answer = tuple[int, Any]
 class ScriptedRegistry:
     """Answers by path: with the same each time, or with those of a list in order, the last one again and again."""
 
-    def __init__(self, answers: dict[str, Answer | list[Answer]], port: int) -> None:
+    def __init__(self, answers: Mapping[str, Answer | list[Answer]], port: int) -> None:
         self.requests: list[tuple[str, dict[str, str]]] = []
         """The path and the headers of each request."""
         self.url = f"http://127.0.0.1:{port}"
@@ -63,7 +63,7 @@ class ScriptedRegistry:
 
 
 @asynccontextmanager
-async def scripted_registry(answers: dict[str, Answer | list[Answer]]) -> AsyncIterator[ScriptedRegistry]:
+async def scripted_registry(answers: Mapping[str, Answer | list[Answer]]) -> AsyncIterator[ScriptedRegistry]:
     """A registry that listens until the block ends."""
     async with trio.open_nursery() as nursery:
         listeners: list[trio.SocketListener] = await trio.open_tcp_listeners(0, host="127.0.0.1")

@@ -94,6 +94,7 @@ def write_boolean(value: Any, out: bytearray) -> None:
 
 
 def read_long(data: bytes, position: int) -> tuple[Any, int]:
+    """Read an integer of 64 bits, seven of them in each byte, the sign in the lowest."""
     byte = data[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
@@ -335,5 +336,5 @@ def _unscaled(value: Decimal, precision: int, scale: int) -> int:
         if -shift >= len(digits) or any(digits[shift:]):
             raise Misfit(f"has more than {scale} digits after the point", value=value)
         digits, shift = digits[:shift], 0
-    number = int("".join(map(str, digits))) * 10**shift
+    number: int = int("".join(map(str, digits))) * 10**shift
     return -number if sign else number

@@ -75,10 +75,14 @@ check: install
 maven:
 	@command -v mvn >/dev/null || (apt-get update -q && apt-get install -qy maven)
 
-# The tests of Spark share one cluster and one session, so they run in one process, after all others.
+# The tests of Spark share one cluster and one session, so they run in one process. It waits for much of its time, so the
+# others run beside it. What it has printed comes last.
+SPARK_LOG := .venv/spark-tests.log
 test: check java maven
-	$(BIN)/pytest -n 3 --dist worksteal --ignore=tests/spark
-	$(BIN)/pytest tests/spark
+	@$(BIN)/pytest tests/spark > $(SPARK_LOG) 2>&1 & spark=$$!; trap "kill $$spark 2>/dev/null" EXIT INT TERM; \
+	$(BIN)/pytest -n 2 --dist worksteal --ignore=tests/spark; others=$$?; \
+	echo "and the tests of Spark:"; wait $$spark; spark=$$?; cat $(SPARK_LOG); \
+	exit $$((others + spark))
 
 bench: install
 	@$(BIN)/python -m benchmarks $(ARGS)

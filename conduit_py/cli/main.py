@@ -3,6 +3,7 @@
 Everything heavy is imported inside the command that needs it: `--help` must answer at once.
 """
 
+import gc
 import sys
 import threading
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from conduit_py.cli.dlq_commands import dlq
 from conduit_py.cli.journal_commands import journal
 from conduit_py.cli.output import forget_reader, prepare_streams, shown_traceback
 from conduit_py.exhaustion import MEMORY, end_if_without_memory, end_without_memory, exhaustion_of, what_ran_out
+
+_YOUNG_OBJECTS_MAX = 20_000
 
 
 def _show_wrong_usage(error: CycloptsError) -> Any:
@@ -244,7 +247,13 @@ def export(
     return write_dashboards(out, as_json=json)
 
 
-for commands in (server_commands.pipelines, server_commands.positions, dlq, server_commands.plugins):
+for commands in (
+    server_commands.pipelines,
+    server_commands.positions,
+    server_commands.sources,
+    dlq,
+    server_commands.plugins,
+):
     app.command(commands)
 app.command(server_commands.top, sort_key=12)
 app.command(server_commands.tap, sort_key=14)
@@ -259,6 +268,8 @@ def main() -> None:
     prepare_streams()
     # Out of memory a thread may end without the answer that a task waits for: then the process would sleep for ever.
     threading.excepthook = end_if_without_memory
+    # A start makes many objects and no garbage: at its default the collector would look at them again and again.
+    gc.set_threshold(_YOUNG_OBJECTS_MAX, *gc.get_threshold()[1:])
     sys.exit(answer(sys.argv[1:]))
 
 

@@ -1,5 +1,6 @@
 """The command `run`: runs the pipelines of a file together, until they end or a signal stops them."""
 
+import gc
 import os
 import signal
 import sys
@@ -61,6 +62,8 @@ def run_file(
             display.say("tailing", note)
         # Before the state is opened: a run that lacks Spark must not create a folder or take a lock.
         require_engines(pipelines)
+        # What a start has made stays: no collection has to look at it, nor does the end of the process.
+        gc.freeze()
         results = trio.run(_run, graphs, file, state, fresh, display)
         store = str(state or choose_state(file))
         results = [replace(each, fails_on_dead_letters=fail_on_dead_letters, store=store) for each in results]

@@ -1,5 +1,6 @@
 """The command `serve`: many pipelines in one process, until a signal, with an API to see and operate them."""
 
+import gc
 import logging
 from dataclasses import dataclass
 from functools import partial
@@ -64,7 +65,10 @@ def serve(serving: ServeOptions, listening: ListenOptions) -> ExitCode:
         raise EnvironmentUnfit(f"there is no {serving.pipelines}", suggestion=hint)
     # Here, not in the event loop: what the files import may take a while.
     definitions = Definitions(serving.pipelines)
-    return trio.run(_serve, serving, config, definitions, definitions.read())
+    found = definitions.read()
+    # As `run` does it: what is there now stays until the end.
+    gc.freeze()
+    return trio.run(_serve, serving, config, definitions, found)
 
 
 def _config(listening: ListenOptions) -> "ServerConfig":

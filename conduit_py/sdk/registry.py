@@ -15,11 +15,17 @@ from conduit_py.sdk.plugin import Plugin, did_you_mean
 Kind: TypeAlias = Literal["source", "destination", "processor"]
 
 
-# Cached: entry points are read from the files of every installed distribution.
-@functools.cache
 def installed(kind: Kind) -> dict[str, EntryPoint]:
     """Return the plugins of one kind by name, without importing them."""
-    return {entry.name: entry for entry in entry_points(group=f"conduit_py.{kind}s")}
+    return all_installed()[kind]
+
+
+# Cached: entry points are read from the files of every installed distribution.
+@functools.cache
+def all_installed() -> dict[Kind, dict[str, EntryPoint]]:
+    """Return the plugins of each kind by name, without importing them."""
+    found = entry_points()
+    return {kind: {entry.name: entry for entry in found.select(group=f"conduit_py.{kind}s")} for kind in get_args(Kind)}
 
 
 def find(kind: Kind, name: str) -> type[Plugin[Any]]:

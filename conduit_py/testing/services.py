@@ -8,6 +8,7 @@ kind, which starts with the first test that needs it: `postgres_server`, `mariad
 A server that is missing and cannot be fetched fails the test: it is never skipped.
 """
 
+import shutil
 import signal
 import time
 import uuid
@@ -21,7 +22,6 @@ from conduit_py.testing.server_process import (
     LoopbackService,
     fetch_by_maven,
     free_port,
-    java_command,
     mariadb_programs,
     postgres_programs,
     share_service,
@@ -159,12 +159,11 @@ class MariaDbServer(LoopbackService):
 class KafkaServer(LoopbackService):
     """A Kafka broker, which is its own controller. Topics that a client asks for are created with one partition.
 
-    Clients of `guarded_address` have to prove that they are the user `tester`, with PLAIN. Give topics, groups and
-    transactional ids names that no other test uses.
+    Clients of `guarded_address` need TLS, with the authority `certificate`, and a user with SCRAM-SHA-512. Clients of
+    `address` may create such users, and say what they may do. Give everything names that no other test uses.
     """
 
     name = "kafka"
-    password: ClassVar[str] = "not-a-secret"
 
     @property
     def address(self) -> str:
@@ -173,20 +172,18 @@ class KafkaServer(LoopbackService):
 
     @property
     def guarded_address(self) -> str:
-        """`address` for clients with a password."""
+        """`address` for clients with TLS and a password."""
         return (self.folder / "guarded").read_text()
 
     def initialise(self) -> None:
         controller, guarded = free_port(), f"127.0.0.1:{free_port()}"
-        listeners = f"PLAINTEXT://{self.address},SASL_PLAINTEXT://{guarded}"
+        listeners = f"PLAINTEXT://{self.address},SASL_SSL://{guarded}"
         settings = _KAFKA_SETTINGS | {
             "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": listeners,
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "log.dirs": str(self.folder / "data"),
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
-                f'org.apache.kafka.common.security.plain.PlainLoginModule required user_tester="{self.password}";'
-            ),
+            "ssl.keystore.location": str(self.create_certificate()),
         }
         (self.folder / "guarded").write_text(guarded)
         path = self.folder / "server.properties"
@@ -199,7 +196,7 @@ class KafkaServer(LoopbackService):
 
     def _java(self, main: str) -> list[str]:
         folder = fetch_by_maven("kafka-4.3.1", "org.apache.kafka:kafka_2.13:4.3.1")
-        return [*java_command(), "-cp", f"{folder / 'libs'}/*", main]
+        return [*_java_command(), "-cp", f"{folder / 'libs'}/*", main]
 
     def _answers(self) -> bool:
         from confluent_kafka import KafkaException
@@ -223,15 +220,12 @@ class RegistryServer(LoopbackService):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
 
-    def initialise(self) -> None:
-        pass
-
     def start(self) -> None:
         # The newest that runs on Java 17, as Kafka and Spark do.
         folder = fetch_by_maven("apicurio-3.0.9", "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all")
         options = ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}", "-Dapicurio.storage.kind=sql"]
         options += ["-Dquarkus.http.access-log.enabled=false", f"-Djava.io.tmpdir={self.folder}"]
-        command = [*java_command(), *options, "-jar", str(next((folder / "libs").glob("*-runner.jar")))]
+        command = [*_java_command(), *options, "-jar", str(next((folder / "libs").glob("*-runner.jar")))]
         self.run(command, answers=self._answers, user=self._user)
 
     def _answers(self) -> bool:
@@ -245,18 +239,21 @@ _KAFKA_SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
-    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
+    "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    ),
+    "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    "ssl.keystore.type": "PEM",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
     "offsets.topic.replication.factor": "1",
     # The default of 50 partitions costs seconds when the first transaction or group begins.
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.num.partitions": "4",
     "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    "num.partitions": "1",
 }
 
 
@@ -334,6 +331,14 @@ def own_registry() -> Iterator[RegistryServer]:
     """A schema registry of the test's own: `kill()` it, then `start()` it again."""
     with RegistryServer.started() as server:
         yield server
+
+
+def _java_command() -> list[str]:
+    """Java with a small heap, which spends no time on optimising."""
+    java = shutil.which("java")
+    if java is None:
+        pytest.fail("this server runs on Java 17: install openjdk-17-jre-headless")
+    return [java, "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
 
 def _driver() -> Any:

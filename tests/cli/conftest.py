@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from warm_python import WarmCommand, run_command
 
 from conduit_py.cli.main import answer
 
@@ -44,6 +44,28 @@ class Count(sdk.SourceConnector[CountOptions]):
         return [sdk.Record.of({"number": i}, position=b"%d" % i) for i in range(first, end + 1)]
 
 
+class Tables(Count):
+    """The number 1, and the table `orders` on request: the position has the request."""
+
+    async def open(self, position):
+        number, _, self.requested = (position or b"0").partition(b" ")
+        await super().open(number)
+        self.asked = trio.Event()
+
+    async def read(self, n):
+        if self.last == 0:
+            return await super().read(1)
+        await self.asked.wait()
+        self.asked = trio.Event()
+        return sdk.Reading([], position=b"%d %s" % (self.last, self.requested))
+
+    async def request_snapshot(self, request):
+        if request.collection != "orders":
+            raise sdk.SnapshotRefused(f"there is no table {request.collection}", suggestion="tables are orders")
+        self.requested = f"{request.collection} {request.where}".encode()
+        self.asked.set()
+
+
 class LinesOptions(sdk.Options):
     path: str
     stuck: bool = False
@@ -70,7 +92,9 @@ class Broken(sdk.DestinationConnector[BrokenOptions]):
         raise sdk.FatalError(self.options.error, suggestion="call the fire brigade")
 '''
 
-HEAD = "from conduit_py import DeadLetters, Destination, Pipeline, Source\nfrom ends import Broken, Count, Lines\n"
+HEAD = (
+    "from conduit_py import DeadLetters, Destination, Pipeline, Source\nfrom ends import Broken, Count, Lines, Tables\n"
+)
 PIPELINE = """
 {id} = Pipeline(
     "{id}",
@@ -109,12 +133,11 @@ class Command:
         return text
 
     def __call__(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-        setting = self._setting()
-        setting["env"].update(environment)
-        return subprocess.run(self._line(arguments), **setting, timeout=300, check=False)
+        return run_command(*arguments, cwd=self.folder, env=self._environment() | environment)
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        process: subprocess.Popen[str] = subprocess.Popen(self._line(arguments), **self._setting())
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        process = WarmCommand(*arguments, cwd=self.folder, env=self._environment(), **pipes)
         self.running.append(process)
         return process
 
@@ -126,13 +149,9 @@ class Command:
     def numbers(self) -> list[int]:
         return [int(line) for line in self.out.read_text().splitlines()]
 
-    def _line(self, arguments: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "conduit_py.cli.main", *arguments]
-
-    def _setting(self) -> dict[str, Any]:
-        environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-        return {**pipes, "cwd": self.folder, "env": {**environment, "COLUMNS": "200"}, "text": True}
+    def _environment(self) -> dict[str, str]:
+        colours = ("FORCE_COLOR", "NO_COLOR")
+        return {name: value for name, value in os.environ.items() if name not in colours} | {"COLUMNS": "200"}
 
 
 class CommandInside(Command):

@@ -4,7 +4,6 @@ import fcntl
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from warm_python import WarmCommand
 
 expect.set_options(timeout=120_000)
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -98,16 +98,15 @@ class Site:
 
     def start(self, *arguments: str, port: int = 0, **environment: str) -> "Site":
         """Start it and wait until it says where it serves."""
-        line = [sys.executable, "-m", "conduit_py.cli.main", "serve", "--pipelines", "pipelines", "--state", "state"]
+        places = ("--pipelines", "pipelines", "--state", "state", "--port", str(port))
         with (self.folder / "log").open("a") as log:
-            self.process = subprocess.Popen(
-                [*line, "--port", str(port), *arguments],
+            self.process = WarmCommand(
+                *("serve", *places, *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=self.folder,
                 env={**os.environ, **environment},
-                text=True,
             )
         assert self.process.stdout is not None
         said = self.process.stdout.readline()

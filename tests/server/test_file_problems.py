@@ -3,13 +3,13 @@
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 from conduit_connectors import generator, log
+from warm_python import run_command
 
 from conduit_py import Destination, Pipeline, Source
 from conduit_py.config.definitions import Definitions
@@ -166,5 +166,4 @@ def live_problems(running: "Running") -> object:
 
 
 def ask(server: "Server", running: "Running", *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "conduit_py.cli.main", *arguments, "--url", running.url]
-    return subprocess.run(command, cwd=server.folder, capture_output=True, text=True, timeout=300, check=False)
+    return run_command(*arguments, "--url", running.url, cwd=server.folder)

@@ -3,8 +3,9 @@
 import json
 import signal
 import subprocess
-import sys
 from typing import TYPE_CHECKING
+
+from warm_python import run_command
 
 if TYPE_CHECKING:
     from tests.server.conftest import Running, Server
@@ -54,8 +55,7 @@ def until_row(server: "Server", running: "Running", **fields: object) -> None:
 
 
 def ask(server: "Server", running: "Running", *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "conduit_py.cli.main", *arguments, "--url", running.url]
-    return subprocess.run(command, cwd=server.folder, capture_output=True, text=True, timeout=300, check=False)
+    return run_command(*arguments, "--url", running.url, cwd=server.folder)
 
 
 def test_edits_while_records_flow_lose_and_double_nothing(server: "Server") -> None:

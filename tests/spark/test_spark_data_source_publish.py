@@ -14,6 +14,7 @@ import psycopg
 import pytest
 import trio
 from conduit_connectors import file, journal, postgres, sqlite
+from pydantic import BaseModel
 from pyspark.sql import types
 
 from conduit_py import sdk
@@ -268,12 +269,12 @@ def test_overwriting_and_forgetful_streams_are_refused(tmp_path: Path) -> None:
 
 
 def test_no_connector_has_an_option_of_the_same_name_as_the_format() -> None:
-    pairs = (("source", ReadSettings), ("destination", WriteSettings))
+    pairs: list[tuple[registry.Kind, type[BaseModel]]] = [("source", ReadSettings), ("destination", WriteSettings)]
     taken = {
         (name, option)
         for kind, settings in pairs
         for name in registry.installed(kind)
-        for option in settings.model_fields.keys() & registry.find(kind, name).options_model.model_fields.keys()  # type: ignore[arg-type]
+        for option in settings.model_fields.keys() & registry.find(kind, name).options_model.model_fields.keys()
         if not name.startswith("spark")
     }
 

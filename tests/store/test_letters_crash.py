@@ -3,10 +3,10 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
+
+from warm_python import run_command
 
 from conduit_py.store.sqlite.store import SqliteStore
 from conduit_py.store.stored_letter import LetterFilter, LetterState
@@ -40,8 +40,7 @@ pipeline = Pipeline(
 def run(directory: Path, kill_at: str | None = None) -> int:
     """The exit code of one run."""
     environment = os.environ | ({"CONDUIT_KILL_AT": kill_at} if kill_at else {})
-    command = [sys.executable, "-m", "conduit_py.cli.main", "run", "p.py", "--state", "state"]
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True)
+    done = run_command("run", "p.py", "--state", "state", cwd=directory, env=environment)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode
 

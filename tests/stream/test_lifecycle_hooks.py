@@ -162,10 +162,10 @@ def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (information / "entry_points.txt").write_text("[conduit_py.sources]\nslot = installed_slots:Slot\n")
     (tmp_path / "installed_slots.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    registry.installed.cache_clear()
+    registry.all_installed.cache_clear()
     yield importlib.import_module("installed_slots")
     del sys.modules["installed_slots"]
-    registry.installed.cache_clear()
+    registry.all_installed.cache_clear()
 
 
 class TestDeleted:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from warm_python import run_command
+
 COMMAND = Path(sys.executable).parent / "conduit-py"
 
 
@@ -82,10 +84,12 @@ class Folder:
 
     def run(self, *arguments: str, under: str = "") -> Answer:
         """Run the pipeline, `under` what bash should set or close before."""
-        command = [str(COMMAND), "run", "p.py", *arguments]
+        command = ["run", "p.py", *arguments]
         if under:
-            command = ["bash", "-c", f'{under}; exec "$@"', "bash", *command]
-        ran = subprocess.run(command, cwd=self.path, capture_output=True, text=True, timeout=300, check=False)
+            line = ["bash", "-c", f'{under}; exec "$@"', "bash", str(COMMAND), *command]
+            ran = subprocess.run(line, cwd=self.path, capture_output=True, text=True, timeout=300, check=False)
+        else:
+            ran = run_command(*command, cwd=self.path)
         return Answer(ran.returncode, ran.stdout, ran.stderr)
 
     def lines(self, name: str = "out.jsonl") -> list[Any]:

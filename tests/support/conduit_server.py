@@ -3,13 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+from warm_python import WarmCommand
 
 
 class Server:
@@ -25,15 +25,14 @@ class Server:
         (self.pipelines / name).write_text(text)
 
     def command(self, *arguments: str, port: int = 0, **environment: str) -> "subprocess.Popen[str]":
-        line = [sys.executable, "-m", "conduit_py.cli.main", "serve", "--pipelines", "pipelines", "--state", "state"]
-        process = subprocess.Popen(
-            [*line, "--port", str(port), *arguments],
+        places = ("--pipelines", "pipelines", "--state", "state", "--port", str(port))
+        process = WarmCommand(
+            *("serve", *places, *arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=(self.folder / "log").open("a"),
             cwd=self.folder,
             env={**os.environ, **environment},
-            text=True,
         )
         self._processes.append(process)
         return process

@@ -18,7 +18,8 @@ export function useRoving(ids) {
   }, []);
   const onKeyDown = (event) => {
     if (event.target.matches("input:not([type=checkbox]), select, textarea") || event.altKey || event.ctrlKey || event.metaKey) return;
-    const to = target(event.key, ids, active);
+    // From the row that has the focus: with keys in quick succession `active` is that of an earlier drawing.
+    const to = target(event.key, ids, rowOf(event) ?? active);
     if (to === null) return;
     event.preventDefault();
     focus(to);
@@ -27,10 +28,14 @@ export function useRoving(ids) {
   const enter = () => active !== null && focus(active);
   useKeys({ ArrowDown: enter, j: enter, ArrowUp: enter, k: enter }, [active]);
   const onFocusIn = (event) => {
-    const id = event.target.closest("[data-row]")?.dataset.row;
+    const id = rowOf(event);
     if (id !== undefined && id !== active) choose(id);
   };
   return { active, container, onKeyDown, onFocusIn };
+}
+
+function rowOf(event) {
+  return event.target.closest("[data-row]")?.dataset.row;
 }
 
 function target(key, ids, active) {

@@ -149,7 +149,8 @@ class Compiler:
             index, position = read_long(data, position)
             if not 0 <= index < count:
                 raise Malformed(f"is of type {index} of a union of {count}")
-            return reads[index](data, position)
+            read: Reader = reads[index]
+            return read(data, position)
 
         excess = max(each.excess for each in compiled) - VALUES_PER_BYTE_MAX
         return AvroType(

@@ -125,8 +125,7 @@ class LoopbackService(ServerProcess):
         done = subprocess.run(list(command), capture_output=True, timeout=START_SECONDS, **settings)
         if done.returncode:
             pytest.fail(f"{' '.join(command)}: {done.stdout.decode()[-2000:]}{done.stderr.decode()[-2000:]}")
-        text: str = done.stdout.decode()
-        return text
+        return str(done.stdout, "utf-8")
 
 
 ServiceT = TypeVar("ServiceT", bound=LoopbackService)
@@ -308,8 +307,7 @@ def free_port() -> int:
     """A port that no program listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
 
 
 def user_without_rights() -> int:

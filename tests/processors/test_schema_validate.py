@@ -12,6 +12,8 @@ from builders import batch_of
 from conduit_processors import schema
 from conduit_processors.jsonschema.guard import REFERENCES_PER_VALUE_MAX, GuardedValidator
 from conduit_processors.registry.client import SchemaUnusable
+from conduit_processors.schema.quick_check import quick_check
+from conduit_processors.schema.shape import shape_of_value
 from conduit_processors.schema.validate import CHANGES_MAX
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -254,11 +256,27 @@ class TestTraps:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.binary(max_size=3) | st.dates(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=3)
+    | st.datetimes()
+    | st.binary(max_size=3)
+    | st.dates(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
 )
 PAYLOADS = st.dictionaries(st.sampled_from(["a", "b", "c"]), VALUES, max_size=3)
+
+
+@given(PAYLOADS, PAYLOADS)
+def test_the_quick_check_says_yes_only_to_what_fits(first: Any, second: Any) -> None:
+    shape = shape_of_value(first)
+    fits, validator = quick_check(shape), GuardedValidator(shape, strict=True)
+
+    assert fits(first) or "nan" in repr(first)
+    assert not fits(second) or validator.errors(second) == []
 
 
 @settings(max_examples=60)

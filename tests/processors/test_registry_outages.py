@@ -1,5 +1,8 @@
 """A schema registry that is down, slow, closed or hostile: records wait for it, and none is refused for its sake."""
 
+import ssl
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +101,37 @@ async def test_a_token_is_sent_as_bearer() -> None:
         await decode(registry.url, DATA, token="t0ken")
 
     assert registry.requests[0][1]["authorization"] == "Bearer t0ken"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1, which is its own authority, and its key."""
+    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(path), "-out", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+async def test_tls_takes_the_authority_and_the_certificate_of_the_options(certificate: Path) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificate)
+    tls.load_cert_chain(certificate)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    async with scripted_registry({"/schemas/ids/7": (200, LONG)}, tls) as registry:
+        client = {"ca_file": certificate, "cert_file": certificate, "key_file": certificate}
+        [decoded] = await decode(registry.url, DATA, **client)
+
+    assert decoded.payload.after == {"n": 1}
+
+
+async def test_a_certificate_that_nobody_trusts_stops_the_pipeline(certificate: Path) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate)
+    async with scripted_registry({"/schemas/ids/7": (200, LONG)}, tls) as registry:
+        with pytest.raises(FatalError, match="is not trusted: self-signed certificate"):
+            await decode(registry.url, DATA)
+        with pytest.raises(FatalError, match=r"the certificates for .* cannot be used"):
+            await decode(registry.url, DATA, ca_file=certificate.parent / "missing.pem")
 
 
 @pytest.mark.parametrize("answer", [(404, b"<html>"), (302, b""), (200, b"<html>"), (400, {"error_code": 400})])

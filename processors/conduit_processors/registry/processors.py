@@ -181,6 +181,9 @@ class RegistryDecode(RegistryProcessor[OptionsT], ABC):
         self.keep_codec(key, codec)
 
 
+_REGISTER: Final = "register the schema, or choose strategy='autoRegister'"
+
+
 class _SubjectSchema(NamedTuple):
     """What to encode with: a schema that is to be in a subject, or the version of the options if `text` is None."""
 
@@ -266,7 +269,8 @@ class RegistryEncode(RegistryProcessor[EncodeOptionsT], ABC):
             reason = f"has no schema with subject {key.subject!r}: {unusable}"
             if self._by_record or self._infers:
                 raise self.mark_unusable(key, reason) from unusable
-            hint = "register the schema, or choose strategy='autoRegister'"
+            added = self.options.strategy == "autoRegister"
+            hint = "change the schema, or what the subject allows" if added else _REGISTER
             raise FatalError(f"{self.options.field} {reason}", suggestion=hint) from unusable
         self.keep_codec(key, encoder)
 

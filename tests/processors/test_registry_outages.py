@@ -14,6 +14,7 @@ from conduit_processors.registry import processors
 from conduit_processors.registry.client import REFERENCES_MAX
 from registry_calls import opened, process
 from scripted_registry import Answer, scripted_registry
+from waiting import until
 
 from conduit_py import (
     DeadLetters,
@@ -26,9 +27,11 @@ from conduit_py import (
     Source,
     Status,
     run_async,
+    running,
 )
 from conduit_py.sdk import FatalError, TransientError
 from conduit_py.testing.server_process import free_port
+from conduit_py.testing.services import RegistryServer
 
 LONG = {"schema": '{"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}]}'}
 DATA = b"\x00\x00\x00\x00\x07\x02"
@@ -84,6 +87,37 @@ async def test_a_pipeline_waits_for_its_registry_and_loses_and_refuses_nothing()
 
     assert (outcome.status, outcome.counts.dead_letters, outcome.counts.recoveries) == (Status.COMPLETED, 0, 3)
     assert [record.payload.after for record in written] == [DATA, DATA[:-1] + b"\x04"]
+
+
+async def test_records_wait_for_a_registry_that_was_killed_until_it_is_back(own_registry: RegistryServer) -> None:
+    records: list[Any] = [{"topic": "first"}]
+    written: list[Record] = []
+    # Each topic has a subject of its own, so the second record needs the registry.
+    topic = "{{ .Payload.After.topic }}"
+    encode = avro.Encode(url=own_registry.url, strategy="autoRegister", topic=topic, retry_seconds=0)
+    pipeline = Pipeline(
+        "p",
+        sources=[Source("topics", memory.Source(records=records, bounded=False))],
+        processors=[Processor("encode", encode)],
+        destinations=[Destination("lake", memory.Destination(into=written))],
+        dead_letters=DeadLetters.keep(),
+        recovery=Recovery(delay_seconds=0.1, delay_max_seconds=0.2),
+    )
+    async with running(pipeline) as handle:
+        await until(lambda: len(written) == 1)
+        own_registry.kill()
+        records.append({"topic": "second"})
+        await until(lambda: handle.status is Status.RECOVERING)
+        await trio.to_thread.run_sync(own_registry.start)
+        await until(lambda: len(written) == 2)
+        handle.stop()
+        outcome = await handle.wait()
+
+    assert (outcome.counts.acked, outcome.counts.dead_letters) == (2, 0)
+    assert [record.payload.after[-6:] for record in written if isinstance(record.payload.after, bytes)] == [
+        b"\x0afirst",
+        b"second",
+    ]
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -94,7 +94,7 @@ class Compiler:
             depth += 1
             try:
                 if depth > DEPTH_MAX:
-                    raise Misfit(f"is nested more than {DEPTH_MAX} deep", value=value)
+                    raise Misfit(f"is nested more than {DEPTH_MAX} deep")
                 cell[0].write(value, out)
             finally:
                 depth -= 1
@@ -235,14 +235,14 @@ def _record_writer(fields: list[tuple[str, Writer, bytes | None]]) -> Writer:
                 elif default is not None:
                     out += default
                 else:
-                    raise Misfit("is missing", "missing")
+                    raise Misfit("is missing")
         except Misfit as misfit:
             misfit.path.append(name)
             raise
         if given != len(value):
             # Refused, not left out: it would be lost silently.
             name = next(each for each in value if each not in names)
-            unknown = Misfit("is not in the schema", "unknown", value[name])
+            unknown = Misfit("is not in the schema")
             unknown.path.append(str(name))
             raise unknown
 

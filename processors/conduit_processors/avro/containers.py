@@ -110,7 +110,7 @@ def enum_type(schema: Any) -> AvroType:
     def write_enum(value: Any, out: bytearray) -> None:
         index = indexes.get(value) if isinstance(value, str) else None
         if index is None:
-            raise Misfit(f"is not one of the symbols {', '.join(symbols)[:200]}", value=value)
+            raise Misfit(f"is not one of the symbols {', '.join(symbols)[:200]}")
         append_long(index, out)
 
     return AvroType(schema["name"], read_enum, write_enum, SIZED, (str,))

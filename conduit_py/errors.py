@@ -24,6 +24,7 @@ ConduitError
 │   ├── PositionUnknown       no position of that time is known
 │   ├── PositionBound         the state of processors belongs to the position
 │   ├── PositionInvalid       the source cannot go on from the given position
+│   ├── SnapshotRefused       the source does not take this request for a snapshot
 │   ├── ShuttingDown          the server starts nothing any more
 │   ├── NoFiles               the pipelines do not come from files, so there is nothing to reload
 │   ├── LiveFull              too many clients watch

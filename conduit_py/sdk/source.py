@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import msgspec
 
+from conduit_py.errors import FleetError
 from conduit_py.payloads import Payloads
 from conduit_py.record import CollectionSchema, Record
 from conduit_py.sdk.plugin import Connector, OptionsT
@@ -76,6 +77,24 @@ class Lag(msgspec.Struct, frozen=True):
     bytes: int | None = None
     seconds: float | None = None
     """The age of the oldest unread record."""
+    retained_bytes: int | None = None
+    """What the source's system keeps until this source has read it, such as the log behind a replication slot."""
+    partitions: Mapping[str, int] = {}
+    """The unread records of each partition, by a name that `locate_record` uses too."""
+
+
+class SnapshotRequest(msgspec.Struct, frozen=True):
+    """What an operator wants to be read as a whole, beside the changes that a source reads."""
+
+    collection: str
+    where: str | None = None
+    """Which records of the collection, in the language of the source's system; None: all of them."""
+
+
+class SnapshotRefused(FleetError):
+    """The source does not take a request for a snapshot; the pipeline goes on. Raised by `request_snapshot`."""
+
+    code = "snapshot.refused"
 
 
 class SourceConnector(Connector[OptionsT], ABC):
@@ -145,6 +164,21 @@ class SourceConnector(Connector[OptionsT], ABC):
         thread of its own, and may still run while `teardown` is called. Its exceptions are logged.
         """
         return None
+
+    async def request_snapshot(self, request: SnapshotRequest) -> None:
+        """Take a request to read a collection as a whole while the pipeline runs; return when it is taken.
+
+        Called in the event loop between `open` and `teardown`, one call at a time, while an async `read` may be
+        waiting. Make that `read` return. The last position of the next reading must have the request, so that it
+        survives a crash when that position is stored: use progress if there is no record to return.
+
+        Raise SnapshotRefused, with a suggestion, for a collection or a condition that cannot be read: the pipeline
+        goes on. The same request again, before it is begun, is one request. The default refuses every request.
+        """
+        raise SnapshotRefused(
+            "this source does not read snapshots on request",
+            suggestion="stop the pipeline and reset the position of the source to read everything again",
+        )
 
     def check_position(self, position: bytes) -> None:
         """Raise FatalError if `open` can never go on after this position.

@@ -28,6 +28,10 @@ class SqlDatabase(ABC):
     """What stands for a parameter."""
     types: ClassVar[Mapping[str, str]]
     """The type of a column for each kind of value."""
+    key_type: ClassVar[str] = "TEXT"
+    """The type of a text that is part of a key of our own."""
+    keep_existing: ClassVar[str] = "ON CONFLICT (owner, place) DO NOTHING"
+    """The clause with which an insert into our own table leaves a row with the same key alone."""
     wider_types: ClassVar[Mapping[str, str]] = {}
     """The type to which a column is changed, for each family that it may be widened to."""
     alters: ClassVar[bool] = False

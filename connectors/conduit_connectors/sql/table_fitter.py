@@ -248,6 +248,8 @@ class TableFitter:
         except NotThisRow as error:
             # PostgreSQL refuses a table that another process creates at the same moment.
             if not self._read_table(first.table):
+                # The next record may make a table.
+                self.forget(first.table)
                 if isinstance(error.__cause__, StatementRefused) and self._options.table is not None:
                     raise error.__cause__ from None
                 raise

@@ -300,6 +300,18 @@ async def test_a_request_that_cannot_be_read_is_refused_and_the_source_goes_on(
     assert record.key == {"id": 1}
 
 
+async def test_a_request_whose_table_is_dropped_is_given_up_and_changes_go_on(mariadb: str) -> None:
+    run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    async with opened(source_of(mariadb, "t", "u", snapshot="never")) as reader:
+        await reader.source.request_snapshot(SnapshotRequest("u"))
+        run_sql(mariadb, "DROP TABLE u", "INSERT INTO t VALUES (1)")
+        dropped, record = await reader.take(2)
+
+    assert dropped.metadata["conduit.truncate"] == "true"
+    assert record.key == {"id": 1}
+    assert SourcePosition.decode(record.position).snapshot == ()
+
+
 def test_conditions_stay_inside_of_their_parentheses() -> None:
     assert is_condition("a = ')' AND (b = \"--\" OR `c;` = 'it''s \\') # ')")
     for text in ("a)", "(a", "a; b", "a -- b", "a /* b", "a # b", "'a", "", " "):

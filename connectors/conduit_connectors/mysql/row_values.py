@@ -46,12 +46,15 @@ class DecodedRow(msgspec.Struct, gc=False):
 
 
 class RowDecoder:
-    """Reads the rows of one table map. Raises FatalError for a column that cannot be read exactly."""
+    """Reads the rows of one table map. Raises EventMalformed, and FatalError for what cannot be read exactly."""
 
     def __init__(
         self, columns: Sequence[LoggedColumn], collations: Mapping[int, str], type_names: Mapping[str, str]
     ) -> None:
-        self._columns = [(each.name, _reader(each, collations, type_names.get(each.name, ""))) for each in columns]
+        try:
+            self._columns = [(each.name, _reader(each, collations, type_names.get(each.name, ""))) for each in columns]
+        except (ValueError, IndexError) as wrong:
+            raise EventMalformed(f"a table of {len(columns)} columns: {wrong!r}") from None
 
     def rows(self, event: BinlogEvent) -> Iterator[tuple[DecodedRow | None, DecodedRow | None]]:
         """Yield each row before and after its change. Raises EventMalformed."""

@@ -160,13 +160,15 @@ def _plan_snapshot(tables: list[SourceTable]) -> tuple[TableProgress, ...]:
 def _check_snapshot(position: SourcePosition, wanted: WantedTables, *, snapshot: bool) -> SourcePosition:
     if not snapshot:
         return msgspec.structs.replace(position, snapshot=tuple(each for each in position.snapshot if each.request))
-    missing = [each.table for each in position.snapshot if not wanted.has(*wanted.split(each.table))]
+    gone = [each for each in position.snapshot if not wanted.has(*wanted.split(each.table))]
+    missing = [each.table for each in gone if each.request is None]
     if missing:
         raise FatalError(
             f"{', '.join(missing)} was not read to its end, and is not in `tables` any more",
             suggestion='restore it, or set snapshot="never" to go on without the rest of its rows',
         )
-    return position
+    # A request is never a reason to stop.
+    return msgspec.structs.replace(position, snapshot=tuple(each for each in position.snapshot if each not in gone))
 
 
 def _split(name: str, database: str, ignores_case: bool) -> tuple[str, str]:

@@ -5,6 +5,7 @@ everything before that place, and of nothing after it. So its rows are given exa
 that changed before is given after its change, and one that changes later is given before.
 """
 
+import logging
 import re
 from collections.abc import Callable
 
@@ -22,7 +23,7 @@ from conduit_py.sdk import FatalError, Record, SnapshotRefused, SnapshotRequest,
 
 _VISIBLE_SECONDS = 0.05
 _UNKNOWN_COLUMN = 1054
-_NO_TABLE = 1146
+_logger = logging.getLogger(__name__)
 
 
 class SnapshotRow(msgspec.Struct):
@@ -66,8 +67,10 @@ class Snapshot:
         try:
             # For every chunk: a column may have come since the last one, and a row that is not changed has it too.
             table = await read_table(session, database, name)
-            if table is None or check_chunks(table) is not None:
-                raise _gone(todo.table)
+            reason = "it is gone" if table is None else check_chunks(table)
+            if table is None or reason is not None:
+                self._refuse(todo, reason or "")
+                return
             sql = chunk_statement(table, todo, self._chunk_size + 1)
             while True:
                 rows, seen = await session.run_all(lambda: _select(session, sql))
@@ -79,14 +82,22 @@ class Snapshot:
         except StatementFailed as error:
             if error.code == _UNKNOWN_COLUMN and todo.where is None:
                 raise TransientError(f"the table {todo.table} was changed while it was read: {error}") from error
-            if error.code == _NO_TABLE:
-                raise _gone(todo.table) from error
-            raise FatalError(
-                f"cannot read the table {todo.table}: {error}",
-                suggestion='check the table and the rights of the user, or set snapshot="never"',
-            ) from error
+            self._refuse(todo, str(error))
+            return
         # One more than the chunk has shows whether it is the last one.
         self._chunk = _Chunk(table, rows[: self._chunk_size], seen, len(rows) > self._chunk_size)
+
+    def _refuse(self, todo: TableProgress, reason: str) -> None:
+        """Give up the first table if it was requested. Else raise FatalError: its rows would be missing."""
+        if todo.request is None:
+            raise FatalError(
+                f"the table {todo.table} was not read to its end: {reason}",
+                suggestion="restore the table and the rights of the user,"
+                ' or set snapshot="never" to go on without the rest of its rows',
+            )
+        # A request is never a reason to stop changes. Whoever made it can make it again.
+        _logger.error("the snapshot of %r that was requested is given up: %s", todo.table, reason)
+        self.progress = self.progress[1:]
 
     def finish_chunk(self, place: LogPlace, escape: Callable[[str], str]) -> list[SnapshotRow]:
         """Return the rows of the chunk if the stream is at its place."""
@@ -149,13 +160,6 @@ def _after(order: list[str], key: tuple[str, ...]) -> str:
         return f"{order[0]} > {key[0]}"
     rest = _after(order[1:], key[1:])
     return f"{order[0]} >= {key[0]} AND ({order[0]} > {key[0]} OR ({order[0]} = {key[0]} AND {rest}))"
-
-
-def _gone(table: str) -> FatalError:
-    return FatalError(
-        f"the table {table} was not read to its end, and is gone, or has no key, or is not of InnoDB any more",
-        suggestion='restore it, or set snapshot="never" to go on without the rest of its rows',
-    )
 
 
 async def check_request(session: DatabaseStatements, wanted: WantedTables, request: SnapshotRequest) -> SourceTable:

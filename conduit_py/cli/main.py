@@ -247,7 +247,13 @@ def export(
     return write_dashboards(out, as_json=json)
 
 
-for commands in (server_commands.pipelines, server_commands.positions, dlq, server_commands.plugins):
+for commands in (
+    server_commands.pipelines,
+    server_commands.positions,
+    server_commands.sources,
+    dlq,
+    server_commands.plugins,
+):
     app.command(commands)
 app.command(server_commands.top, sort_key=12)
 app.command(server_commands.tap, sort_key=14)

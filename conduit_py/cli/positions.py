@@ -1,4 +1,4 @@
-"""What the commands `positions` do: show, set, reset and replay the positions of a pipeline's sources."""
+"""What the commands `positions` and `sources` do: where sources go on, and what they read once more."""
 
 from base64 import b64decode
 from datetime import UTC, datetime
@@ -76,6 +76,23 @@ def replay(call: ServerCall, id: str, source: str, since: str, *, keep_state: bo
         point, was = answer["point"], "none" if before is None else before
         where = "starts from the beginning" if point is None else f"goes back to where it was at {_time(point['at'])}"
         put(f"{id}: {source} {where}; its position was {was}")
+    return ExitCode.OK
+
+
+def request_snapshot(call: ServerCall, id: str, source: str, collection: str, where: str | None) -> ExitCode:
+    """Have a source read a collection as a whole. Says whether the request survives a crash already."""
+    body = {"collection": collection} if where is None else {"collection": collection, "where": where}
+    with connect(call) as client:
+        answer = client.ask("POST", "pipelines", id, "sources", source, "snapshot", body=body)
+    if call.json:
+        put_json(answer)
+    elif answer["durable"]:
+        put(f"{id}: {source} reads {collection} as a whole, beside what it reads")
+    else:
+        put(
+            f"{id}: {source} has taken the request to read {collection}, but it is not stored yet: records that were"
+            f" read before it are not delivered. If the run ends before that, repeat the request"
+        )
     return ExitCode.OK
 
 

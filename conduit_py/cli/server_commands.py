@@ -96,6 +96,7 @@ Wait = Annotated[
 
 pipelines = App(name="pipelines", help="See, start and stop the pipelines of a server.", sort_key=10)
 positions = App(name="positions", help="See and change the positions of sources.", sort_key=11)
+sources = App(name="sources", help="Make the sources of running pipelines read a table again.", sort_key=11)
 plugins = App(name="plugins", help="See which connectors and processors are installed.", sort_key=13)
 
 
@@ -257,6 +258,25 @@ def replay(
     from conduit_py.cli.positions import replay
 
     return replay(call, id, source, since, keep_state=keep_state)
+
+
+@sources.command(name="snapshot", sort_key=1)
+def request_snapshot(
+    id: PipelineId,
+    source: SourceId,
+    collection: Annotated[str, Parameter(help="what to read, such as a table as `schema.table`")],
+    /,
+    *,
+    where: Annotated[
+        str | None,
+        Parameter(help="only what fits this condition, in the language of the source: SQL. Needs the role admin"),
+    ] = None,
+    call: ServerCall = HERE,
+) -> int:
+    """Make a source read a table as a whole while the pipeline runs. Changes are read meanwhile."""
+    from conduit_py.cli.positions import request_snapshot
+
+    return request_snapshot(call, id, source, collection, where)
 
 
 def top(

@@ -243,7 +243,7 @@ class Fleet:
         State of processors has counted what was read, so it would not fit the new position. With `keep_state` it is
         kept all the same: records that are read again count twice, skipped ones not at all.
         """
-        member = self._with_source(id, source)
+        member = self.with_source(id, source)
         _require_idle(member)
         # Rewinding alone would count records twice in the state, and nothing would show it.
         if not keep_state:
@@ -278,7 +278,7 @@ class Fleet:
 
     async def trail(self, id: str, source: str) -> PositionHistory:
         """The points of the past to which a source can be set back."""
-        self._with_source(id, source)
+        self.with_source(id, source)
         return await self._store.position_history(id, source)
 
     async def replay(self, id: str, source: str, since: float, *, keep_state: bool = False) -> HistoryPoint:
@@ -294,7 +294,7 @@ class Fleet:
         await self.set_position(id, source, point.position, keep_state=keep_state)
         return point
 
-    def _with_source(self, id: str, source: str) -> Member:
+    def with_source(self, id: str, source: str) -> Member:
         member = self[id]
         if source not in {each.id for each in member.graph.sources}:
             known = ", ".join(each.id for each in member.graph.sources)

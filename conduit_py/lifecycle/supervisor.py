@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 import trio
 
 from conduit_py.backoff import Recovery
-from conduit_py.errors import FatalError, RunElsewhere, RunError, StateFailed
+from conduit_py.errors import FatalError, PipelineIdle, RunElsewhere, RunError, StateFailed
 from conduit_py.exactly_once.commit_together import CommitTogether
 from conduit_py.exactly_once.isolation import Isolation
 from conduit_py.exhaustion import exhaustion_of
@@ -18,6 +18,7 @@ from conduit_py.inspect.tap import Taps
 from conduit_py.lifecycle.pipeline_log import PipelineLog
 from conduit_py.pipeline import Pipeline
 from conduit_py.pipeline_settings import Delivery
+from conduit_py.sdk.source import SnapshotRefused, SnapshotRequest
 from conduit_py.status import LastError, PipelineState, Status, Stopper
 from conduit_py.store.store import Store
 from conduit_py.stream.commit import CommitEach, CommitFirst, CommitSeries, CommitStrategy, IndependentRuns
@@ -120,6 +121,27 @@ class Supervisor:
                 if not swapped:
                     self._mended.set()
                 return
+
+    async def request_snapshot(self, source: str, request: SnapshotRequest) -> trio.Event:
+        """Have a source read a collection as a whole, beside what it reads.
+
+        Returns when the source has taken the request. The event is set when the request survives a crash. It is
+        never set if the run ends before that. Raises SnapshotRefused, or PipelineIdle if the pipeline does not run.
+        """
+        if self.pipeline.spark is not None:
+            raise SnapshotRefused(
+                f"pipeline {self.pipeline.id!r} runs on Spark, where sources take no requests",
+                suggestion='run it on the engine "trio", or reset the position of the source',
+            )
+        if self._run is None or not self._running:
+            raise PipelineIdle(f"pipeline {self.pipeline.id!r} is not running", suggestion="start it first")
+        requests = self._run.snapshot_requests.get(source)
+        if requests is None:
+            raise SnapshotRefused(
+                f"{source} does not read snapshots on request",
+                suggestion="stop the pipeline and reset the position of the source to read everything again",
+            )
+        return await requests.request(request)
 
     async def run(self) -> PipelineState:
         """Run to the end and return the final state. Failures are in the state, not raised."""

@@ -247,8 +247,16 @@ class AccessView(ApiModel):
 @router.get("", responses=error_responses())
 async def show_access(request: Request) -> AccessView:
     """The role of the token that comes with the request, so that a client need not offer what it may not do."""
+    return AccessView.model_validate({"role": (await _allowed_role(request)).name.lower()})
+
+
+async def _allowed_role(connection: HTTPConnection) -> Role:
     # Only a server without tokens lets a request pass that has no role.
-    return AccessView.model_validate({"role": request.scope.get(ROLE, Role.ADMIN).name.lower()})
+    return Role(connection.scope.get(ROLE, Role.ADMIN))
+
+
+AllowedRole = Annotated[Role, Depends(_allowed_role)]
+"""The type of a route's parameter that receives the role of the request, where the path alone does not decide."""
 
 
 async def _asked_by(connection: HTTPConnection) -> str:

@@ -1,23 +1,30 @@
-"""Positions over HTTP: from where the sources of a pipeline go on."""
+"""Positions and sources over HTTP: from where sources go on, and what they read once more."""
 
 import logging
 from base64 import b64decode, b64encode
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Query
+import trio
+from fastapi import APIRouter, HTTPException, Path, Query
 from pydantic import AwareDatetime, ConfigDict, Field, StringConstraints
 
+from conduit_py.errors import PipelineIdle
 from conduit_py.pipeline_settings import NodeId
-from conduit_py.server.access import AskedBy
+from conduit_py.sdk.source import SnapshotRequest
+from conduit_py.server.access import AllowedRole, AskedBy, Role
 from conduit_py.server.errors import error_responses
 from conduit_py.server.pipelines import PipelineId
 from conduit_py.server.service import InService, Service
-from conduit_py.server.views import ApiModel, HistoryView, PointView, PositionReplayView, PositionsView
+from conduit_py.server.views import ApiModel, HistoryView, PointView, PositionReplayView, PositionsView, SnapshotView
 from conduit_py.store.position_history import HistoryPoint
 
 log = logging.getLogger("conduit_py.server")
 
 router = APIRouter(prefix="/api/v1/pipelines/{id}/positions", tags=["positions"])
+source_router = APIRouter(prefix="/api/v1/pipelines/{id}/sources", tags=["sources"])
+
+DURABLE_SECONDS = 5.0
+"""How long an answer waits until a request for a snapshot survives a crash. Mostly that takes a moment."""
 
 KEEP_STATE = "leave the state of processors as it is, though it has counted what was read"
 SourceId = Annotated[NodeId, Path(description="the id of a source of the pipeline")]
@@ -45,6 +52,20 @@ class ReplayRequest(ApiModel):
 
     since: AwareDatetime | Literal["start"] = Field(alias="from")
     keep_state: bool = Field(default=False, strict=True, description=KEEP_STATE)
+
+
+class SnapshotBody(ApiModel):
+    """What a source is to read as a whole."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    collection: str = Field(min_length=1, max_length=500, description="a table, a topic: as in the metadata of records")
+    where: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=10_000,
+        description="a condition in the language of the system, for some records only: it needs the role admin",
+    )
 
 
 @router.get("", responses=error_responses(404, 503))
@@ -103,6 +124,25 @@ async def replay(
     what = "pipeline %s: %s is to read again what came since %s (asked by %s)"
     log.info(what, id, source, request.since, asked_by)
     return PositionReplayView(positions=(await _positions(service, id)).positions, point=point)
+
+
+@source_router.post("/{source}/snapshot", status_code=202, responses=error_responses(404, 409))
+async def request_snapshot(
+    service: InService, asked_by: AskedBy, allowed: AllowedRole, id: PipelineId, source: SourceId, request: SnapshotBody
+) -> SnapshotView:
+    """Have a source of a running pipeline read a collection as a whole, while it goes on with what it reads."""
+    # The condition is code for the system of the source. To change what a pipeline does, one must be admin.
+    if request.where is not None and allowed < Role.ADMIN:
+        raise HTTPException(403, "a condition needs a token with the role admin")
+    member = service.fleet.with_source(id, source)
+    if member.supervisor is None:
+        raise PipelineIdle(f"pipeline {id!r} is not running", suggestion="start it first")
+    wanted = SnapshotRequest(request.collection, request.where)
+    taken = await member.supervisor.request_snapshot(source, wanted)
+    log.info("pipeline %s: snapshot of %r by %s requested (asked by %s)", id, request.collection, source, asked_by)
+    with trio.move_on_after(DURABLE_SECONDS):
+        await taken.wait()
+    return SnapshotView(source=source, collection=request.collection, durable=taken.is_set())
 
 
 def _point(point: HistoryPoint) -> PointView:

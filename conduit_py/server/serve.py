@@ -117,7 +117,8 @@ def create_app(service: Service, policy: Policy) -> FastAPI:
     app.state.taps = taps.TapCount()
     app.state.scrapes = monitoring.Scrapes()
     modules = (access, pipelines, history, positions, dead_letters, taps, live, monitoring, web)
-    routers = [*(module.router for module in modules), pipelines.reload_router, pipelines.plugin_router]
+    further = (pipelines.reload_router, pipelines.plugin_router, positions.source_router)
+    routers = [*(module.router for module in modules), *further]
     for router in routers:
         app.include_router(router)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]

@@ -11,8 +11,9 @@ from conduit_py.graph.node import Node
 from conduit_py.lifecycle.fleet import Member
 from conduit_py.lifecycle.pipeline_log import PipelineEvent
 from conduit_py.lifecycle.supervisor import channel_size
-from conduit_py.pipeline import DeadLetters
+from conduit_py.pipeline import DeadLetters, Source
 from conduit_py.pipeline_settings import Delivery, EngineName
+from conduit_py.sdk.source import SourceConnector
 from conduit_py.server.service import Redaction
 from conduit_py.status import Status, Stopper
 from conduit_py.stream.meter import Histogram, Meter, NodeKind, Progress
@@ -103,6 +104,8 @@ class LagView(ApiModel):
     records: int | None
     bytes: int | None
     seconds: float | None
+    retained_bytes: int | None = Field(description="what the system keeps until the source has read it")
+    partitions: dict[str, int] = Field(description="the unread records of each partition")
 
 
 class TallyView(ApiModel):
@@ -138,6 +141,7 @@ class NodeView(ApiModel):
     oldest_seconds: float = Field(description="how long ago a source read the oldest record that is not settled")
     lag: LagView | None = Field(description="of a source that runs and can say so")
     tally: TallyView | None = Field(description="of a source over a queue that several workers share")
+    takes_snapshots: bool = Field(description="whether it is a source that reads a collection as a whole on request")
     waiting_on: str | None
     calls: HistogramView = Field(description="how long its calls took: for a batch, a write, a dead letter")
     settling: HistogramView = Field(description="how long the records of a source took from read to acked")
@@ -177,6 +181,17 @@ class AcceptedView(ApiModel):
 
     id: str
     status: Status
+
+
+class SnapshotView(ApiModel):
+    """A source has taken a request for a snapshot."""
+
+    source: str
+    collection: str
+    durable: bool = Field(
+        description="true if the request survives a crash; false if that is not so yet, because what was read before "
+        "it is not delivered: if the run ends before that, the request must be repeated"
+    )
 
 
 class PositionsView(ApiModel):
@@ -285,7 +300,7 @@ def _node_view(node: Node, meter: Meter | None, queue_size: int) -> NodeView:
     # By name: a counter added to Meter and NodeView appears without a third list to keep in step.
     counters = {name: getattr(meter, name) for name in NodeView.model_fields if hasattr(meter, name)}
     histograms = {name: _histogram_view(getattr(meter, name)) for name in ("calls", "settling")}
-    lag = meter.lag and LagView(records=meter.lag.records, bytes=meter.lag.bytes, seconds=meter.lag.seconds)
+    lag = meter.lag and LagView(**msgspec.structs.asdict(meter.lag))
     return NodeView(
         **{
             **counters,
@@ -296,10 +311,16 @@ def _node_view(node: Node, meter: Meter | None, queue_size: int) -> NodeView:
             "kind": node.kind,
             "label": node.label,
             "inputs": node.inputs,
+            "takes_snapshots": _takes_snapshots(node),
         },
         outputs=node.outputs,
         queue_size=queue_size,
     )
+
+
+def _takes_snapshots(node: Node) -> bool:
+    connector = node.declared.connector if isinstance(node.declared, Source) else None
+    return connector is not None and type(connector.declared).request_snapshot is not SourceConnector.request_snapshot
 
 
 def _histogram_view(histogram: Histogram) -> HistogramView:

@@ -4,7 +4,7 @@ import gc
 import logging
 import random
 import threading
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import Enum
 from functools import partial
 
@@ -24,6 +24,7 @@ from conduit_py.stream.connector_changes import notify_of_change, notify_of_remo
 from conduit_py.stream.hot_swap import HotSwap
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, locate_record
+from conduit_py.stream.snapshot_requests import SnapshotRequests
 from conduit_py.stream.wiring import Wiring
 from conduit_py.user_errors import as_error
 
@@ -87,6 +88,11 @@ class Run:
     def meters(self) -> list[Meter]:
         """The meters of every node in topological order, dead letters last; `refresh_gauges` updates the gauges."""
         return list(self._wiring.meters.values())
+
+    @property
+    def snapshot_requests(self) -> Mapping[str, SnapshotRequests]:
+        """The requests to the sources that take any, by node."""
+        return self._wiring.snapshot_requests
 
     def refresh_gauges(self) -> None:
         """Update the gauges of the meters."""

@@ -18,8 +18,7 @@ from conduit_py.store.store import Store
 from conduit_py.stream.ack_reader import AckReader
 from conduit_py.stream.commit import CommitStrategy, NodeContext, RunParts, Task
 from conduit_py.stream.dead_letters import new_handler
-from conduit_py.stream.fan_in import FanIn
-from conduit_py.stream.fan_out import FanOut
+from conduit_py.stream.fan_out import FanIn, FanOut
 from conduit_py.stream.ledger import Ledger
 from conduit_py.stream.meter import LagWatch, Meter
 from conduit_py.stream.plugin_calls import PluginCaller
@@ -29,6 +28,7 @@ from conduit_py.stream.replay import REPLAY_WINDOW, Entry, Replay, ReplayEntry
 from conduit_py.stream.settler import NackWindow, Settler
 from conduit_py.stream.shard_tracker import ShardTracker
 from conduit_py.stream.signal import Signal
+from conduit_py.stream.snapshot_requests import RequestableCaller, SnapshotRequests
 from conduit_py.stream.writer import Writer
 
 
@@ -52,6 +52,8 @@ class Wiring:
         self.processors: dict[str, ProcessorNode] = {}
         self.readers: dict[str, Reader] = {}
         self.sources: dict[str, PluginCaller] = {}
+        self.snapshot_requests: dict[str, SnapshotRequests] = {}
+        """By node, the requests to the sources that take any."""
         self.destinations: dict[str, PluginCaller] = {}
         self.callers: list[PluginCaller] = []
         """Every caller of the run, to be closed at its end, because each may have a thread."""
@@ -150,9 +152,8 @@ class Wiring:
         ledger = self.ledgers[node.id] = Ledger(
             pipeline.id, node.id, context.voters, declared.window, scope=scope, atomic=atomic, on_released=wake.set
         )
-        calls = self.sources[node.id] = self._caller(node.id, source)
         # Separate callers, so separate threads: acks and lag must not wait for a `read` that blocks.
-        ack_calls = self._caller(f"{node.id}-ack", source)
+        calls, ack_calls = self._source_callers(node.id, source)
         self.lag_watches.append(LagWatch(node.id, self._caller(f"{node.id}-lag", source), context.meter))
         settings = pipeline.dead_letters.settings
         window = NackWindow(settings.window_size, settings.window_nack_threshold)
@@ -166,6 +167,18 @@ class Wiring:
         dispatcher = Dispatcher(context, ledger, buffer, chain, fan_out)
         self._dispatchers.append(dispatcher)
         self.tasks += [Task(node.id, reader.run), Task(node.id, dispatcher.run)]
+
+    def _source_callers(self, node: str, source: SourceConnector[Any]) -> tuple[PluginCaller, PluginCaller]:
+        """Return the callers of a source for everything but acks, and for acks."""
+        if type(source).request_snapshot is SourceConnector.request_snapshot:
+            calls, ack_calls = PluginCaller(node, source), PluginCaller(f"{node}-ack", source)
+        else:
+            requests = self.snapshot_requests[node] = SnapshotRequests(node, source)
+            calls = RequestableCaller(node, source, requests)
+            ack_calls = RequestableCaller(f"{node}-ack", source, requests)
+        self.callers += [calls, ack_calls]
+        self.sources[node] = calls
+        return calls, ack_calls
 
     def _shard_progress(self, node: str, source: SourceConnector[Any]) -> ShardTracker | None:
         """Return the tracker of a source that shares its work, and add the background task of such a source."""

@@ -9,7 +9,7 @@ import trio
 
 from conduit_py import metadata
 from conduit_py.record import Record
-from conduit_py.sdk.source import EndOfSource, Reading
+from conduit_py.sdk.source import EndOfSource, Reading, SnapshotRefused, SnapshotRequest, SourceConnector
 from conduit_py.testing.connector_driver import (
     DoesNotApply,
     SourceCase,
@@ -116,6 +116,25 @@ async def announces_schemas_with_their_records(case: SourceCase) -> None:
         async with opened_source(case, records[0].position) as source:
             await source.read_all(2, limit=len(records) - 1)
         _require_schemas(source.readings)
+
+
+async def refuses_snapshots_that_it_cannot_read(case: SourceCase) -> None:
+    """A request for what is not there is refused with what to do, and the source goes on."""
+    if type(case.connector).request_snapshot is SourceConnector.request_snapshot:
+        raise DoesNotApply("the source takes no requests for snapshots")
+    request = SnapshotRequest("conduit_acceptance.no_such_collection")
+    async with opened_source(case) as source:
+        first = await source.read(1)
+        try:
+            await source.connector.request_snapshot(request)
+        except SnapshotRefused as refused:
+            require(bool(refused.suggestion), "it refuses a request without a suggestion")
+        except Exception as error:
+            raise AssertionError(f"it refuses a request with {type(error).__name__}, not SnapshotRefused") from error
+        else:
+            raise AssertionError(f"it takes a request for {request.collection!r}, which it cannot have")
+        rest = await source.read_all(limit=None if case.records is None else case.records - len(first))
+    require(bool(rest), "after a request that it refused it reads nothing any more")
 
 
 async def starts_again_where_it_started(case: SourceCase) -> None:
@@ -229,6 +248,7 @@ SOURCE_CHECKS: tuple[SourceCheck, ...] = (
     resumes_after_progress_without_a_record,
     has_whole_groups,
     announces_schemas_with_their_records,
+    refuses_snapshots_that_it_cannot_read,
     starts_again_where_it_started,
     ends_and_stays_ended,
     ends_a_waiting_read_when_stopped,

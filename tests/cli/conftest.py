@@ -44,6 +44,28 @@ class Count(sdk.SourceConnector[CountOptions]):
         return [sdk.Record.of({"number": i}, position=b"%d" % i) for i in range(first, end + 1)]
 
 
+class Tables(Count):
+    """The number 1, and the table `orders` on request: the position has the request."""
+
+    async def open(self, position):
+        number, _, self.requested = (position or b"0").partition(b" ")
+        await super().open(number)
+        self.asked = trio.Event()
+
+    async def read(self, n):
+        if self.last == 0:
+            return await super().read(1)
+        await self.asked.wait()
+        self.asked = trio.Event()
+        return sdk.Reading([], position=b"%d %s" % (self.last, self.requested))
+
+    async def request_snapshot(self, request):
+        if request.collection != "orders":
+            raise sdk.SnapshotRefused(f"there is no table {request.collection}", suggestion="tables are orders")
+        self.requested = f"{request.collection} {request.where}".encode()
+        self.asked.set()
+
+
 class LinesOptions(sdk.Options):
     path: str
     stuck: bool = False
@@ -70,7 +92,9 @@ class Broken(sdk.DestinationConnector[BrokenOptions]):
         raise sdk.FatalError(self.options.error, suggestion="call the fire brigade")
 '''
 
-HEAD = "from conduit_py import DeadLetters, Destination, Pipeline, Source\nfrom ends import Broken, Count, Lines\n"
+HEAD = (
+    "from conduit_py import DeadLetters, Destination, Pipeline, Source\nfrom ends import Broken, Count, Lines, Tables\n"
+)
 PIPELINE = """
 {id} = Pipeline(
     "{id}",

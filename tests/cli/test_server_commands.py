@@ -392,6 +392,27 @@ def test_help_of_server_commands_imports_nothing_heavy(command: str) -> None:
     assert done.stderr == ""
 
 
+def test_a_snapshot_is_requested_of_a_running_source(serving: "Serving") -> None:
+    serving.add("shop", "Tables()")
+    serving.add("endless")
+    serving.start()
+    for id in ("shop", "endless"):
+        serving.until(id, lambda shown: shown["progress"]["acked"])
+    done = serving("sources", "snapshot", "shop", "count", "orders", "--where", "id > 3")
+    positions = serving.json("positions", "show", "shop")["positions"]
+    as_json = serving.json("sources", "snapshot", "shop", "count", "orders")
+    wrong = serving("sources", "snapshot", "shop", "count", "order")
+    unable = serving("sources", "snapshot", "endless", "count", "orders")
+
+    assert (done.returncode, done.stdout) == (0, "shop: count reads orders as a whole, beside what it reads\n")
+    assert positions == {"count": b64encode(b"1 orders id > 3").decode()}
+    assert as_json == {"source": "count", "collection": "orders", "durable": True}
+    assert wrong.returncode == 1
+    assert wrong.stderr == "error: there is no table order [snapshot.refused]\n  tables are orders\n"
+    assert unable.returncode == 1
+    assert "count does not read snapshots on request [snapshot.refused]" in unable.stderr
+
+
 def test_without_httpx_it_says_what_to_install() -> None:
     script = "import sys\nsys.modules['httpx'] = None\nfrom conduit_py.cli.main import answer\n"
     line = [sys.executable, "-c", script + "sys.exit(answer(['pipelines', 'list']))"]

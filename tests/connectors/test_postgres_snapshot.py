@@ -9,6 +9,7 @@ import trio
 from conduit_connectors import postgres as connector
 from conduit_connectors.postgres.pgoutput import LogicalMessage
 from conduit_connectors.postgres.position import TableProgress
+from conduit_connectors.postgres.schemas import TypeCatalog
 from conduit_connectors.postgres.session import DatabaseSession
 from conduit_connectors.postgres.snapshot import PREFIX, Snapshot, sees_transactions
 from hypothesis import given
@@ -57,6 +58,28 @@ async def test_a_row_that_changes_before_its_chunk_is_given_once_as_its_change(p
     assert [(record.operation, record.key) for record in rows] == [
         (Operation.SNAPSHOT, {"id": number}) for number in (1, 5, 6)
     ]
+
+
+async def test_a_change_without_a_large_value_leaves_the_row_of_the_chunk_with_it(postgres: str) -> None:
+    run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY, big text, v text, other text)")
+    run_sql(postgres, "ALTER TABLE t ALTER big SET STORAGE EXTERNAL, ALTER other SET STORAGE EXTERNAL")
+    run_sql(
+        postgres, "INSERT INTO t SELECT g, repeat('b', 9000), 'old', repeat('o', 9000) FROM generate_series(1, 3) g"
+    )
+    source = connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])
+
+    async with opened(source) as reader:
+        run_sql(postgres, "UPDATE t SET v = 'new' WHERE id = 2", "UPDATE t SET other = 'short' WHERE id = 2")
+        records = await reader.take(5)
+
+    assert [(record.operation, record.key) for record in records] == [
+        (Operation.UPDATE, {"id": 2}),
+        (Operation.UPDATE, {"id": 2}),
+        *((Operation.SNAPSHOT, {"id": number}) for number in (1, 2, 3)),
+    ]
+    assert records[0].metadata["postgres.unchanged"] == '["big","other"]'
+    assert records[3].payload.after == {"id": 2, "big": "b" * 9000, "v": "new", "other": "short"}
+    assert "postgres.unchanged" not in records[3].metadata
 
 
 async def test_a_truncate_before_the_watermark_leaves_no_row_of_the_chunk(postgres: str) -> None:
@@ -251,18 +274,18 @@ async def test_a_chunk_is_selected_again_until_it_sees_what_the_stream_has_given
     run_sql(postgres, "CREATE PUBLICATION p FOR TABLE t")
     [[oid]] = run_sql(postgres, "SELECT 't'::regclass::oid::int8")
     snapshot = Snapshot("p", {"public.t": oid}, (TableProgress("public.t"),), chunk_size=10)
-    session = await DatabaseSession.connect(postgres)
+    types, session = TypeCatalog(), await DatabaseSession.connect(postgres)
     with psycopg.connect(postgres) as writer:
         [xid] = writer.execute("SELECT pg_current_xact_id()::text::bigint").fetchone() or [0]
         writer.execute("UPDATE t SET v = 'new'")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(snapshot.select_chunk, session, {}, [xid % 2**32])
+            nursery.start_soon(snapshot.select_chunk, session, types, [xid % 2**32])
             # Long enough for several selects. If the machine is slower than that, the test shows less.
             await trio.sleep(0.2)
             writer.commit()
     session.close()
     assert snapshot._chunk is not None
-    [row] = snapshot.finish_chunk(LogicalMessage(True, 1, PREFIX, snapshot._chunk.watermark), {})
+    [row] = snapshot.finish_chunk(LogicalMessage(True, 1, PREFIX, snapshot._chunk.watermark))
 
     assert row.record.payload.after == {"id": 1, "v": "new"}
 

@@ -4,12 +4,15 @@ import json
 import logging
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import trio
 from builders import batch_of
 from conduit_connectors import postgres as connector
+from conduit_connectors.spark.changes import ChangeRows
+from conduit_connectors.spark.rows import Fields
 from conduit_connectors.sql.destination import SqlDestination
-from postgres_changes import run_sql, slot_of
+from postgres_changes import opened, run_sql, slot_of
 from sql_world import World, postgres_world, world
 from waiting import until
 
@@ -188,8 +191,35 @@ class TestPreparedPieces:
                 destination.take([piece])
 
 
+def test_spark_jdbc_refuses_what_it_would_write_as_null() -> None:
+    schema = pa.schema([("id", pa.int64()), ("v", pa.string()), ("big", pa.string())])
+    maker = ChangeRows(Fields(schema, "refuse"), ["id"])
+    whole, bad = change({"id": 1, "v": "a", "big": "x"}, "big"), change({"id": 1, "v": "a"})
+    bad.metadata = {metadata.UNCHANGED_FIELDS: "no list"}
+    made = maker.rows([whole, change({"id": 1, "v": "b"}, "big"), bad, deleted(1), truncated()], "s")
+
+    assert made.kept == [0, 3]
+    assert "'big'" in made.refused[1]
+    assert set(made.refused) == {1, 2, 4}
+
+
 BIG = "(SELECT string_agg(md5(g::text), '') FROM generate_series(1, 400) g)"
 """A value that the server stores beside its row, and does not send again unless it changes."""
+
+
+async def test_a_large_value_that_an_update_leaves_alone_before_its_row_is_read_arrives(postgres: str) -> None:
+    run_sql(postgres, "CREATE TABLE t (id int PRIMARY KEY, v text, big text)")
+    run_sql(postgres, f"INSERT INTO t SELECT g, 'a', {BIG} FROM generate_series(1, 3) g")
+    destination = postgres_world(postgres).opened(table="copy", mode="upsert")
+
+    async with opened(connector.Source(url=postgres, slot=slot_of(postgres), tables=["t"])) as reader:
+        # After the slot was created, and before the first chunk is selected.
+        run_sql(postgres, "UPDATE t SET v = 'b' WHERE id = 2")
+        records = await reader.take(4)
+
+    assert [record.operation for record in records] == [Operation.UPDATE, *[Operation.SNAPSHOT] * 3]
+    assert write(destination, *records) == {}
+    assert run_sql(postgres, "SELECT * FROM t EXCEPT SELECT id, v, big FROM copy") == []
 
 
 async def test_a_table_with_large_values_is_the_same_at_both_ends(postgres: str) -> None:

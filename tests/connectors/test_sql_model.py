@@ -78,7 +78,8 @@ def apply(rows: Rows, record: Record) -> None:
 def is_same(stored: Any, given: Any) -> bool:
     """True if a stored value is the given one: the same number, or a text for it with all of its digits."""
     if isinstance(given, bool):
-        return stored in (given, int(given), str(given).lower())
+        # SQLite has no booleans: in a column of integers, which may become text, they are 0 and 1.
+        return stored in (given, int(given), str(given).lower(), str(int(given)))
     if isinstance(given, dict):
         return stored == given or (isinstance(stored, str) and json.loads(stored) == given)
     if given is None or isinstance(stored, bool):
@@ -86,7 +87,7 @@ def is_same(stored: Any, given: Any) -> bool:
     if isinstance(given, str) and isinstance(stored, str):
         return stored == given
     if stored in ("false", "true"):
-        # SQLite has no booleans: 0 and 1 fit a column that is declared so, and are that when it becomes text.
+        # And 0 and 1 fit a column of booleans.
         return given == (stored == "true")
     try:
         # A number in a column of text, and a text that was read as the number of its column.

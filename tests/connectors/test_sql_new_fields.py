@@ -1,7 +1,10 @@
 """A record that does not fit its table: `on_new_field` and `on_type`, the same at SQLite and PostgreSQL."""
 
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sqlite import SqliteDatabase
 from sql_world import World, postgres_world, world
 
-from conduit_py.errors import FatalError
+from conduit_py.errors import FatalError, TransientError
 
 __all__ = ["world"]
 
@@ -107,6 +110,35 @@ class TestNewFields:
 
         assert write(other, {"n": 4, "b": "y"}) == {}
         assert world.read("SELECT n, b FROM t ORDER BY n") == [(1, None), (2, None), (3, "x"), (4, "y")]
+
+    def test_that_two_processes_add_at_once_are_added_once(self, world: World) -> None:
+        """Each has rows in its transaction when both want the column; a deadlock is for the database to end."""
+        write(world.opened(table="t"), {"who": 0, "n": 0})
+        both_have_rows = threading.Barrier(2, timeout=300)
+
+        def run(who: int) -> None:
+            for attempt in count(1):
+                destination = world.opened(table="t", on_new_field="add")
+                destination.claim(f"p{who}", attempt)
+                try:
+                    write(destination, {"who": who, "n": 1})
+                    # SQLite has one writer at a time, so the other one has no rows yet.
+                    if world.kind == "postgres" and attempt == 1:
+                        both_have_rows.wait()
+                    write(destination, {"who": who, "n": 2, "new": who}, {"who": who, "n": 3, f"own {who}": True})
+                    destination.commit(b"done")
+                    return
+                except TransientError:
+                    assert attempt < 10
+                finally:
+                    destination.teardown()
+
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(run, (1, 2)))
+
+        assert set(world.types()) == {"who", "n", "new", "own 1", "own 2"}
+        rows = world.read("SELECT who, n, new FROM t WHERE who > 0 ORDER BY who, n")
+        assert rows == [(who, n, who if n == 2 else None) for who in (1, 2) for n in (1, 2, 3)]
 
     def test_are_one_commit_with_the_rows(self, world: World) -> None:
         destination = world.opened(table="t", on_new_field="add")

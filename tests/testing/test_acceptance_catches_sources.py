@@ -8,7 +8,7 @@ import pytest
 from pydantic import ConfigDict
 
 from conduit_py.record import Record
-from conduit_py.sdk import EndOfSource, Options, SourceConnector
+from conduit_py.sdk import EndOfSource, Options, SnapshotRefused, SnapshotRequest, SourceConnector
 from conduit_py.testing import connector_driver, source_checks
 from conduit_py.testing.connector_driver import DoesNotApply, SourceCase, run_check
 from conduit_py.testing.event_log import numbered_record
@@ -200,6 +200,25 @@ class LeavesThreadsRunning(Good):
         threading.Thread(target=self._stopped.wait, args=(9,), daemon=True).start()
 
 
+class TakesEveryRequest(Good):
+    async def request_snapshot(self, request: SnapshotRequest) -> None:
+        pass
+
+
+class RefusesRequests(Good):
+    async def request_snapshot(self, request: SnapshotRequest) -> None:
+        raise SnapshotRefused("there is no such collection", suggestion="collections are numbers")
+
+
+class FailsForRequests(Good):
+    async def request_snapshot(self, request: SnapshotRequest) -> None:
+        raise KeyError(request.collection)
+
+
+def test_a_source_that_refuses_requests_for_what_it_does_not_have_passes() -> None:
+    run_check(source_checks.refuses_snapshots_that_it_cannot_read, SourceCase(RefusesRequests(count=7)))
+
+
 @pytest.mark.parametrize("check", SOURCE_CHECKS)
 @pytest.mark.parametrize("bounded", [True, False])
 def test_a_good_source_passes(check: Any, bounded: bool) -> None:
@@ -213,6 +232,7 @@ def test_a_good_source_passes(check: Any, bounded: bool) -> None:
             source_checks.resumes_after_progress_without_a_record,
             source_checks.has_whole_groups,
             source_checks.announces_schemas_with_their_records,
+            source_checks.refuses_snapshots_that_it_cannot_read,
         )
 
 
@@ -255,6 +275,8 @@ def test_broken_options_are_caught(check: Any, source: SourceConnector[Any], say
             "at b'0', it gives b'2'.*not b'1'",
         ),
         (source_checks.resumes_after_every_position, StartsOverAtTheEnd(count=30), "opened at b'29', it gives b'0'"),
+        (source_checks.refuses_snapshots_that_it_cannot_read, TakesEveryRequest(count=5), "which it cannot have"),
+        (source_checks.refuses_snapshots_that_it_cannot_read, FailsForRequests(count=5), "KeyError, not SnapshotRef"),
         (source_checks.starts_again_where_it_started, StartsBehindItsFirstRecord(count=5), "gives other records"),
         (source_checks.ends_and_stays_ended, ComesBack(count=5), "after EndOfSource, read returned the position b'4'"),
         (source_checks.takes_acks_in_order, TakesOneAckOnly(count=5), None),

@@ -20,6 +20,11 @@ export function refusal(of = role.value) {
   return `This needs a token with the role ${NEEDED}; yours has the role ${of}.`;
 }
 
+/** Whether this role may send code, such as a condition in SQL. */
+export function mayUseCode(of = role.value) {
+  return of === null || of === "admin";
+}
+
 export function useRefusal() {
   return useStore(role, refusal);
 }

@@ -18,6 +18,9 @@ _REFUSED_USER = re.compile(
 )
 """By their text: an error of a connection that was not made has no SQLSTATE."""
 
+LOCK_SECONDS = 10
+"""How long the change of a table waits for those who use it, before the pipeline is to try again later."""
+
 
 class PostgresDatabase(SqlDatabase):
     """A connection on which the library begins and commits nothing by itself."""
@@ -105,13 +108,19 @@ class PostgresDatabase(SqlDatabase):
     def add_column(self, table: str, name: str, kind: str) -> None:
         # Another pipeline may have added it while this one waited for the lock of the table.
         column = f"{self.column(name)} {self.type_of(kind)}"
-        self.run(f"ALTER TABLE {self.quoted(table)} ADD COLUMN IF NOT EXISTS {column}")
+        self._alter(f"ALTER TABLE {self.quoted(table)} ADD COLUMN IF NOT EXISTS {column}")
 
     def change_type(self, table: str, name: str, column: ColumnType, family: str) -> None:
         wider, named = self.wider_types[family], self.column(name)
         # By way of text: a float that is converted to a decimal keeps 15 digits only.
         using = f"{named}::text" if family == "text" else f"{named}::text::{wider}"
-        self.run(f"ALTER TABLE {self.quoted(table)} ALTER COLUMN {named} TYPE {wider} USING {using}")
+        self._alter(f"ALTER TABLE {self.quoted(table)} ALTER COLUMN {named} TYPE {wider} USING {using}")
+
+    def _alter(self, sql: str) -> None:
+        # Readers and writers that come later wait behind one that waits for the lock of the whole table.
+        self.run(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+        self.run(sql)
+        self.run("SET LOCAL lock_timeout TO DEFAULT")
 
     def unique_count(self, table: str) -> int:
         sql = "SELECT count(*) FROM pg_index WHERE indrelid = to_regclass(%s) AND (indisunique OR indisexclusion)"

@@ -13,6 +13,29 @@ class TableProgress(msgspec.Struct, frozen=True, array_like=True):
 
     table: str
     key: tuple[str, ...] | None = None
+    where: str | None = None
+    """The condition of a request. None: all rows."""
+    request: str | None = None
+    """The id of a request, so that a row has another position in each. None for a table of the first snapshot."""
+
+
+def add_request(
+    progress: tuple[TableProgress, ...], request: TableProgress, *, begun: bool = False
+) -> tuple[TableProgress, ...]:
+    """Return the progress with one more request. It takes the place of the same one if that is not begun yet.
+
+    With `begun` the first table is being read, even if none of its rows was given.
+    """
+    return (
+        *(
+            each
+            for index, each in enumerate(progress)
+            if each.request is None
+            or (each.table, each.where, each.key) != (request.table, request.where, None)
+            or (begun and index == 0)
+        ),
+        request,
+    )
 
 
 class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -45,6 +68,10 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
     ) -> "SourcePosition":
         """Return a position inside of the transaction whose commit is at `lsn`."""
         return cls(system, lsn, index, part, snapshot, _VERSION)
+
+    def with_request(self, request: TableProgress) -> "SourcePosition":
+        """Return the same place with one more table to read."""
+        return msgspec.structs.replace(self, snapshot=add_request(self.snapshot, request))
 
     @classmethod
     def decode(cls, position: bytes) -> "SourcePosition":

@@ -3,6 +3,7 @@
 Whatever is missing is refused with what to do. To go on without it would skip changes silently.
 """
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -13,6 +14,8 @@ from conduit_connectors.postgres.position import SourcePosition, TableProgress
 from conduit_connectors.postgres.replication import ReplicationStream, format_lsn, parse_lsn
 from conduit_connectors.postgres.session import DatabaseSession, StatementFailed, quote_name
 from conduit_py.sdk import FatalError, TransientError
+
+_log = logging.getLogger("conduit_py.postgres")
 
 _VERSION_MIN = 140000
 _START_AGAIN = "drop the slot, reset the position of the source, and read everything again"
@@ -116,7 +119,7 @@ async def _check_server(session: DatabaseSession) -> None:
 
 
 async def _prepare_tables(session: DatabaseSession, publication: Publication, *, create: bool) -> list[PublishedTable]:
-    name, wanted = publication.name, publication.tables and [_full_name(table) for table in publication.tables]
+    name, wanted = publication.name, publication.tables and [full_name(table) for table in publication.tables]
     if not await has_publication(session, name):
         if not create:
             raise FatalError(
@@ -189,7 +192,7 @@ async def _check_position(
 
 def _plan_snapshot(tables: list[PublishedTable]) -> tuple[TableProgress, ...]:
     for table in tables:
-        if not table.key or not set(table.key) <= set(table.columns):
+        if not has_key(table):
             raise FatalError(
                 f"the table {table.collection} has no key that is published, so it cannot be read in chunks",
                 suggestion='add a primary key, take it out of `tables`, or set snapshot="never"',
@@ -197,16 +200,30 @@ def _plan_snapshot(tables: list[PublishedTable]) -> tuple[TableProgress, ...]:
     return tuple(TableProgress(table.collection) for table in tables)
 
 
+def has_key(table: PublishedTable) -> bool:
+    """True if a table can be read in chunks: the columns of its key are published."""
+    return bool(table.key) and set(table.key) <= set(table.columns)
+
+
 def _check_snapshot(position: SourcePosition, names: dict[str, int], *, snapshot: bool) -> SourcePosition:
-    if not snapshot:
-        return msgspec.structs.replace(position, snapshot=())
-    missing = [each.table for each in position.snapshot if each.table not in names]
+    left = []
+    for each in position.snapshot:
+        if each.request is not None and each.table not in names:
+            give_up_request(each, "the table is not published or not in `tables` any more")
+        elif each.request is not None or snapshot:
+            left.append(each)
+    missing = [each.table for each in left if each.table not in names]
     if missing:
         raise FatalError(
             f"{', '.join(missing)} was not read to its end, and is not published or not in `tables` any more",
             suggestion='restore it, or set snapshot="never" to go on without the rest of its rows',
         )
-    return position
+    return msgspec.structs.replace(position, snapshot=tuple(left))
+
+
+def give_up_request(request: TableProgress, reason: str) -> None:
+    """Log that a request ends. It must not end the pipeline: every later run would fail for it too."""
+    _log.error("the requested snapshot of %r is given up: %s", request.table, reason)
 
 
 def _lost(publication: Publication) -> FatalError:
@@ -216,7 +233,8 @@ def _lost(publication: Publication) -> FatalError:
     )
 
 
-def _full_name(table: str) -> str:
+def full_name(table: str) -> str:
+    """Return the name of a table with its schema."""
     return table if "." in table else f"public.{table}"
 
 

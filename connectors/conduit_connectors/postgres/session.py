@@ -18,9 +18,9 @@ _CONNECT_SECONDS = "10"
 
 
 class QueryResult(msgspec.Struct, frozen=True):
-    """Rows in PostgreSQL's text form, with the name and type of each column."""
+    """Rows in PostgreSQL's text form, with the name, the type and the modifier of the type of each column."""
 
-    columns: list[tuple[str, int]]
+    columns: list[tuple[str, int, int]]
     rows: list[tuple[bytes | None, ...]]
 
 
@@ -68,14 +68,17 @@ class DatabaseSession:
     def server_version(self) -> int:
         return self._connection.server_version
 
-    async def run(self, statement: str, parameters: Sequence[str | bytes | None] = ()) -> QueryResult:
-        """Run one statement. Without parameters it goes by the simple protocol, as replication commands must."""
-        values = [value.encode() if isinstance(value, str) else value for value in parameters]
+    async def run(self, statement: str, parameters: Sequence[str | bytes | None] | None = None) -> QueryResult:
+        """Run one statement. Without parameters it goes by the simple protocol, as replication commands must.
+
+        With an empty list of parameters the server refuses a text of several statements.
+        """
         try:
-            if parameters:
-                self._connection.send_query_params(statement.encode(), values)
-            else:
+            if parameters is None:
                 self._connection.send_query(statement.encode())
+            else:
+                values = [value.encode() if isinstance(value, str) else value for value in parameters]
+                self._connection.send_query_params(statement.encode(), values)
             await self._flush()
             return _rows(await self._result())
         except psycopg.Error as error:
@@ -165,7 +168,9 @@ class DatabaseSession:
 
     def _fail(self, error: psycopg.Error) -> NoReturn:
         state = error.sqlstate or ""
-        lost = self._connection.status != pq.ConnStatus.OK or not state or state.startswith(("08", "57P"))
+        # 08P01 is what the server says of a statement with parameters that it was not given. The connection is well.
+        closing = state.startswith(("08", "57P")) and state != "08P01"
+        lost = self._connection.status != pq.ConnStatus.OK or not state or closing
         if lost:
             raise TransientError(
                 f"the connection to PostgreSQL is lost: {one_line(error)}", suggestion="check that the server runs"
@@ -180,7 +185,7 @@ _PASSING = re.compile("57|53|40|55P03")
 
 
 def _rows(result: pq.abc.PGresult) -> QueryResult:
-    columns = [((result.fname(at) or b"").decode(), result.ftype(at)) for at in range(result.nfields)]
+    columns = [((result.fname(at) or b"").decode(), result.ftype(at), result.fmod(at)) for at in range(result.nfields)]
     width = range(len(columns))
     return QueryResult(columns, [tuple(result.get_value(row, at) for at in width) for row in range(result.ntuples)])
 

@@ -5,19 +5,22 @@ rows of the chunk that change are dropped: the stream has them. At the watermark
 that point the stream has given everything that the chunk could see, and nothing newer about these rows.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from uuid import uuid4
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
-from conduit_connectors.postgres.catalog import PublishedTable, read_tables, read_types
+from conduit_connectors.postgres.catalog import PublishedTable, read_tables
 from conduit_connectors.postgres.changes import PublishedRelation, RowKey, describe_row, key_of
-from conduit_connectors.postgres.column_values import CatalogType, ColumnDecoder, type_of
-from conduit_connectors.postgres.pgoutput import LogicalMessage, RowValues
-from conduit_connectors.postgres.position import TableProgress
-from conduit_connectors.postgres.session import DatabaseSession, StatementFailed, quote_name
-from conduit_py.sdk import FatalError, Operation, Payload, Record, TransientError, metadata
+from conduit_connectors.postgres.pgoutput import UNCHANGED, LogicalMessage, RowValues
+from conduit_connectors.postgres.position import TableProgress, add_request
+from conduit_connectors.postgres.publication import give_up_request
+from conduit_connectors.postgres.schemas import TableShape, TypeCatalog
+from conduit_connectors.postgres.session import DatabaseSession, QueryResult, StatementFailed, quote_name
+from conduit_connectors.postgres.snapshot_request import check_condition
+from conduit_py.sdk import CollectionSchema, FatalError, Operation, Payload, Record, SnapshotRefused, TransientError
 
 PREFIX = "conduit-py"
 """The prefix of our messages in the log of the server."""
@@ -30,13 +33,13 @@ class SnapshotRow(msgspec.Struct):
 
     record: Record
     progress: tuple[TableProgress, ...]
+    schema: CollectionSchema
 
 
 class _Chunk(msgspec.Struct):
-    name: str
-    """The name of the table when the snapshot was begun."""
     table: PublishedTable
-    columns: list[tuple[str, int]]
+    shape: TableShape
+    """How its rows are read: made when they were selected, because types may change before the watermark."""
     rows: dict[RowKey, RowValues]
     watermark: bytes
     last: RowKey | None
@@ -47,7 +50,7 @@ class Snapshot:
     """The tables that are still to be read, and the chunk that waits for its watermark."""
 
     def __init__(
-        self, publication: str, oids: Mapping[str, int], progress: tuple[TableProgress, ...], chunk_size: int
+        self, publication: str, oids: dict[str, int], progress: tuple[TableProgress, ...], chunk_size: int
     ) -> None:
         self.progress = progress
         self._publication = publication
@@ -59,45 +62,65 @@ class Snapshot:
     def needs_chunk(self) -> bool:
         return bool(self.progress) and self._chunk is None
 
-    async def select_chunk(
-        self, session: DatabaseSession, types: dict[int, CatalogType], delivered: Collection[int]
-    ) -> None:
+    def add_request(self, request: TableProgress, oid: int) -> None:
+        """Read one more table, after the others."""
+        self._oids[request.table] = oid
+        self.progress = add_request(self.progress, request, begun=self._chunk is not None)
+
+    async def select_chunk(self, session: DatabaseSession, types: TypeCatalog, delivered: Collection[int]) -> None:
         """Select the next chunk and write its watermark. `delivered` are the transactions last seen in the stream."""
-        name, key = self.progress[0].table, self.progress[0].key
+        todo, table = self.progress[0], None
         try:
             # For every chunk: a column may have come since the last one, and a row that is not changed has it too.
-            tables = await read_tables(session, self._publication, self._oids[name])
+            tables = await read_tables(session, self._publication, self._oids[todo.table])
             if not tables or not tables[0].key:
-                raise _gone(name)
+                self._refuse(todo, "is not published any more, or has no key")
+                return
             table = tables[0]
-            while True:
-                await session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                [[visible]] = (await session.run("SELECT pg_current_snapshot()")).rows
-                # One more than the chunk has shows whether it is the last one.
-                found = await session.run(_chunk_statement(table, key, self._chunk_size + 1), key or ())
-                await session.run("COMMIT")
-                # A transaction is in the stream a moment before others see it, and longer while it waits for a
-                # standby. A chunk that does not see it would give rows that are older than those of the stream.
-                if sees_transactions(visible or b"", delivered):
-                    break
-                await trio.sleep(_VISIBLE_SECONDS)
-            await read_types(session, (oid for _, oid in found.columns), types)
+            found = await self._select(session, table, todo, delivered)
+            await types.learn(session, found.columns)
             watermark = uuid4().hex
             # Transactional: the commit flushes it, and only what is flushed is in the stream.
             await session.run("SELECT pg_logical_emit_message(true, $1, $2::text)", [PREFIX, watermark])
         except StatementFailed as error:
-            if error.sqlstate == _UNDEFINED_COLUMN:
-                raise TransientError(f"the table {name} was changed while it was read: {error}") from error
-            raise FatalError(
-                f"cannot read the table {name}: {error}",
-                suggestion='check the table and the rights of the user, or set snapshot="never"',
-            ) from error
-        names = [name for name, _ in found.columns]
+            await session.run("ROLLBACK")
+            if error.sqlstate == _UNDEFINED_COLUMN and (table is None or await _is_sound(session, table, todo)):
+                raise TransientError(f"the table {todo.table} was changed while it was read: {error}") from error
+            self._refuse(todo, f"cannot be read: {error}")
+            return
+        names = [name for name, _, _ in found.columns]
         places = [names.index(name) for name in table.key]
         chosen = found.rows[: self._chunk_size]
         rows: dict[RowKey, RowValues] = {tuple(row[place] or b"" for place in places): row for row in chosen}
         last = next(reversed(rows)) if len(found.rows) > self._chunk_size else None
-        self._chunk = _Chunk(name, table, found.columns, rows, watermark.encode(), last)
+        shape = types.table_shape(table.collection, found.columns, table.key)
+        self._chunk = _Chunk(table, shape, rows, watermark.encode(), last)
+
+    async def _select(
+        self, session: DatabaseSession, table: PublishedTable, todo: TableProgress, delivered: Collection[int]
+    ) -> QueryResult:
+        while True:
+            await session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            [[visible]] = (await session.run("SELECT pg_current_snapshot()")).rows
+            # One more than the chunk has shows whether it is the last one.
+            found = await session.run(_chunk_statement(table, todo, self._chunk_size + 1), todo.key or ())
+            await session.run("COMMIT")
+            # A transaction is in the stream a moment before others see it, and longer while it waits for a
+            # standby. A chunk that does not see it would give rows that are older than those of the stream.
+            if sees_transactions(visible or b"", delivered):
+                return found
+            await trio.sleep(_VISIBLE_SECONDS)
+
+    def _refuse(self, todo: TableProgress, reason: str) -> None:
+        """Give up the first table if it was requested. Else raise FatalError: its rows would be missing."""
+        if todo.request is None:
+            raise FatalError(
+                f"the table {todo.table} was not read to its end: it {reason}",
+                suggestion="restore the table and the rights of the user,"
+                ' or set snapshot="never" to go on without the rest of its rows',
+            )
+        give_up_request(todo, f"it {reason}")
+        self.progress = self.progress[1:]
 
     def drop(self, relation: PublishedRelation, row: RowValues) -> None:
         """Leave a row out of the chunk, because the stream has a change of it."""
@@ -108,46 +131,63 @@ class Snapshot:
         if key is None:
             # The change says too little to find the row, so the whole chunk is selected again.
             self._chunk = None
+        elif key in chunk.rows and UNCHANGED in row:
+            self._complete(chunk, key, relation, row)
         else:
             chunk.rows.pop(key, None)
+
+    def _complete(self, chunk: _Chunk, key: RowKey, relation: PublishedRelation, row: RowValues) -> None:
+        """Keep the changed row with the large values of the chunk: the stream has it without them."""
+        if sorted(relation.columns) != sorted(chunk.shape.columns):
+            self._chunk = None
+            return
+        sent = dict(zip(relation.columns, row, strict=True))
+        # What no change since the selection has sent is as it was then.
+        pairs = zip(chunk.shape.columns, chunk.rows[key], strict=True)
+        chunk.rows[key] = tuple(old if sent[column] is UNCHANGED else sent[column] for column, old in pairs)
 
     def truncate(self, oid: int) -> None:
         """Leave all rows of a table out of the chunk."""
         if self._chunk is not None and oid == self._chunk.table.oid:
             self._chunk.rows.clear()
 
-    def finish_chunk(self, message: LogicalMessage, types: Mapping[int, CatalogType]) -> list[SnapshotRow]:
+    def finish_chunk(self, message: LogicalMessage) -> list[SnapshotRow]:
         """Return the rows of the chunk if this message is its watermark."""
         chunk = self._chunk
         if chunk is None or message.prefix != PREFIX or message.content != chunk.watermark:
             return []
         self._chunk = None
-        rest = self.progress[1:]
-        after = rest if chunk.last is None else (TableProgress(chunk.name, _texts(chunk.last)), *rest)
+        todo, *rest = self.progress
+        after = tuple(rest) if chunk.last is None else (replace(todo, key=_texts(chunk.last)), *rest)
         self.progress = after
-        decoder = ColumnDecoder([(name, type_of(oid, types)) for name, oid in chunk.columns])
         given: list[SnapshotRow] = []
         for key, row in chunk.rows.items():
-            progress = (TableProgress(chunk.name, _texts(key)), *rest)
-            given.append(SnapshotRow(_snapshot_record(chunk.table, decoder, row), progress))
+            progress = (replace(todo, key=_texts(key)), *rest)
+            given.append(SnapshotRow(_snapshot_record(chunk.table, chunk.shape, row), progress, chunk.shape.schema))
         if given:
             given[-1].progress = after
         return given
 
 
-def _gone(table: str) -> FatalError:
-    return FatalError(
-        f"the table {table} was not read to its end, and is not published any more, or has no key",
-        suggestion='restore it, or set snapshot="never" to go on without the rest of its rows',
-    )
+async def _is_sound(session: DatabaseSession, table: PublishedTable, todo: TableProgress) -> bool:
+    """Return True if the condition of a request still fits its table."""
+    try:
+        if todo.where is not None:
+            await check_condition(session, table, todo.where)
+    except SnapshotRefused:
+        return False
+    return True
 
 
-def _chunk_statement(table: PublishedTable, key: tuple[str, ...] | None, size: int) -> str:
+def _chunk_statement(table: PublishedTable, todo: TableProgress, size: int) -> str:
     columns = ", ".join(map(quote_name, table.columns))
     by = ", ".join(map(quote_name, table.key))
     where = [f"({table.row_filter})"] if table.row_filter else []
-    if key is not None:
-        where.append(f"({by}) > ({', '.join(f'${number}' for number in range(1, len(key) + 1))})")
+    if todo.key is not None:
+        where.append(f"({by}) > ({', '.join(f'${number}' for number in range(1, len(todo.key) + 1))})")
+    if todo.where is not None:
+        # On lines of its own: it may end with a comment.
+        where.append(f"(\n{todo.where}\n)")
     condition = f" WHERE {' AND '.join(where)}" if where else ""
     # The changes of a table that inherits have its own name, and its rows may have the same keys as other ones.
     only = "" if table.partitioned else "ONLY "
@@ -168,9 +208,9 @@ def sees_transactions(visible: bytes, xids: Collection[int]) -> bool:
     return True
 
 
-def _snapshot_record(table: PublishedTable, decoder: ColumnDecoder, values: RowValues) -> Record:
-    row = decoder.decode(values)
-    about = {metadata.COLLECTION: table.collection} | describe_row(row)
+def _snapshot_record(table: PublishedTable, shape: TableShape, values: RowValues) -> Record:
+    row = shape.decoder.decode(values)
+    about = shape.metadata | describe_row(row)
     return Record(b"", Operation.SNAPSHOT, about, key_of(row.values, table.key), Payload(after=row.values))
 
 

@@ -4,10 +4,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
-import msgspec
 import trio
 
-from conduit_connectors.postgres.catalog import read_key, read_types
+from conduit_connectors.postgres.catalog import read_key, read_retained
 from conduit_connectors.postgres.changes import (
     LSN,
     ORIGIN,
@@ -17,7 +16,6 @@ from conduit_connectors.postgres.changes import (
     records_of_change,
     truncate_record,
 )
-from conduit_connectors.postgres.column_values import CatalogType, ColumnDecoder, type_of
 from conduit_connectors.postgres.pgoutput import (
     BeginMessage,
     CommitMessage,
@@ -33,25 +31,21 @@ from conduit_connectors.postgres.pgoutput import (
 )
 from conduit_connectors.postgres.position import SourcePosition
 from conduit_connectors.postgres.publication import Publication, drop_slot, prepare, start_stream
-from conduit_connectors.postgres.replication import Keepalive, ReplicationStream, format_lsn, parse_lsn
+from conduit_connectors.postgres.ready_records import ReadyRecords
+from conduit_connectors.postgres.replication import Keepalive, ReplicationStream, format_lsn
+from conduit_connectors.postgres.schemas import TypeCatalog
 from conduit_connectors.postgres.session import DatabaseSession, StatementFailed
 from conduit_connectors.postgres.snapshot import Snapshot
+from conduit_connectors.postgres.snapshot_request import check_request
 from conduit_connectors.postgres.source_options import SourceArguments, SourceOptions
 from conduit_py import sdk
-from conduit_py.sdk import FatalError, Lag, Reading, Record, TransientError
+from conduit_py.sdk import FatalError, Lag, Reading, Record, SnapshotRequest, TransientError
 
 _CONFIRM_SECONDS = 1.0
 _HURRY_SECONDS = 0.1
 _LEAVE_SECONDS = 3.0
 _DELIVERED_MAX = 10_000
 _MESSAGES_MAX = 1_000
-
-
-class _Given(msgspec.Struct, gc=False):
-    """A record that `read` may return. `ends` is False if more of its transaction follows."""
-
-    record: Record
-    ends: bool = True
 
 
 class Source(sdk.SourceConnector[SourceOptions]):
@@ -63,7 +57,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
     position any more, the source refuses to run.
 
     Rows are read in chunks while their changes stream, without locks (`snapshot`). A row that changes meanwhile is read
-    as its change, so a destination with a row for each key has the state of the table when the snapshot ends.
+    as its change, so a destination with a row for each key has the state of the table when the snapshot ends. A table
+    can be requested again while the source runs. The columns of each table are announced as its schema.
 
     A change of a key is a `delete` and a `create`. A truncate is one `delete` without a key for each table, with
     `postgres.truncate` in its metadata. Large values that an update did not change are absent and named in
@@ -100,10 +95,11 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._resume_at = None if start.index is None else (start.index, start.part)
         self._snapshot = Snapshot(self._publication.name, self._oids, start.snapshot, options.chunk_size)
         self._relations: dict[int, PublishedRelation | None] = {}
-        self._types: dict[int, CatalogType] = {}
+        self._types = TypeCatalog()
         self._transaction: OpenTransaction | None = None
-        self._held: tuple[Record, int, int] | None = None
-        self._ready: deque[_Given] = deque()
+        self._ready = ReadyRecords()
+        self._announces = False
+        self._waiting = trio.CancelScope()
         self._delivered: deque[int] = deque(maxlen=_DELIVERED_MAX)
         self._asking = trio.Lock()
         self._confirmed = self._lsn
@@ -118,6 +114,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     async def read(self, n: int) -> Reading:
         while not self._ready:
+            # Inside of a transaction, the records that follow have the request in their positions.
+            if self._announces and self._transaction is None:
+                self._announces = False
+                return Reading([], position=self._advance())
             if self._chunk_is_due:
                 async with self._asking:
                     await self._snapshot.select_chunk(self._asked, self._types, self._delivered)
@@ -128,15 +128,20 @@ class Source(sdk.SourceConnector[SourceOptions]):
                 progress = await self._beat()
                 if progress is not None:
                     return Reading([], position=progress)
-            with trio.move_on_at(self._heartbeat_at):
+            with trio.move_on_at(self._heartbeat_at) as self._waiting:
                 await self._streaming.wait()
-        given = [self._ready.popleft() for _ in range(min(n, len(self._ready)))]
-        # A reading has whole transactions, or a part of one and nothing else.
-        whole = next((count for count in range(len(given), 0, -1) if given[count - 1].ends), len(given))
-        self._ready.extendleft(reversed(given[whole:]))
-        del given[whole:]
-        self._last = given[-1].record.position
-        return Reading([each.record for each in given], continues=not given[-1].ends)
+        reading = self._ready.take(n)
+        self._last, self._announces = reading.records[-1].position, False
+        return reading
+
+    async def request_snapshot(self, request: SnapshotRequest) -> None:
+        url = self.options.url.get_secret_value()
+        table, oid = await check_request(url, self._publication, request)
+        # No await from here on: the request is in the positions of all records that `read` returns, or in none.
+        self._snapshot.add_request(table, oid)
+        self._ready.add_request(table)
+        self._announces = True
+        self._waiting.cancel()
 
     async def ack(self, positions: Sequence[bytes]) -> None:
         # Invariant 2: the slot moves only here. Before this the server must have every change that follows.
@@ -146,8 +151,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     async def lag(self) -> Lag | None:
         async with self._asking:
-            [[here]] = (await self._asked.run("SELECT pg_current_wal_lsn()")).rows
-        return Lag(bytes=max(0, parse_lsn((here or b"").decode()) - self._lsn))
+            here, retained = await read_retained(self._asked, self.options.slot)
+        return Lag(bytes=max(0, here - self._lsn), retained_bytes=retained)
 
     def check_position(self, position: bytes) -> None:
         SourcePosition.decode(position)
@@ -223,10 +228,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
             case TruncateMessage():
                 self._handle_truncate(message)
             case LogicalMessage():
-                for row in self._snapshot.finish_chunk(message, self._types):
+                for row in self._snapshot.finish_chunk(message):
                     # The place of the last record, not of the watermark: a row has the same position in every run.
-                    row.record.position = SourcePosition.at(self._system, self._given_lsn, row.progress).encode()
-                    self._ready.append(_Given(row.record))
+                    at = SourcePosition.at(self._system, self._given_lsn, row.progress)
+                    self._ready.append(row.record, at, row.schema)
             case Keepalive():
                 if self._transaction is None:
                     self._lsn = max(self._lsn, message.end)
@@ -237,8 +242,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
             case OriginMessage():
                 self._open_transaction.metadata[ORIGIN] = message.name
             case TypeMessage():
-                # It may have changed since it was read, and so may those that are made of it.
-                self._types.clear()
+                self._types.forget()
 
     @property
     def _open_transaction(self) -> OpenTransaction:
@@ -262,7 +266,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
                 suggestion="report it with the definition of the table",
             ) from error
         for part, record in enumerate(records):
-            self._give(record, index, part)
+            self._give(record, relation, index, part)
 
     def _handle_truncate(self, message: TruncateMessage) -> None:
         transaction = self._open_transaction
@@ -272,38 +276,23 @@ class Source(sdk.SourceConnector[SourceOptions]):
             self._snapshot.truncate(oid)
             relation = self._relation(oid)
             if relation is not None:
-                self._give(truncate_record(relation, transaction.metadata), index, part)
+                self._give(truncate_record(relation, transaction.metadata), relation, index, part)
 
-    def _give(self, record: Record, index: int, part: int) -> None:
-        """Hold this record back until it is certain whether it is the last one of its transaction."""
+    def _give(self, record: Record, relation: PublishedRelation, index: int, part: int) -> None:
         transaction = self._open_transaction
         if transaction.skipped:
             return
         # Invariant 11: the end of the last run may have cut this transaction after its first records.
         if self._resume_at and transaction.commit_lsn == self._resume_lsn and (index, part) <= self._resume_at:
             return
-        self._release()
-        self._held = (record, index, part)
-
-    def _release(self, end_lsn: int | None = None) -> None:
-        """Give the held record its position; with `end_lsn` it is the last one of its transaction."""
-        if self._held is None:
-            return
-        record, index, part = self._held
-        if end_lsn is None:
-            lsn = self._open_transaction.metadata[LSN]
-            position = SourcePosition.within(self._system, lsn, index, part, self._snapshot.progress)
-            record.position = position.encode()
-        else:
-            record.position = SourcePosition.at(self._system, end_lsn, self._snapshot.progress).encode()
-            self._given_lsn = end_lsn
-        self._ready.append(_Given(record, ends=end_lsn is not None))
-        self._held = None
+        lsn, progress = transaction.metadata[LSN], self._snapshot.progress
+        self._ready.hold(record, SourcePosition.within(self._system, lsn, index, part, progress), relation.schema)
 
     def _commit(self, message: CommitMessage) -> None:
         self._delivered.append(self._open_transaction.xid)
         self._lsn = max(self._lsn, message.end_lsn)
-        self._release(message.end_lsn)
+        if self._ready.release(SourcePosition.at(self._system, message.end_lsn, self._snapshot.progress)):
+            self._given_lsn = message.end_lsn
         self._transaction = None
 
     def _relation(self, oid: int) -> PublishedRelation | None:
@@ -319,13 +308,14 @@ class Source(sdk.SourceConnector[SourceOptions]):
         if self.options.tables is not None and not known:
             self._relations[message.oid] = None
             return
+        columns = [(column.name, column.type_oid, column.type_modifier) for column in message.columns]
         async with self._asking:
-            await read_types(self._asked, (column.type_oid for column in message.columns), self._types)
+            await self._types.learn(self._asked, columns)
             key = tuple(column.name for column in message.columns if column.identity)
             if message.replica_identity == "f":
                 key = await read_key(self._asked, message.oid)
-        columns = [(column.name, type_of(column.type_oid, self._types)) for column in message.columns]
-        self._relations[message.oid] = PublishedRelation(message, ColumnDecoder(columns), key)
+        shape = self._types.table_shape(f"{message.schema}.{message.name}", columns, key)
+        self._relations[message.oid] = PublishedRelation(message, shape, key)
 
     async def _beat(self) -> bytes | None:
         """Ask the server where it is. Return the progress since the last record, if there is any."""
@@ -333,11 +323,14 @@ class Source(sdk.SourceConnector[SourceOptions]):
         await self._confirm(reply_requested=True)
         if self._transaction is not None:
             return None
-        progress = SourcePosition.at(self._system, self._lsn, self._snapshot.progress).encode()
-        if progress == self._last:
-            return None
-        self._last, self._given_lsn = progress, self._lsn
-        return progress
+        before = self._last
+        return None if self._advance() == before else self._last
+
+    def _advance(self) -> bytes:
+        """Return the progress since the last record, if no transaction is open."""
+        self._last = SourcePosition.at(self._system, self._lsn, self._snapshot.progress).encode()
+        self._given_lsn = self._lsn
+        return self._last
 
     async def _confirm(self, *, reply_requested: bool = False) -> None:
         self._confirmed_at = trio.current_time()

@@ -1,6 +1,5 @@
 """SqlDestination: writes records into tables, with the checkpoint in the same transaction."""
 
-import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,8 +13,6 @@ from conduit_connectors.sql.row import NameRules, RowEncoder, TableOptions, Tabl
 from conduit_connectors.sql.table_writer import TableWriter
 from conduit_py import sdk
 from conduit_py.sdk import Batch, FatalError, PieceRefused
-
-_logger = logging.getLogger(__name__)
 
 OptionsT = TypeVar("OptionsT", bound=TableOptions)
 
@@ -195,8 +192,7 @@ class SqlDestination(sdk.TransactionalDestination[OptionsT]):
 
     def teardown(self) -> None:
         if self._database is not None:
-            if self._writing.ignored:
-                _logger.warning("ignored %d values of fields that have no column", self._writing.ignored)
+            self._writing.report_ignored()
             self._database.close()
             self._database = None
 

@@ -1,6 +1,6 @@
 """TableRow: a record as a row of a table, in values that every SQL database accepts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from pydantic import Field, field_validator
 
+from conduit_connectors.change_marks import says_truncate, unchanged_fields
 from conduit_connectors.integer_text import integer_text
 from conduit_connectors.sql.column_fit import kind_of
 from conduit_py.sdk import Batch, Operation, Options, Record, RecordRefused, encode_json, metadata
@@ -168,7 +169,7 @@ class RowEncoder:
         if not table:
             raise RecordRefused(f"has no {metadata.COLLECTION}, which names the table if `table` is not set")
         upsert = self._options.mode == "upsert"
-        if upsert and record.operation is Operation.DELETE and record.key is None and _says_truncate(record):
+        if upsert and record.operation is Operation.DELETE and record.key is None and says_truncate(record):
             self._names.check(table, ())
             return TableRow(table, (), (), truncate=True)
         fields = _json_fields(record) if self._options.layout == "json" else _fields(record)
@@ -190,7 +191,7 @@ class RowEncoder:
         kinds = tuple([kind_of(value) for value in fields.values()])
         if not upsert or gone or self._options.layout == "json":
             return TableRow(table, columns, values, keys, gone, kinds)
-        unchanged = _unchanged_fields(record, fields)
+        unchanged = unchanged_fields(record, fields)
         required = bool(unchanged) and record.operation is not Operation.UPDATE
         return TableRow(table, columns, values, keys, gone, kinds, unchanged, required)
 
@@ -289,30 +290,6 @@ def _text(data: Any, path: str) -> str | None:
         return str(data.decode())
     except UnicodeDecodeError:
         raise RecordRefused(f"{path} is raw bytes that are not UTF-8, so it is no text") from None
-
-
-_UNCHANGED = (metadata.UNCHANGED_FIELDS, "postgres.unchanged")
-_TRUNCATE = (metadata.TRUNCATE, "postgres.truncate")
-"""The names that all sources share, and those that the PostgreSQL source had before there were any."""
-
-
-def _says_truncate(record: Record) -> bool:
-    return any(record.metadata.get(name) == "true" for name in _TRUNCATE)
-
-
-def _unchanged_fields(record: Record, fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields that the record says it left alone. One that has a value, by a processor, is none of them."""
-    for name in _UNCHANGED:
-        if (text := record.metadata.get(name)) is not None:
-            try:
-                names = _NAMES_DECODER.decode(text)
-            except (msgspec.MsgspecError, UnicodeError) as error:
-                raise RecordRefused(f"has metadata {name} that is no JSON list of fields: {error}") from error
-            return tuple(each for each in names if each not in fields)
-    return ()
-
-
-_NAMES_DECODER = msgspec.json.Decoder(list[str])
 
 
 def _is_finite(value: float) -> bool:

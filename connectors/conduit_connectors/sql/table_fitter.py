@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from conduit_connectors.ignored_fields import IgnoredFields
 from conduit_connectors.sql.column_fit import NEVER, ColumnType, Fit, text_of, wider_family
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused, no_table
 from conduit_connectors.sql.row import TableOptions, TableRow
@@ -17,8 +18,6 @@ IndexedRows = list[tuple[int, TableRow]]
 _Checks = tuple[tuple[int, Fit], ...]
 
 _PLANS_MAX = 4096
-_NAMED_MAX = 1000
-"""How many ignored fields are named in the log. Records may bring any number of names."""
 
 
 class TableFitter:
@@ -35,9 +34,7 @@ class TableFitter:
         # The values that must be looked at, for rows with these columns and kinds of values.
         self._plans: dict[tuple[str, tuple[str, ...]], dict[tuple[str, ...], _Checks]] = {}
         self._plan_count = 0
-        self._ignored: set[tuple[str, str]] = set()
-        self.ignored = 0
-        """How many values were left out because their fields have no column."""
+        self.ignored = IgnoredFields()
         self.changes = 0
         """How often a table was created or altered."""
 
@@ -277,13 +274,7 @@ class TableFitter:
                 continue
             for name, value in zip(row.columns, row.values, strict=True):
                 if value is not None and name not in kept[index].columns:
-                    self._count_field(row.table, name)
-
-    def _count_field(self, table: str, name: str) -> None:
-        self.ignored += 1
-        if (table, name) not in self._ignored and len(self._ignored) < _NAMED_MAX:
-            self._ignored.add((table, name))
-            _logger.warning("the table %r has no column %r: the field is ignored from now on", table, name)
+                    self.ignored.add(row.table, name)
 
 
 def missing_row(row: TableRow) -> str:

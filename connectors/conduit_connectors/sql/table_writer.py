@@ -25,10 +25,9 @@ class TableWriter:
         """How often a table was created or altered."""
         return self._fitter.changes
 
-    @property
-    def ignored(self) -> int:
-        """How many values were left out because their fields have no column."""
-        return self._fitter.ignored
+    def report_ignored(self) -> None:
+        """Log how many values were left out because their fields have no column, if any."""
+        self._fitter.ignored.report()
 
     def forget(self) -> None:
         """Forget the known tables: the transaction was rolled back, and what it created or altered is not."""

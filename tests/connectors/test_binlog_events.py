@@ -27,8 +27,8 @@ from conduit_connectors.mysql.binlog_events import (
 )
 from conduit_connectors.mysql.log_cursor import LogCursor
 from conduit_connectors.mysql.logged_statement import StatementEffect, parse_effect
-from conduit_connectors.mysql.position import GtidState, SourcePosition, TableProgress, parse_gtid
-from conduit_connectors.mysql.row_values import RowDecoder
+from conduit_connectors.mysql.position import BinlogPosition, GtidState, UnreadTable, parse_gtid
+from conduit_connectors.mysql.row_values import LoggedRowDecoder
 from conduit_connectors.mysql.table_map import parse_table_map, table_names
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,14 +111,14 @@ def test_a_damaged_table_map_is_refused_or_is_another_one(data: Any) -> None:
     def parse() -> None:
         table_names(event_of(TABLE_MAP, bytes(damaged)))
         table = parse_table_map(event_of(TABLE_MAP, bytes(damaged)))
-        RowDecoder(table.columns, {45: "utf8mb4", 63: "binary"}, {})
+        LoggedRowDecoder(table.columns, {45: "utf8mb4", 63: "binary"}, {})
 
     assert refusal_of(parse) != ""
 
 
 @given(st.sampled_from(sorted(ROWS)), st.binary(max_size=60), st.integers(0, len(ROW)))
 def test_random_rows_are_refused_or_are_rows(kind: int, raw: bytes, kept: int) -> None:
-    decoder = RowDecoder(parse_table_map(event_of(TABLE_MAP, MAP)).columns, {45: "utf8mb4", 63: "binary"}, {})
+    decoder = LoggedRowDecoder(parse_table_map(event_of(TABLE_MAP, MAP)).columns, {45: "utf8mb4", 63: "binary"}, {})
     for body in (raw, ROW[:kept], ROW[:kept] + raw):
         event = event_of(kind, body)
         assert refusal_of(lambda event=event: list(decoder.rows(event))) != ""
@@ -126,7 +126,7 @@ def test_random_rows_are_refused_or_are_rows(kind: int, raw: bytes, kept: int) -
 
 def test_a_row_is_read_as_it_was_logged() -> None:
     table = parse_table_map(event_of(TABLE_MAP, MAP))
-    decoder = RowDecoder(table.columns, {45: "utf8mb4", 63: "binary"}, {})
+    decoder = LoggedRowDecoder(table.columns, {45: "utf8mb4", 63: "binary"}, {})
     [(before, after)] = decoder.rows(event_of(23, ROW + b"\x80\0\0\0"))
 
     assert (table.database, table.name, table.key, table.described) == ("x", "t", ("id",), True)
@@ -241,12 +241,12 @@ gtids = st.builds(Gtid, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st
 @given(st.lists(gtids, max_size=4, unique_by=lambda gtid: gtid.domain), gtids, st.text(max_size=5))
 def test_positions_come_back_as_they_were(last: list[Gtid], gtid: Gtid, key: str) -> None:
     state = GtidState(tuple(sorted(last)))
-    todo = (TableProgress("d.t", (key,), key, "r"),)
+    todo = (UnreadTable("d.t", (key,), key, "r"),)
 
     assert GtidState.parse(str(state)) == state
     assert parse_gtid(str(gtid)) == gtid
-    for position in (SourcePosition.at("1", state, todo), SourcePosition.within("1", state, gtid, (1, 2, 1), ())):
-        assert SourcePosition.decode(position.encode()) == position
+    for position in (BinlogPosition.at("1", state, todo), BinlogPosition.within("1", state, gtid, (1, 2, 1), ())):
+        assert BinlogPosition.decode(position.encode()) == position
     assert state.plus(gtid).is_before([gtid, *last])
     assert not state.plus(gtid).is_before([]) or gtid.sequence == 0
 

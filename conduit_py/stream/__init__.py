@@ -5,9 +5,9 @@
 3. `reader` — `Reader` is the only caller of a source's `read`. It reads into a `ReadBuffer`, never more than the
    window allows.
 4. `reader` — `Dispatcher` gives records their identities, registers their positions in the ledger and sends them on.
-5. `processor_node`, `worker` — filter, split, refuse; workers, threads. `processor_calls` adds conditions
-   and retries; it and `arrow` call a processor with payloads and tables, `atomic_state` makes state changes
-   all-or-nothing, `hot_swap` replaces processors during a run.
+5. `processor_node`, `worker` — filter, split, refuse; workers, threads. `processor_calls` adds conditions,
+   retries and state changes that are all-or-nothing; it and `arrow` call a processor with payloads and tables.
+   `hot_swap` replaces processors during a run.
 6. `fan_out` — one batch to every follower. `fan_in` — the inbox of a task, fair over its senders.
 7. `writer` — the only caller of a destination's `write` and `flush`. `ack_reader` reads answers that come later.
 8. `ledger` — votes outstanding on each message, the settled prefix, credit. Synchronous and pure.
@@ -16,8 +16,8 @@
 10. `dead_letters` — one handler for each policy. `replay` sends letters again from where they were refused.
 
 Every node has a `NodeContext` (in `commit`). `plugin_calls` calls sync and async plugins and translates their
-errors. `meter` counts, `signal` wakes and paces tasks, `connector_changes` notifies connectors of changed options, and
-`shard_tracker` records the progress of sources that share work.
+errors. `meter` counts, `signal` wakes and paces tasks, `connector_changes` notifies connectors of changed options,
+`shard_tracker` records the progress of sources that share work, and `snapshot_requests` passes requests to sources.
 
 The states of a message::
 

@@ -14,7 +14,6 @@ from conduit_py.pipeline import Processor
 from conduit_py.sdk.processor import FunctionProcessor
 from conduit_py.sdk.processor import Processor as ProcessorPlugin
 from conduit_py.sdk.state import Defer, State
-from conduit_py.stream.atomic_state import with_atomic_state
 from conduit_py.stream.meter import Meter
 from conduit_py.stream.plugin_calls import PluginCaller, PluginErrors, ThreadStay, is_async
 from conduit_py.stream.processor_calls import (
@@ -27,6 +26,7 @@ from conduit_py.stream.processor_calls import (
     on_record,
     processing_method,
     where,
+    with_atomic_state,
     with_retries,
 )
 from conduit_py.user_errors import as_plugin_error

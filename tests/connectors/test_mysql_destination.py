@@ -98,6 +98,18 @@ def test_values_arrive_exactly_in_the_types_of_a_table(mariadb: str, opened: Any
         ("time", timedelta(hours=900)),
         ("varchar(9) character set latin1", "漢"),
         ("binary(2)", b"abc"),
+        ("binary(2)", b"a"),
+        ("char(9)", "a "),
+        ("int", 1.5),
+        ("int", Decimal("1.5")),
+        ("bigint unsigned", 2**64),
+        ("enum('a','b')", 1),
+        ("varchar(9)", 5),
+        ("date", 20200101),
+        ("date", datetime(2020, 1, 1, 3, tzinfo=UTC)),
+        ("datetime", datetime(2020, 1, 1, 0, 0, 0, 5, tzinfo=UTC)),
+        ("time(3)", time(1, 2, 3, 4)),
+        ("blob", "text"),
     ],
 )
 def test_a_value_that_mariadb_would_change_is_refused_alone(mariadb: str, opened: Any, kind: str, value: Any) -> None:

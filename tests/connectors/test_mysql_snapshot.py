@@ -25,7 +25,7 @@ def source_of(url: str, *tables: str, **options: Any) -> connector.Source:
 def apply(table: dict[Any, Any], records: list[Record]) -> None:
     """Do with each record what a destination with a row for each key does."""
     for record in records:
-        if record.metadata.get("mysql.truncate"):
+        if record.metadata.get("conduit.truncate"):
             table.clear()
             continue
         assert isinstance(record.key, dict)

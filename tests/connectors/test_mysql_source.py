@@ -117,7 +117,7 @@ async def test_truncated_dropped_and_replaced_tables_are_deletes_without_a_key(
     assert [essence(record) for record in records] == [(Operation.DELETE, None, None, None)] * 4
     tables = [record.metadata["opencdc.collection"] for record in records]
     assert tables == [f"{name}.{table}" for table in ("t", "u", "t", "t")]
-    assert {record.metadata["mysql.truncate"] for record in records} == {"true"}
+    assert {record.metadata["conduit.truncate"] for record in records} == {"true"}
     assert len({record.position for record in records}) == 4
 
 
@@ -257,7 +257,7 @@ async def test_columns_that_an_update_does_not_log_are_named_and_never_null(
 
     assert essence(created) == (Operation.CREATE, {"id": 1}, None, {"id": 1, "v": "a", "big": "x"})
     assert essence(updated) == (Operation.UPDATE, {"id": 1}, {"id": 1}, {"id": 1, "v": "b"})
-    assert json.loads(updated.metadata["mysql.unchanged"]) == ["big"]
+    assert json.loads(updated.metadata["conduit.unchanged"]) == ["big"]
     assert essence(deleted) == (Operation.DELETE, {"id": 1}, {"id": 1}, None)
 
 

@@ -260,6 +260,9 @@ async def test_the_lag_is_the_log_that_was_not_read(postgres: str, source: conne
     assert behind is not None
     assert behind.bytes is not None
     assert behind.bytes > 1000 * 20
+    # The server keeps at least what was not read, and from the beginning of the oldest open transaction on.
+    assert behind.retained_bytes is not None
+    assert behind.retained_bytes >= behind.bytes
 
 
 async def test_a_restart_of_the_server_is_survived(own_postgres: Any) -> None:

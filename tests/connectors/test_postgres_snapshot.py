@@ -9,6 +9,7 @@ import trio
 from conduit_connectors import postgres as connector
 from conduit_connectors.postgres.pgoutput import LogicalMessage
 from conduit_connectors.postgres.position import TableProgress
+from conduit_connectors.postgres.schemas import TypeCatalog
 from conduit_connectors.postgres.session import DatabaseSession
 from conduit_connectors.postgres.snapshot import PREFIX, Snapshot, sees_transactions
 from hypothesis import given
@@ -273,18 +274,18 @@ async def test_a_chunk_is_selected_again_until_it_sees_what_the_stream_has_given
     run_sql(postgres, "CREATE PUBLICATION p FOR TABLE t")
     [[oid]] = run_sql(postgres, "SELECT 't'::regclass::oid::int8")
     snapshot = Snapshot("p", {"public.t": oid}, (TableProgress("public.t"),), chunk_size=10)
-    session = await DatabaseSession.connect(postgres)
+    types, session = TypeCatalog(), await DatabaseSession.connect(postgres)
     with psycopg.connect(postgres) as writer:
         [xid] = writer.execute("SELECT pg_current_xact_id()::text::bigint").fetchone() or [0]
         writer.execute("UPDATE t SET v = 'new'")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(snapshot.select_chunk, session, {}, [xid % 2**32])
+            nursery.start_soon(snapshot.select_chunk, session, types, [xid % 2**32])
             # Long enough for several selects. If the machine is slower than that, the test shows less.
             await trio.sleep(0.2)
             writer.commit()
     session.close()
     assert snapshot._chunk is not None
-    [row] = snapshot.finish_chunk(LogicalMessage(True, 1, PREFIX, snapshot._chunk.watermark), {})
+    [row] = snapshot.finish_chunk(LogicalMessage(True, 1, PREFIX, snapshot._chunk.watermark))
 
     assert row.record.payload.after == {"id": 1, "v": "new"}
 

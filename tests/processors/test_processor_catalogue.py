@@ -25,6 +25,7 @@ NAMES = [
     "filter.keep",
     "json.decode",
     "json.encode",
+    "outbox.route",
     "split",
     "unwrap.debezium",
     "unwrap.kafkaconnect",
@@ -43,6 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "filter.keep": {"condition": "{{ gt .Payload.After.amount 100 }}"},
     "json.decode": {"field": ".Key"},
     "json.encode": {"field": ".Key"},
+    "outbox.route": {"topic": "events.{{ .Payload.After.kind }}", "headers": "id:kafka.header.id", "expand": "true"},
     "split": {"field": ".Key.list"},
 }
 README = Path(__file__).parents[2] / "processors" / "README.md"

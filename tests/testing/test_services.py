@@ -4,10 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 
-from conduit_py.testing.services import KafkaServer, MariaDbServer, PostgresServer
+from conduit_py.testing.services import KafkaServer, MariaDbServer, PostgresServer, RegistryServer
 
 
 def test_postgres_has_an_empty_database_for_each_test_and_logical_decoding(postgres: str) -> None:
@@ -101,3 +102,14 @@ def test_workers_share_one_server_and_the_first_stops_it_after_the_last_has_left
     assert said == [f"started by {starter.pid}\n"] * 2
     assert left == "left\n"
     assert rest == ("left\n", "stopped, in use by []\n")
+
+
+def test_a_registry_gives_a_schema_an_id_and_forgets_it_when_it_is_killed(own_registry: RegistryServer) -> None:
+    schema = {"schema": '"string"'}
+    number = httpx.post(f"{own_registry.url}/subjects/words/versions", json=schema).json()["id"]
+    kept = httpx.get(f"{own_registry.url}/schemas/ids/{number}").json()
+    own_registry.kill()
+    own_registry.start()
+
+    assert kept["schema"] == '"string"'
+    assert httpx.get(f"{own_registry.url}/schemas/ids/{number}").json()["error_code"] == 40403

@@ -10,11 +10,8 @@ from conduit_py.sdk import FatalError, Operation, Payload, Record, encode_json, 
 
 GTID: Final = "mysql.gtid"
 SERVER_ID: Final = "mysql.server_id"
-UNCHANGED_COLUMNS: Final = "mysql.unchanged"
-"""A JSON list of the columns that an update left alone, whose values the log does not have."""
 TEXT_COLUMNS: Final = "mysql.text"
 """A JSON object: the type of each column whose value is MariaDB's text for it."""
-TRUNCATE: Final = "mysql.truncate"
 
 
 class LoggedTable(msgspec.Struct, frozen=True):
@@ -79,7 +76,7 @@ def records_of_row(
 
 def truncate_record(collection: str, about: dict[str, str]) -> Record:
     """Return the record that says that all rows of a table were deleted."""
-    return Record(b"", Operation.DELETE, about | {metadata.COLLECTION: collection, TRUNCATE: "true"})
+    return Record(b"", Operation.DELETE, about | {metadata.COLLECTION: collection, metadata.TRUNCATE: "true"})
 
 
 def snapshot_record(collection: str, key: tuple[str, ...], row: DecodedRow) -> Record:
@@ -105,7 +102,7 @@ def _record(
     about = about | {metadata.COLLECTION: table.collection} | _describe(row)
     if after is not None and len(after.values) < len(table.columns):
         absent = [name for name in table.columns if name not in after.values]
-        about[UNCHANGED_COLUMNS] = encode_json(absent).decode()
+        about[metadata.UNCHANGED_FIELDS] = encode_json(absent).decode()
     payload = Payload(None if before is None else before.values, None if after is None else after.values)
     return Record(b"", operation, about, key_of(row.values, table.key), payload)
 

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 import pymysql
 
 from conduit_connectors.mysql.address import connect, connection_error, error_code, found_rows, is_lost, one_line
+from conduit_connectors.mysql.column_types import column_fit, parse_type
 from conduit_connectors.mysql.session import quote_name
+from conduit_connectors.sql.column_fit import ColumnType, Fit
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_connectors.sql.row import TableRow
 from conduit_py.sdk import FatalError, TransientError
@@ -83,6 +85,9 @@ class MySqlDatabase(SqlDatabase):
         return self._call(execute, sql)
 
     def columns(self, table: str) -> list[str]:
+        return list(self.column_types(table))
+
+    def column_types(self, table: str) -> dict[str, ColumnType]:
         database, name = _split(table)
         # Not DATABASE() if the table has one: a record names it, and it may be none at all.
         place = "TABLE_SCHEMA = %s" if database is not None else "TABLE_SCHEMA = DATABASE()"
@@ -98,12 +103,15 @@ class MySqlDatabase(SqlDatabase):
                     suggestion="ALTER TABLE … ENGINE = InnoDB",
                 )
         listed = self.rows(
-            f"SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE {place} AND TABLE_NAME = %s"
+            f"SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS WHERE {place} AND TABLE_NAME = %s"
             " ORDER BY ORDINAL_POSITION",
             where,
         )
         self._keys.pop(table, None)
-        return [str(column) for [column] in listed]
+        return {str(column): parse_type(str(kind)) for column, kind in listed}
+
+    def fit(self, kind: str, column: ColumnType) -> Fit | None:
+        return column_fit(kind, column)
 
     def unique_count(self, table: str) -> int:
         return len(self._unique_keys(table))
@@ -111,7 +119,7 @@ class MySqlDatabase(SqlDatabase):
     def create_table(self, row: TableRow) -> None:
         keys = {name: self._key_column(row, name) for name in row.keys}
         kinds = zip(row.columns, row.kinds, strict=True)
-        columns = [f"{self.column(name)} {keys.get(name) or self.types[kind]}" for name, kind in kinds]
+        columns = [f"{self.column(name)} {keys.get(name) or self.type_of(kind)}" for name, kind in kinds]
         if row.keys:
             columns.append(f"PRIMARY KEY ({', '.join(map(self.column, row.keys))})")
         shape = f"({', '.join(columns)}) ENGINE = InnoDB"
@@ -196,10 +204,11 @@ class MySqlDatabase(SqlDatabase):
         return self._keys[table]
 
     def _key_column(self, row: TableRow, name: str) -> str:
-        kind = row.kinds[row.columns.index(name)]
-        if kind in ("text", "decimal", "json"):
+        """Return the type of a column of the key: an index has no room for a text of any length."""
+        kind = self.type_of(row.kinds[row.columns.index(name)])
+        if kind.startswith(("LONGTEXT", "JSON")):
             return f"VARCHAR({_KEY_BYTES_MAX // 4 // len(row.keys)}) {_TEXT}"
-        return f"VARBINARY({_KEY_BYTES_MAX // len(row.keys)})" if kind == "bytes" else self.types[kind]
+        return f"VARBINARY({_KEY_BYTES_MAX // len(row.keys)})" if kind == "LONGBLOB" else kind
 
 
 _TRANSACTIONAL = frozenset({"innodb", "rocksdb"})

@@ -34,8 +34,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
     table when the snapshot ends.
 
     A change of a key is a `delete` and a `create`. A truncate or drop is one `delete` without a key for each table,
-    with `mysql.truncate` in its metadata. Columns that an update did not log are absent and named in
-    `mysql.unchanged`. Values that have no exact Python form are text, and their types are in `mysql.text`.
+    with `conduit.truncate` in its metadata. Columns that an update did not log are absent and named in
+    `conduit.unchanged`. Values that have no exact Python form are text, and their types are in `mysql.text`.
     """
 
     requires: ClassVar = {"pymysql": "conduit-dataflow[mysql]"}

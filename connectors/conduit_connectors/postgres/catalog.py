@@ -101,6 +101,17 @@ async def read_slot(session: DatabaseSession, slot: str) -> SlotState | None:
     return None
 
 
+async def read_retained(session: DatabaseSession, slot: str) -> tuple[int, int | None]:
+    """Return where the log is now, and how many bytes of it the server keeps for a slot; None without a slot."""
+    found = await session.run(
+        "SELECT pg_current_wal_lsn(), (SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint"
+        " FROM pg_replication_slots WHERE slot_name = $1)",
+        [slot],
+    )
+    [[here, retained]] = found.rows
+    return parse_lsn(_text(here)), None if retained is None else int(retained)
+
+
 async def create_slot(session: DatabaseSession, slot: str) -> int:
     """Create a slot that keeps every transaction from now on; return where it begins."""
     made = await session.run("SELECT lsn FROM pg_create_logical_replication_slot($1, 'pgoutput')", [slot])
@@ -119,18 +130,36 @@ async def read_types(session: DatabaseSession, oids: Iterable[int], known: dict[
                 t.typbasetype::int8,
                 coalesce((SELECT e.typdelim FROM pg_type e WHERE e.oid = t.typelem), ','),
                 (SELECT json_agg(json_build_array(a.attname, a.atttypid::int8) ORDER BY a.attnum) FROM pg_attribute a
-                 WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
+                 WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
+                t.typtypmod
             FROM pg_type t WHERE t.oid = ANY ($1::oid[])
             """,
             ["{" + ",".join(map(str, sorted(wanted))) + "}"],
         )
-        for oid, name, kind, category, element, base, delimiter, fields in _all(found.rows):
+        for oid, name, kind, category, element, base, delimiter, fields, modifier in _all(found.rows):
             parts = tuple((field, number) for field, number in msgspec.json.decode(fields or b"[]"))
             known[int(oid)] = CatalogType(
-                int(oid), _text(name), _text(kind), _text(category), int(element), int(base), _text(delimiter), parts
-            )
+                int(oid), _text(name), _text(kind), _text(category), int(element), int(base), _text(delimiter), parts,
+                int(modifier),
+            )  # fmt: skip
         parts_of = {part for oid in wanted if oid in known for part in known[oid].parts()}
         wanted = {oid for oid in parts_of if oid not in BUILT_IN and oid not in known}
+
+
+async def read_type_names(
+    session: DatabaseSession, shapes: Iterable[tuple[int, int]], known: dict[tuple[int, int], str]
+) -> None:
+    """Add these types with their modifiers to `known`, as PostgreSQL writes them: numeric(12,2)."""
+    missing = sorted({shape for shape in shapes if shape not in known})
+    if not missing:
+        return
+    numbers = ["{" + ",".join(str(shape[at]) for shape in missing) + "}" for at in (0, 1)]
+    found = await session.run(
+        "SELECT coalesce(format_type(oid, modifier), '') FROM unnest($1::oid[], $2::int4[])"
+        " WITH ORDINALITY t(oid, modifier, n) ORDER BY n",
+        numbers,
+    )
+    known |= dict(zip(missing, (_text(name) for (name,) in _all(found.rows)), strict=True))
 
 
 def _all(rows: list[tuple[bytes | None, ...]]) -> list[tuple[Any, ...]]:

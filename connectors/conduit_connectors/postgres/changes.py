@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from conduit_connectors.postgres.column_values import ColumnDecoder, DecodedRow
+from conduit_connectors.postgres.column_values import DecodedRow
 from conduit_connectors.postgres.pgoutput import (
     BeginMessage,
     DeleteMessage,
@@ -15,16 +15,18 @@ from conduit_connectors.postgres.pgoutput import (
     UpdateMessage,
 )
 from conduit_connectors.postgres.replication import EPOCH_MICROSECONDS, format_lsn
+from conduit_connectors.postgres.schemas import TableShape
 from conduit_py.sdk import Operation, Payload, Record, encode_json, metadata
 
 XID: Final = "postgres.xid"
 LSN: Final = "postgres.lsn"
 ORIGIN: Final = "postgres.origin"
 UNCHANGED_COLUMNS: Final = "postgres.unchanged"
-"""A JSON list of the columns that an update left alone, whose values the server did not send."""
+"""The same as `metadata.UNCHANGED_FIELDS`: large values that an update left alone, which the server did not send."""
 TEXT_COLUMNS: Final = "postgres.text"
 """A JSON object: the type of each column whose value is PostgreSQL's text for it."""
 TRUNCATE: Final = "postgres.truncate"
+"""The same as `metadata.TRUNCATE`."""
 
 RowKey = tuple[bytes, ...]
 """The values of the key of a row, in PostgreSQL's text form."""
@@ -33,11 +35,13 @@ RowKey = tuple[bytes, ...]
 class PublishedRelation:
     """A table with the columns that the changes have from now on."""
 
-    def __init__(self, message: RelationMessage, decoder: ColumnDecoder, key: tuple[str, ...]) -> None:
+    def __init__(self, message: RelationMessage, shape: TableShape, key: tuple[str, ...]) -> None:
         self.oid = message.oid
-        self.collection = f"{message.schema}.{message.name}"
-        self.decoder = decoder
-        self.columns = [(column.name, column.type_oid) for column in message.columns]
+        self.collection = shape.schema.collection
+        self.schema = shape.schema
+        self.metadata = shape.metadata
+        self.decoder = shape.decoder
+        self.columns = shape.columns
         self._indexes = {column.name: index for index, column in enumerate(message.columns)}
         # A column of the key that was renamed since, or that is not published, is not in the changes.
         self.key = key if all(name in self._indexes for name in key) else ()
@@ -80,7 +84,7 @@ def records_of_change(
 
 def truncate_record(relation: PublishedRelation, about: dict[str, str]) -> Record:
     """Return the record that says that all rows of a table were deleted."""
-    return Record(b"", Operation.DELETE, about | {metadata.COLLECTION: relation.collection, TRUNCATE: "true"})
+    return Record(b"", Operation.DELETE, about | relation.metadata | {metadata.TRUNCATE: "true", TRUNCATE: "true"})
 
 
 def changed_rows(change: InsertMessage | UpdateMessage | DeleteMessage) -> list[RowValues]:
@@ -126,7 +130,7 @@ def _record(
     row = after or before
     assert row is not None, "a change has a row before or after it"
     payload = Payload(None if before is None else before.values, None if after is None else after.values)
-    about = about | {metadata.COLLECTION: relation.collection} | describe_row(row)
+    about = about | relation.metadata | describe_row(row)
     return Record(b"", operation, about, key_of(row.values, relation.key), payload)
 
 
@@ -134,7 +138,7 @@ def describe_row(row: DecodedRow) -> dict[str, str]:
     """Return the metadata that a row needs besides its values."""
     about = {}
     if row.unchanged:
-        about[UNCHANGED_COLUMNS] = encode_json(row.unchanged).decode()
+        about[metadata.UNCHANGED_FIELDS] = about[UNCHANGED_COLUMNS] = encode_json(row.unchanged).decode()
     kept = {name: kind for name, kind in row.kept.items() if row.values.get(name) is not None}
     if kept:
         about[TEXT_COLUMNS] = encode_json(kept).decode()

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from conduit_connectors.postgres.pgoutput import RowValues, UnchangedValue
-from conduit_py.sdk import RecordRefused, decode_json
+from conduit_py.sdk import FieldType, RecordRefused, decode_json
 
 SESSION_SETTINGS: Final[Mapping[str, str]] = {
     "DateStyle": "ISO, YMD",
@@ -37,6 +37,7 @@ class ColumnType(msgspec.Struct, frozen=True):
     decode: Decode
     plain: bool = True
     """False if the type is not a text type and its values are text all the same."""
+    field: FieldType = "unknown"
 
 
 class DecodedRow(msgspec.Struct, gc=False):
@@ -213,32 +214,34 @@ def decode_composite(fields: Sequence[tuple[str, Decode]]) -> Decode:
     return decode
 
 
-_BUILT_IN: dict[int, tuple[str, Decode]] = {
-    16: ("boolean", decode_boolean),
-    17: ("bytea", decode_bytes),
-    18: ('"char"', str),
-    19: ("name", str),
-    20: ("bigint", int),
-    21: ("smallint", int),
-    23: ("integer", int),
-    25: ("text", str),
-    26: ("oid", int),
-    114: ("json", decode_json_value),
-    142: ("xml", str),
-    700: ("real", float),
-    701: ("double precision", float),
-    1042: ("character", str),
-    1043: ("character varying", str),
-    1082: ("date", decode_date),
-    1083: ("time without time zone", decode_time),
-    1114: ("timestamp without time zone", decode_timestamp),
-    1184: ("timestamp with time zone", decode_timestamp),
-    1266: ("time with time zone", decode_time),
-    1700: ("numeric", Decimal),
-    2950: ("uuid", UUID),
-    3802: ("jsonb", decode_json_value),
+_BUILT_IN: dict[int, tuple[str, Decode, FieldType]] = {
+    16: ("boolean", decode_boolean, "boolean"),
+    17: ("bytea", decode_bytes, "bytes"),
+    18: ('"char"', str, "string"),
+    19: ("name", str, "string"),
+    20: ("bigint", int, "integer"),
+    21: ("smallint", int, "integer"),
+    23: ("integer", int, "integer"),
+    25: ("text", str, "string"),
+    26: ("oid", int, "integer"),
+    114: ("json", decode_json_value, "json"),
+    142: ("xml", str, "string"),
+    700: ("real", float, "float"),
+    701: ("double precision", float, "float"),
+    1042: ("character", str, "string"),
+    1043: ("character varying", str, "string"),
+    1082: ("date", decode_date, "date"),
+    1083: ("time without time zone", decode_time, "time"),
+    1114: ("timestamp without time zone", decode_timestamp, "timestamp"),
+    1184: ("timestamp with time zone", decode_timestamp, "timestamptz"),
+    1266: ("time with time zone", decode_time, "time"),
+    1700: ("numeric", Decimal, "decimal"),
+    2950: ("uuid", UUID, "uuid"),
+    3802: ("jsonb", decode_json_value, "json"),
 }
-BUILT_IN: Final[Mapping[int, ColumnType]] = {oid: ColumnType(name, decode) for oid, (name, decode) in _BUILT_IN.items()}
+BUILT_IN: Final[Mapping[int, ColumnType]] = {
+    oid: ColumnType(name, decode, field=field) for oid, (name, decode, field) in _BUILT_IN.items()
+}
 """The types whose numbers are the same on every server."""
 
 
@@ -253,6 +256,8 @@ class CatalogType(msgspec.Struct, frozen=True):
     base: int = 0
     delimiter: str = ","
     fields: tuple[tuple[str, int], ...] = ()
+    modifier: int = -1
+    """The modifier of the base type, if it is a domain."""
 
     def parts(self) -> Iterable[int]:
         """The types that this one is made of."""
@@ -271,9 +276,14 @@ def type_of(oid: int, catalog: Mapping[int, CatalogType]) -> ColumnType:
     if found.kind == "c":
         fields = [(name, type_of(each, catalog)) for name, each in found.fields]
         plain = all(kind.plain for _, kind in fields)
-        return ColumnType(found.name, decode_composite([(name, kind.decode) for name, kind in fields]), plain)
+        return ColumnType(found.name, decode_composite([(name, kind.decode) for name, kind in fields]), plain, "record")
     if found.category == "A":
         element = type_of(found.element, catalog)
-        return ColumnType(found.name, decode_array(element.decode, found.delimiter), element.plain)
+        return ColumnType(found.name, decode_array(element.decode, found.delimiter), element.plain, "list")
     # An enum, and types of extensions that are strings, such as citext, are text by their nature.
-    return ColumnType(found.name, str, plain=found.kind == "e" or found.category == "S")
+    plain = found.kind == "e" or found.category == "S"
+    field: FieldType = "string" if plain else "interval" if oid == _INTERVAL else "unknown"
+    return ColumnType(found.name, str, plain, field)
+
+
+_INTERVAL = 1186

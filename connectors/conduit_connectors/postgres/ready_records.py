@@ -5,7 +5,7 @@ from collections import deque
 import msgspec
 
 from conduit_connectors.postgres.position import SourcePosition, TableProgress
-from conduit_py.sdk import Reading, Record
+from conduit_py.sdk import CollectionSchema, Reading, Record, metadata
 
 
 class _Given(msgspec.Struct, gc=False):
@@ -13,6 +13,8 @@ class _Given(msgspec.Struct, gc=False):
 
     record: Record
     ends: bool
+    schema: CollectionSchema | None
+    """The schema of its table, if it is another one than that of the record of the table before it."""
 
 
 class ReadyRecords:
@@ -20,41 +22,64 @@ class ReadyRecords:
 
     def __init__(self) -> None:
         self._queue: deque[_Given] = deque()
-        self._held: tuple[Record, SourcePosition] | None = None
+        self._held: tuple[Record, SourcePosition, CollectionSchema] | None = None
+        self._schemas: dict[str, CollectionSchema] = {}
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def append(self, record: Record, at: SourcePosition, *, ends: bool = True) -> None:
+    def append(self, record: Record, at: SourcePosition, schema: CollectionSchema, *, ends: bool = True) -> None:
         """Add a record with its position. It `ends` its transaction, or is a row of a snapshot."""
         record.position = at.encode()
-        self._queue.append(_Given(record, ends))
+        known = self._schemas.get(schema.collection)
+        # Identity first: nearly always it is the same one, and fields are slow to compare.
+        if known is schema or known == schema:
+            self._queue.append(_Given(record, ends, None))
+        else:
+            self._schemas[schema.collection] = schema
+            self._queue.append(_Given(record, ends, schema))
 
-    def hold(self, record: Record, within: SourcePosition) -> None:
+    def hold(self, record: Record, within: SourcePosition, schema: CollectionSchema) -> None:
         """Hold a record back until it is certain whether it is the last one of its transaction."""
         self.release()
-        self._held = record, within
+        self._held = record, within, schema
 
     def release(self, end: SourcePosition | None = None) -> bool:
         """Add the held record, if there is one. With `end` it is the last one, and that is its position."""
         if self._held is None:
             return False
-        record, within = self._held
-        self.append(record, end or within, ends=end is not None)
+        record, within, schema = self._held
+        self.append(record, end or within, schema, ends=end is not None)
         self._held = None
         return True
 
     def take(self, n: int) -> Reading:
-        """Remove and return at most `n` records: whole transactions, or a part of one and nothing else."""
+        """Remove and return at most `n` records: whole transactions, or a part of one and nothing else.
+
+        A table has one schema in them, which is announced if it is new.
+        """
         given = [self._queue.popleft() for _ in range(min(n, len(self._queue)))]
-        whole = next((count for count in range(len(given), 0, -1) if given[count - 1].ends), len(given))
-        self._queue.extendleft(reversed(given[whole:]))
-        del given[whole:]
-        return Reading([each.record for each in given], continues=not given[-1].ends)
+        stop = _schema_stop(given)
+        stop = next((count for count in range(stop, 0, -1) if given[count - 1].ends), stop)
+        self._queue.extendleft(reversed(given[stop:]))
+        del given[stop:]
+        schemas = tuple([each.schema for each in given if each.schema is not None])
+        return Reading([each.record for each in given], continues=not given[-1].ends, schemas=schemas)
 
     def add_request(self, request: TableProgress) -> None:
         """Add a request to the position of every record, so that it is in the next one that is stored."""
         for each in self._queue:
             each.record.position = SourcePosition.decode(each.record.position).with_request(request).encode()
         if self._held is not None:
-            self._held = self._held[0], self._held[1].with_request(request)
+            record, within, schema = self._held
+            self._held = record, within.with_request(request), schema
+
+
+def _schema_stop(given: list[_Given]) -> int:
+    """Return how many of these may be in one reading: no record of a table from before its schema changed."""
+    for index in [index for index, each in enumerate(given) if each.schema is not None]:
+        schema = given[index].schema
+        assert schema is not None, "it was chosen by its schema"
+        if any(each.record.metadata[metadata.COLLECTION] == schema.collection for each in given[:index]):
+            return index
+    return len(given)

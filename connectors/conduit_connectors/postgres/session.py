@@ -18,9 +18,9 @@ _CONNECT_SECONDS = "10"
 
 
 class QueryResult(msgspec.Struct, frozen=True):
-    """Rows in PostgreSQL's text form, with the name and type of each column."""
+    """Rows in PostgreSQL's text form, with the name, the type and the modifier of the type of each column."""
 
-    columns: list[tuple[str, int]]
+    columns: list[tuple[str, int, int]]
     rows: list[tuple[bytes | None, ...]]
 
 
@@ -185,7 +185,7 @@ _PASSING = re.compile("57|53|40|55P03")
 
 
 def _rows(result: pq.abc.PGresult) -> QueryResult:
-    columns = [((result.fname(at) or b"").decode(), result.ftype(at)) for at in range(result.nfields)]
+    columns = [((result.fname(at) or b"").decode(), result.ftype(at), result.fmod(at)) for at in range(result.nfields)]
     width = range(len(columns))
     return QueryResult(columns, [tuple(result.get_value(row, at) for at in width) for row in range(result.ntuples)])
 

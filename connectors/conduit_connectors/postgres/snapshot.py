@@ -5,22 +5,22 @@ rows of the chunk that change are dropped: the stream has them. At the watermark
 that point the stream has given everything that the chunk could see, and nothing newer about these rows.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from uuid import uuid4
 
 import msgspec
 import trio
 from msgspec.structs import replace
 
-from conduit_connectors.postgres.catalog import PublishedTable, read_tables, read_types
+from conduit_connectors.postgres.catalog import PublishedTable, read_tables
 from conduit_connectors.postgres.changes import PublishedRelation, RowKey, describe_row, key_of
-from conduit_connectors.postgres.column_values import CatalogType, ColumnDecoder, type_of
 from conduit_connectors.postgres.pgoutput import UNCHANGED, LogicalMessage, RowValues
 from conduit_connectors.postgres.position import TableProgress, add_request
 from conduit_connectors.postgres.publication import give_up_request
+from conduit_connectors.postgres.schemas import TableShape, TypeCatalog
 from conduit_connectors.postgres.session import DatabaseSession, QueryResult, StatementFailed, quote_name
 from conduit_connectors.postgres.snapshot_request import check_condition
-from conduit_py.sdk import FatalError, Operation, Payload, Record, SnapshotRefused, TransientError, metadata
+from conduit_py.sdk import CollectionSchema, FatalError, Operation, Payload, Record, SnapshotRefused, TransientError
 
 PREFIX = "conduit-py"
 """The prefix of our messages in the log of the server."""
@@ -33,11 +33,13 @@ class SnapshotRow(msgspec.Struct):
 
     record: Record
     progress: tuple[TableProgress, ...]
+    schema: CollectionSchema
 
 
 class _Chunk(msgspec.Struct):
     table: PublishedTable
-    columns: list[tuple[str, int]]
+    shape: TableShape
+    """How its rows are read: made when they were selected, because types may change before the watermark."""
     rows: dict[RowKey, RowValues]
     watermark: bytes
     last: RowKey | None
@@ -65,9 +67,7 @@ class Snapshot:
         self._oids[request.table] = oid
         self.progress = add_request(self.progress, request, begun=self._chunk is not None)
 
-    async def select_chunk(
-        self, session: DatabaseSession, types: dict[int, CatalogType], delivered: Collection[int]
-    ) -> None:
+    async def select_chunk(self, session: DatabaseSession, types: TypeCatalog, delivered: Collection[int]) -> None:
         """Select the next chunk and write its watermark. `delivered` are the transactions last seen in the stream."""
         todo, table = self.progress[0], None
         try:
@@ -78,7 +78,7 @@ class Snapshot:
                 return
             table = tables[0]
             found = await self._select(session, table, todo, delivered)
-            await read_types(session, (oid for _, oid in found.columns), types)
+            await types.learn(session, found.columns)
             watermark = uuid4().hex
             # Transactional: the commit flushes it, and only what is flushed is in the stream.
             await session.run("SELECT pg_logical_emit_message(true, $1, $2::text)", [PREFIX, watermark])
@@ -88,12 +88,13 @@ class Snapshot:
                 raise TransientError(f"the table {todo.table} was changed while it was read: {error}") from error
             self._refuse(todo, f"cannot be read: {error}")
             return
-        names = [name for name, _ in found.columns]
+        names = [name for name, _, _ in found.columns]
         places = [names.index(name) for name in table.key]
         chosen = found.rows[: self._chunk_size]
         rows: dict[RowKey, RowValues] = {tuple(row[place] or b"" for place in places): row for row in chosen}
         last = next(reversed(rows)) if len(found.rows) > self._chunk_size else None
-        self._chunk = _Chunk(table, found.columns, rows, watermark.encode(), last)
+        shape = types.table_shape(table.collection, found.columns, table.key)
+        self._chunk = _Chunk(table, shape, rows, watermark.encode(), last)
 
     async def _select(
         self, session: DatabaseSession, table: PublishedTable, todo: TableProgress, delivered: Collection[int]
@@ -137,12 +138,12 @@ class Snapshot:
 
     def _complete(self, chunk: _Chunk, key: RowKey, relation: PublishedRelation, row: RowValues) -> None:
         """Keep the changed row with the large values of the chunk: the stream has it without them."""
-        if sorted(relation.columns) != sorted(chunk.columns):
+        if sorted(relation.columns) != sorted(chunk.shape.columns):
             self._chunk = None
             return
         sent = dict(zip(relation.columns, row, strict=True))
         # What no change since the selection has sent is as it was then.
-        pairs = zip(chunk.columns, chunk.rows[key], strict=True)
+        pairs = zip(chunk.shape.columns, chunk.rows[key], strict=True)
         chunk.rows[key] = tuple(old if sent[column] is UNCHANGED else sent[column] for column, old in pairs)
 
     def truncate(self, oid: int) -> None:
@@ -150,7 +151,7 @@ class Snapshot:
         if self._chunk is not None and oid == self._chunk.table.oid:
             self._chunk.rows.clear()
 
-    def finish_chunk(self, message: LogicalMessage, types: Mapping[int, CatalogType]) -> list[SnapshotRow]:
+    def finish_chunk(self, message: LogicalMessage) -> list[SnapshotRow]:
         """Return the rows of the chunk if this message is its watermark."""
         chunk = self._chunk
         if chunk is None or message.prefix != PREFIX or message.content != chunk.watermark:
@@ -159,11 +160,10 @@ class Snapshot:
         todo, *rest = self.progress
         after = tuple(rest) if chunk.last is None else (replace(todo, key=_texts(chunk.last)), *rest)
         self.progress = after
-        decoder = ColumnDecoder([(name, type_of(oid, types)) for name, oid in chunk.columns])
         given: list[SnapshotRow] = []
         for key, row in chunk.rows.items():
             progress = (replace(todo, key=_texts(key)), *rest)
-            given.append(SnapshotRow(_snapshot_record(chunk.table, decoder, row), progress))
+            given.append(SnapshotRow(_snapshot_record(chunk.table, chunk.shape, row), progress, chunk.shape.schema))
         if given:
             given[-1].progress = after
         return given
@@ -208,9 +208,9 @@ def sees_transactions(visible: bytes, xids: Collection[int]) -> bool:
     return True
 
 
-def _snapshot_record(table: PublishedTable, decoder: ColumnDecoder, values: RowValues) -> Record:
-    row = decoder.decode(values)
-    about = {metadata.COLLECTION: table.collection} | describe_row(row)
+def _snapshot_record(table: PublishedTable, shape: TableShape, values: RowValues) -> Record:
+    row = shape.decoder.decode(values)
+    about = shape.metadata | describe_row(row)
     return Record(b"", Operation.SNAPSHOT, about, key_of(row.values, table.key), Payload(after=row.values))
 
 

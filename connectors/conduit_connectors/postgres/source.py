@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Unpack
 
 import trio
 
-from conduit_connectors.postgres.catalog import read_key, read_types
+from conduit_connectors.postgres.catalog import read_key, read_retained
 from conduit_connectors.postgres.changes import (
     LSN,
     ORIGIN,
@@ -16,7 +16,6 @@ from conduit_connectors.postgres.changes import (
     records_of_change,
     truncate_record,
 )
-from conduit_connectors.postgres.column_values import CatalogType, ColumnDecoder, type_of
 from conduit_connectors.postgres.pgoutput import (
     BeginMessage,
     CommitMessage,
@@ -33,7 +32,8 @@ from conduit_connectors.postgres.pgoutput import (
 from conduit_connectors.postgres.position import SourcePosition
 from conduit_connectors.postgres.publication import Publication, drop_slot, prepare, start_stream
 from conduit_connectors.postgres.ready_records import ReadyRecords
-from conduit_connectors.postgres.replication import Keepalive, ReplicationStream, format_lsn, parse_lsn
+from conduit_connectors.postgres.replication import Keepalive, ReplicationStream, format_lsn
+from conduit_connectors.postgres.schemas import TypeCatalog
 from conduit_connectors.postgres.session import DatabaseSession, StatementFailed
 from conduit_connectors.postgres.snapshot import Snapshot
 from conduit_connectors.postgres.snapshot_request import check_request
@@ -57,7 +57,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
     position any more, the source refuses to run.
 
     Rows are read in chunks while their changes stream, without locks (`snapshot`). A row that changes meanwhile is read
-    as its change, so a destination with a row for each key has the state of the table when the snapshot ends.
+    as its change, so a destination with a row for each key has the state of the table when the snapshot ends. A table
+    can be requested again while the source runs. The columns of each table are announced as its schema.
 
     A change of a key is a `delete` and a `create`. A truncate is one `delete` without a key for each table, with
     `postgres.truncate` in its metadata. Large values that an update did not change are absent and named in
@@ -94,7 +95,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         self._resume_at = None if start.index is None else (start.index, start.part)
         self._snapshot = Snapshot(self._publication.name, self._oids, start.snapshot, options.chunk_size)
         self._relations: dict[int, PublishedRelation | None] = {}
-        self._types: dict[int, CatalogType] = {}
+        self._types = TypeCatalog()
         self._transaction: OpenTransaction | None = None
         self._ready = ReadyRecords()
         self._announces = False
@@ -150,8 +151,8 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     async def lag(self) -> Lag | None:
         async with self._asking:
-            [[here]] = (await self._asked.run("SELECT pg_current_wal_lsn()")).rows
-        return Lag(bytes=max(0, parse_lsn((here or b"").decode()) - self._lsn))
+            here, retained = await read_retained(self._asked, self.options.slot)
+        return Lag(bytes=max(0, here - self._lsn), retained_bytes=retained)
 
     def check_position(self, position: bytes) -> None:
         SourcePosition.decode(position)
@@ -227,9 +228,10 @@ class Source(sdk.SourceConnector[SourceOptions]):
             case TruncateMessage():
                 self._handle_truncate(message)
             case LogicalMessage():
-                for row in self._snapshot.finish_chunk(message, self._types):
+                for row in self._snapshot.finish_chunk(message):
                     # The place of the last record, not of the watermark: a row has the same position in every run.
-                    self._ready.append(row.record, SourcePosition.at(self._system, self._given_lsn, row.progress))
+                    at = SourcePosition.at(self._system, self._given_lsn, row.progress)
+                    self._ready.append(row.record, at, row.schema)
             case Keepalive():
                 if self._transaction is None:
                     self._lsn = max(self._lsn, message.end)
@@ -240,8 +242,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
             case OriginMessage():
                 self._open_transaction.metadata[ORIGIN] = message.name
             case TypeMessage():
-                # It may have changed since it was read, and so may those that are made of it.
-                self._types.clear()
+                self._types.forget()
 
     @property
     def _open_transaction(self) -> OpenTransaction:
@@ -265,7 +266,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
                 suggestion="report it with the definition of the table",
             ) from error
         for part, record in enumerate(records):
-            self._give(record, index, part)
+            self._give(record, relation, index, part)
 
     def _handle_truncate(self, message: TruncateMessage) -> None:
         transaction = self._open_transaction
@@ -275,9 +276,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
             self._snapshot.truncate(oid)
             relation = self._relation(oid)
             if relation is not None:
-                self._give(truncate_record(relation, transaction.metadata), index, part)
+                self._give(truncate_record(relation, transaction.metadata), relation, index, part)
 
-    def _give(self, record: Record, index: int, part: int) -> None:
+    def _give(self, record: Record, relation: PublishedRelation, index: int, part: int) -> None:
         transaction = self._open_transaction
         if transaction.skipped:
             return
@@ -285,7 +286,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         if self._resume_at and transaction.commit_lsn == self._resume_lsn and (index, part) <= self._resume_at:
             return
         lsn, progress = transaction.metadata[LSN], self._snapshot.progress
-        self._ready.hold(record, SourcePosition.within(self._system, lsn, index, part, progress))
+        self._ready.hold(record, SourcePosition.within(self._system, lsn, index, part, progress), relation.schema)
 
     def _commit(self, message: CommitMessage) -> None:
         self._delivered.append(self._open_transaction.xid)
@@ -307,13 +308,14 @@ class Source(sdk.SourceConnector[SourceOptions]):
         if self.options.tables is not None and not known:
             self._relations[message.oid] = None
             return
+        columns = [(column.name, column.type_oid, column.type_modifier) for column in message.columns]
         async with self._asking:
-            await read_types(self._asked, (column.type_oid for column in message.columns), self._types)
+            await self._types.learn(self._asked, columns)
             key = tuple(column.name for column in message.columns if column.identity)
             if message.replica_identity == "f":
                 key = await read_key(self._asked, message.oid)
-        columns = [(column.name, type_of(column.type_oid, self._types)) for column in message.columns]
-        self._relations[message.oid] = PublishedRelation(message, ColumnDecoder(columns), key)
+        shape = self._types.table_shape(f"{message.schema}.{message.name}", columns, key)
+        self._relations[message.oid] = PublishedRelation(message, shape, key)
 
     async def _beat(self) -> bytes | None:
         """Ask the server where it is. Return the progress since the last record, if there is any."""

@@ -108,18 +108,6 @@ class LoopbackService(ServerProcess):
     def start(self) -> None:
         raise NotImplementedError
 
-    @property
-    def certificate(self) -> Path:
-        """What `create_certificate` made: the key too, because it protects nothing."""
-        return self.folder / "certificate.pem"
-
-    def create_certificate(self) -> Path:
-        """Create a key and a certificate for 127.0.0.1, which is its own authority."""
-        path, names = str(self.certificate), "subjectAltName=IP:127.0.0.1"
-        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-        self._call([*command, "-addext", names, "-keyout", path, "-out", path])
-        return self.certificate
-
     def _call(self, command: Sequence[str], libraries: str = "") -> str:
         settings = _surroundings(libraries, self._user)
         done = subprocess.run(list(command), capture_output=True, timeout=START_SECONDS, **settings)

@@ -247,6 +247,14 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 </project>"""
 
 
+def java_command() -> list[str]:
+    """Java with a small heap, which spends no time on optimising."""
+    java = shutil.which("java")
+    if java is None:
+        pytest.fail("this server runs on Java 17: install openjdk-17-jre-headless")
+    return [java, "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+
+
 def libraries_below(root: Path) -> str:
     """Where the libraries are that were unpacked with a program."""
     return ":".join(sorted({str(path.parent) for path in root.glob("**/*.so.*")}))

@@ -8,7 +8,6 @@ kind, which starts with the first test that needs it: `postgres_server`, `mariad
 A server that is missing and cannot be fetched fails the test: it is never skipped.
 """
 
-import shutil
 import signal
 import time
 import uuid
@@ -23,6 +22,7 @@ from conduit_py.testing.server_process import (
     LoopbackService,
     fetch_by_maven,
     free_port,
+    java_command,
     mariadb_programs,
     postgres_programs,
     share_service,
@@ -204,7 +204,7 @@ class KafkaServer(LoopbackService):
 
     def _java(self, main: str) -> list[str]:
         folder = fetch_by_maven("kafka-4.3.1", "org.apache.kafka:kafka_2.13:4.3.1")
-        return [*_java_command(), "-cp", f"{folder / 'libs'}/*", main]
+        return [*java_command(), "-cp", f"{folder / 'libs'}/*", main]
 
     def _answers(self) -> bool:
         from confluent_kafka import KafkaException
@@ -233,7 +233,7 @@ class RegistryServer(LoopbackService):
         folder = fetch_by_maven("apicurio-3.0.9", "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all")
         options = ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}", "-Dapicurio.storage.kind=sql"]
         options += ["-Dquarkus.http.access-log.enabled=false", f"-Djava.io.tmpdir={self.folder}"]
-        command = [*_java_command(), *options, "-jar", str(next((folder / "libs").glob("*-runner.jar")))]
+        command = [*java_command(), *options, "-jar", str(next((folder / "libs").glob("*-runner.jar")))]
         self.run(command, answers=self._answers, user=self._user)
 
     def _answers(self) -> bool:
@@ -338,14 +338,6 @@ def own_registry() -> Iterator[RegistryServer]:
     """A schema registry of the test's own: `kill()` it, then `start()` it again."""
     with RegistryServer.started() as server:
         yield server
-
-
-def _java_command() -> list[str]:
-    """Java with a small heap, which spends no time on optimising."""
-    java = shutil.which("java")
-    if java is None:
-        pytest.fail("this server runs on Java 17: install openjdk-17-jre-headless")
-    return [java, "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
 
 def _driver() -> Any:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 import trio
 
 from conduit_processors.registry.client import RegisteredSchema, RegistryClient, SchemaUnusable
-from conduit_processors.registry.options import EncodeOptions, RegistryOptions
+from conduit_processors.registry.options import RegistryEncodeOptions, RegistryOptions
 from conduit_processors.registry.wire_format import HEADER_SIZE, header, read_schema_id
 from conduit_py.sdk import (
     Batch,
@@ -196,10 +196,10 @@ class _Encoder(NamedTuple):
     codec: Codec
 
 
-EncodeOptionsT = TypeVar("EncodeOptionsT", bound=EncodeOptions)
+RegistryEncodeOptionsT = TypeVar("RegistryEncodeOptionsT", bound=RegistryEncodeOptions)
 
 
-class RegistryEncode(RegistryProcessor[EncodeOptionsT], ABC):
+class RegistryEncode(RegistryProcessor[RegistryEncodeOptionsT], ABC):
     """Replaces a value by its encoding, which begins with the id of the schema."""
 
     gives_whole = bytes | None
@@ -316,7 +316,7 @@ def _from_json(value: Any) -> Any:
     return decode_json(value) if isinstance(value, bytes | str) else value
 
 
-def _read(options: EncodeOptions) -> str:
+def _read(options: RegistryEncodeOptions) -> str:
     assert options.schema_file is not None
     try:
         return options.schema_file.read_text()

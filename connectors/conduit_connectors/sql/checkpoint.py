@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from conduit_connectors.sql.database import SqlDatabase
+from conduit_connectors.sql.database import NotThisRow, SqlDatabase
 from conduit_py.sdk import FatalError, Fenced
 
 
@@ -21,10 +21,17 @@ class CheckpointTable:
         self._fence = 0
         mark = database.mark
         self._mine = f"owner = {mark} AND place = {mark}"
-        with database.transaction():
-            database.run(
-                f"CREATE TABLE IF NOT EXISTS {self.name} (owner {database.key_type} NOT NULL, "
-                f"place {database.key_type} NOT NULL, "
+        try:
+            self._create(bytes_type)
+        except NotThisRow:
+            # PostgreSQL refuses a table that another process creates at the same moment. Now it is there.
+            self._create(bytes_type)
+
+    def _create(self, bytes_type: str) -> None:
+        key = self._database.key_type
+        with self._database.transaction():
+            self._database.run(
+                f"CREATE TABLE IF NOT EXISTS {self.name} (owner {key} NOT NULL, place {key} NOT NULL, "
                 f"fence BIGINT NOT NULL, begun BIGINT NOT NULL, applied_fence BIGINT NOT NULL, "
                 f"applied BIGINT NOT NULL, changes {bytes_type}, PRIMARY KEY (owner, place))"
             )

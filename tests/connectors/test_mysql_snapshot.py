@@ -257,6 +257,20 @@ async def test_a_table_is_read_again_on_request_and_the_request_survives_a_crash
     assert BinlogPosition.decode(rows[-1].position).snapshot == ()
 
 
+async def test_a_request_that_waits_already_gives_no_empty_reading(mariadb: str) -> None:
+    run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    source = connector.Source(url=mariadb, server_id=replica_of(mariadb), tables=["t"], snapshot="never")
+
+    async with opened(source) as reader:
+        await reader.source.request_snapshot(SnapshotRequest("t"))
+        announced = await reader.source.read(10)
+        await reader.source.request_snapshot(SnapshotRequest("t"))
+        rows = await reader.source.read(10)
+
+    assert (announced.records, announced.position is None) == ([], False)
+    assert [record.key for record in rows.records] == [{"id": 1}]
+
+
 async def test_a_request_is_in_the_positions_of_records_that_were_read_before(mariadb: str) -> None:
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     source = source_of(mariadb, "t", snapshot="never")

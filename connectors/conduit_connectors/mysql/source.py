@@ -91,8 +91,9 @@ class Source(sdk.SourceConnector[SourceOptions]):
     async def read(self, n: int) -> Reading:
         log = self._log
         while not log.ready:
-            if self._requested and not log.in_transaction:
-                return Reading([], position=self._progress())
+            # A request that waits already changes nothing, and a reading must not be empty.
+            if self._requested and not log.in_transaction and (progress := self._progress()) is not None:
+                return Reading([], position=progress)
             if log.needs_chunk:
                 await self._select_chunk()
             all_taken = await self._take_events(n)

@@ -5,15 +5,15 @@ from typing import Any, ClassVar, Required, Unpack
 from conduit_processors.avro.codec import AvroCodec, name_in, parse
 from conduit_processors.avro.inference import infer_schema
 from conduit_processors.registry.client import RegisteredSchema
-from conduit_processors.registry.options import EncodeArguments, EncodeOptions
+from conduit_processors.registry.options import RegistryEncodeArguments, RegistryEncodeOptions
 from conduit_processors.registry.processors import Codec, RegistryEncode
 
 
-class AvroEncodeOptions(EncodeOptions):
+class AvroEncodeOptions(RegistryEncodeOptions):
     """Options of avro.encode."""
 
 
-class AvroEncodeArguments(EncodeArguments, total=False):
+class AvroEncodeArguments(RegistryEncodeArguments, total=False):
     """AvroEncodeOptions as a caller writes them, for editors and type checkers."""
 
     url: Required[str]

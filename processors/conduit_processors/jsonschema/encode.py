@@ -4,17 +4,17 @@ from typing import Any, ClassVar, Required, Unpack
 
 from conduit_processors.jsonschema.codec import JsonSchemaCodec, load_schema
 from conduit_processors.registry.client import RegisteredSchema, SchemaUnusable
-from conduit_processors.registry.options import EncodeArguments, EncodeOptions
+from conduit_processors.registry.options import RegistryEncodeArguments, RegistryEncodeOptions
 from conduit_processors.registry.processors import Codec, RegistryEncode
 from conduit_processors.schema.shape import shape_of_value, with_json_types
 from conduit_py.sdk import encode_json
 
 
-class JsonSchemaEncodeOptions(EncodeOptions):
+class JsonSchemaEncodeOptions(RegistryEncodeOptions):
     """Options of jsonschema.encode."""
 
 
-class JsonSchemaEncodeArguments(EncodeArguments, total=False):
+class JsonSchemaEncodeArguments(RegistryEncodeArguments, total=False):
     """JsonSchemaEncodeOptions as a caller writes them, for editors and type checkers."""
 
     url: Required[str]

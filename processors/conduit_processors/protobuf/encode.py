@@ -7,18 +7,18 @@ import trio
 from conduit_processors.protobuf.codec import ProtobufCodec
 from conduit_processors.protobuf.compiler import compile_files
 from conduit_processors.registry.client import RegisteredSchema, SchemaUnusable
-from conduit_processors.registry.options import EncodeArguments, EncodeOptions
+from conduit_processors.registry.options import RegistryEncodeArguments, RegistryEncodeOptions
 from conduit_processors.registry.processors import Codec, RegistryEncode
 from conduit_py.sdk import FatalError
 
-REQUIRES = {"google.protobuf": "conduit-dataflow[protobuf]", "grpc_tools": "conduit-dataflow[protobuf]"}
+REQUIRES = {"grpc_tools": "conduit-dataflow[protobuf]"}
 
 
-class ProtobufEncodeOptions(EncodeOptions):
+class ProtobufEncodeOptions(RegistryEncodeOptions):
     """Options of protobuf.encode."""
 
 
-class ProtobufEncodeArguments(EncodeArguments, total=False):
+class ProtobufEncodeArguments(RegistryEncodeArguments, total=False):
     """ProtobufEncodeOptions as a caller writes them, for editors and type checkers."""
 
     url: Required[str]

@@ -79,7 +79,7 @@ SubjectStrategy = Literal["topic", "record", "topic-record"]
 SchemaStrategy = Literal["preRegistered", "autoRegister"]
 
 
-class EncodeOptions(RegistryOptions):
+class RegistryEncodeOptions(RegistryOptions):
     """What every processor takes that encodes with a registered schema."""
 
     strategy: SchemaStrategy = Field(
@@ -122,8 +122,8 @@ class EncodeOptions(RegistryOptions):
         return self
 
 
-class EncodeArguments(RegistryArguments, total=False):
-    """EncodeOptions as a caller writes them, for editors and type checkers; `url` is required."""
+class RegistryEncodeArguments(RegistryArguments, total=False):
+    """RegistryEncodeOptions as a caller writes them, for editors and type checkers; `url` is required."""
 
     strategy: SchemaStrategy
     subject: str | None

@@ -1,7 +1,9 @@
 """Rows into SQLite and PostgreSQL: what is in the tables, whatever the delivery and whoever was killed."""
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -111,6 +113,20 @@ class TestRows:
         write(world.opened(table='we"ird'), {'a "b" %s ?': 1})
 
         assert world.read('SELECT * FROM "we""ird"') == [(1,)]
+
+
+def test_two_pipelines_may_claim_a_new_database_at_once(world: World) -> None:
+    both_are_open = threading.Barrier(2, timeout=300)
+
+    def claim(owner: str) -> bytes | None:
+        destination = world.opened(table="t")
+        both_are_open.wait()
+        claimed = destination.claim(owner, 1)
+        destination.teardown()
+        return claimed
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(claim, ("p", "q"))) == [None, None]
 
 
 class TestRefusals:

@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from conduit_connectors.mysql.catalog import TableColumn
-from conduit_connectors.mysql.row_values import ExactRow, KeptText, shortest_float
+from conduit_connectors.mysql.fixed_values import KeptText, shortest_float
+from conduit_connectors.mysql.row_values import ExactRow
 from conduit_connectors.mysql.session import quote_name
 
 

@@ -28,10 +28,10 @@ class CheckpointTable:
             self._create(bytes_type)
 
     def _create(self, bytes_type: str) -> None:
-        text = self._database.key_type
+        key = self._database.key_type
         with self._database.transaction():
             self._database.run(
-                f"CREATE TABLE IF NOT EXISTS {self.name} (owner {text} NOT NULL, place {text} NOT NULL, "
+                f"CREATE TABLE IF NOT EXISTS {self.name} (owner {key} NOT NULL, place {key} NOT NULL, "
                 f"fence BIGINT NOT NULL, begun BIGINT NOT NULL, applied_fence BIGINT NOT NULL, "
                 f"applied BIGINT NOT NULL, changes {bytes_type}, PRIMARY KEY (owner, place))"
             )

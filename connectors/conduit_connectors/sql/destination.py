@@ -27,7 +27,7 @@ class StagedRows(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SqlDestination(sdk.TransactionalDestination[OptionsT]):
-    """The base of the SQLite and PostgreSQL destinations. At-least-once, every `write` is a transaction of its own.
+    """The base of the SQLite, PostgreSQL and MySQL destinations. At-least-once, every `write` is a transaction.
 
     As the home of an exactly-once pipeline the transaction stays open until `commit`. A further destination, and
     one of a source whose work is shared, stages instead: `write` tries the rows in a transaction that is rolled

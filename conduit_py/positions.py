@@ -195,7 +195,7 @@ def _grow(values: Sequence[int | str]) -> bool:
     if isinstance(values, range):
         return values.step > 0
     if set(map(type, values)) == {int}:
-        return all(map(lt, values, values[1:]))  # type: ignore[arg-type]
+        return all(map(lt, values, values[1:]))
     return all(
         one < other if isinstance(one, int) and isinstance(other, int) else one != other
         for one, other in pairwise(values)

@@ -103,30 +103,17 @@ class LoopbackService(ServerProcess):
             shutil.rmtree(folder, ignore_errors=True)
 
     def initialise(self) -> None:
-        raise NotImplementedError
+        """Prepare the folder, once, before the first start."""
 
     def start(self) -> None:
         raise NotImplementedError
-
-    @property
-    def certificate(self) -> Path:
-        """What `create_certificate` made: the key too, because it protects nothing."""
-        return self.folder / "certificate.pem"
-
-    def create_certificate(self) -> Path:
-        """Create a key and a certificate for 127.0.0.1, which is its own authority."""
-        path, names = str(self.certificate), "subjectAltName=IP:127.0.0.1"
-        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-        self._call([*command, "-addext", names, "-keyout", path, "-out", path])
-        return self.certificate
 
     def _call(self, command: Sequence[str], libraries: str = "") -> str:
         settings = _surroundings(libraries, self._user)
         done = subprocess.run(list(command), capture_output=True, timeout=START_SECONDS, **settings)
         if done.returncode:
             pytest.fail(f"{' '.join(command)}: {done.stdout.decode()[-2000:]}{done.stderr.decode()[-2000:]}")
-        text: str = done.stdout.decode()
-        return text
+        return str(done.stdout, "utf-8")
 
 
 ServiceT = TypeVar("ServiceT", bound=LoopbackService)
@@ -249,25 +236,15 @@ def fetch_by_maven(name: str, artifact: str) -> Path:
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 pytest.fail(f"Maven cannot fetch {artifact}: {done.stdout[-2000:]}")
-            for packed in (folder / "libs").glob("*.tar.gz"):
-                subprocess.run(["tar", "-xzf", str(packed), "-C", str(folder / "libs")], check=True, timeout=300)
-                packed.unlink()
+            if archive:
+                subprocess.run("tar -xzf *.tar.gz && rm *.tar.gz", shell=True, cwd=folder / "libs", check=True)
     return folder
 
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>conduit-py</groupId><artifactId>for-tests</artifactId><version>1</version><dependencies><dependency>
-<groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
-</dependency></dependencies></project>
-"""
-
-
-def java_command() -> list[str]:
-    """Java with a small heap, which spends no time on optimising."""
-    java = shutil.which("java")
-    if java is None:
-        pytest.fail("this server runs on Java 17: install openjdk-17-jre-headless")
-    return [java, "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+<groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency></dependencies>
+</project>"""
 
 
 def libraries_below(root: Path) -> str:
@@ -318,8 +295,7 @@ def free_port() -> int:
     """A port that no program listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
 
 
 def user_without_rights() -> int:

@@ -8,10 +8,12 @@ kind, which starts with the first test that needs it: `postgres_server`, `mariad
 A server that is missing and cannot be fetched fails the test: it is never skipped.
 """
 
+import shutil
 import signal
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
@@ -21,7 +23,6 @@ from conduit_py.testing.server_process import (
     LoopbackService,
     fetch_by_maven,
     free_port,
-    java_command,
     mariadb_programs,
     postgres_programs,
     share_service,
@@ -175,6 +176,11 @@ class KafkaServer(LoopbackService):
         """`address` for clients with TLS and a password."""
         return (self.folder / "guarded").read_text()
 
+    @property
+    def certificate(self) -> Path:
+        """Its certificate, which is its own authority, and its key."""
+        return self.folder / "certificate.pem"
+
     def initialise(self) -> None:
         controller, guarded = free_port(), f"127.0.0.1:{free_port()}"
         listeners = f"PLAINTEXT://{self.address},SASL_SSL://{guarded}"
@@ -183,9 +189,11 @@ class KafkaServer(LoopbackService):
             "advertised.listeners": listeners,
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "log.dirs": str(self.folder / "data"),
-            "ssl.keystore.location": str(self.create_certificate()),
+            "ssl.keystore.location": str(self.certificate),
         }
         (self.folder / "guarded").write_text(guarded)
+        to = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(self.certificate), "-out", str(self.certificate)]
+        self._call(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1", *to])
         path = self.folder / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         self._call([*self._java("kafka.tools.StorageTool"), "format", "-t", "conduit-py-tests-0000w", "-c", str(path)])
@@ -196,7 +204,7 @@ class KafkaServer(LoopbackService):
 
     def _java(self, main: str) -> list[str]:
         folder = fetch_by_maven("kafka-4.3.1", "org.apache.kafka:kafka_2.13:4.3.1")
-        return [*java_command(), "-cp", f"{folder / 'libs'}/*", main]
+        return [*_java_command(), "-cp", f"{folder / 'libs'}/*", main]
 
     def _answers(self) -> bool:
         from confluent_kafka import KafkaException
@@ -220,15 +228,12 @@ class RegistryServer(LoopbackService):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
 
-    def initialise(self) -> None:
-        pass
-
     def start(self) -> None:
         # The newest that runs on Java 17, as Kafka and Spark do.
         folder = fetch_by_maven("apicurio-3.0.9", "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all")
         options = ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}", "-Dapicurio.storage.kind=sql"]
         options += ["-Dquarkus.http.access-log.enabled=false", f"-Djava.io.tmpdir={self.folder}"]
-        command = [*java_command(), *options, "-jar", str(next((folder / "libs").glob("*-runner.jar")))]
+        command = [*_java_command(), *options, "-jar", str(next((folder / "libs").glob("*-runner.jar")))]
         self.run(command, answers=self._answers, user=self._user)
 
     def _answers(self) -> bool:
@@ -238,14 +243,13 @@ class RegistryServer(LoopbackService):
             return False
 
 
+_SCRAM_LISTENER = "listener.name.sasl_ssl.scram-sha-512"
 _KAFKA_SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
-    "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
-        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-    ),
+    f"{_SCRAM_LISTENER}.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
     "sasl.enabled.mechanisms": "SCRAM-SHA-512",
     "ssl.keystore.type": "PEM",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -334,6 +338,14 @@ def own_registry() -> Iterator[RegistryServer]:
     """A schema registry of the test's own: `kill()` it, then `start()` it again."""
     with RegistryServer.started() as server:
         yield server
+
+
+def _java_command() -> list[str]:
+    """Java with a small heap, which spends no time on optimising."""
+    java = shutil.which("java")
+    if java is None:
+        pytest.fail("this server runs on Java 17: install openjdk-17-jre-headless")
+    return [java, "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 
 
 def _driver() -> Any:

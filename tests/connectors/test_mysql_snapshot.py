@@ -9,9 +9,9 @@ import trio
 from conduit_connectors import mysql as connector
 from conduit_connectors.mysql.address import connect
 from conduit_connectors.mysql.log_cursor import LogPlace
-from conduit_connectors.mysql.position import SourcePosition, TableProgress
+from conduit_connectors.mysql.position import BinlogPosition, UnreadTable
 from conduit_connectors.mysql.session import DatabaseStatements
-from conduit_connectors.mysql.snapshot import Snapshot, is_condition
+from conduit_connectors.mysql.snapshot import ChunkedSnapshot, is_condition
 from mariadb_changes import database_of, opened, replica_of, run_sql
 from postgres_changes import PATIENCE_SECONDS
 
@@ -96,7 +96,7 @@ async def test_several_tables_are_read_in_chunks_and_resumed_at_any_row(mariadb:
             assert await reader.take(8 - index) == whole[index + 1 :]
 
     assert {record.operation for record in whole} == {Operation.SNAPSHOT}
-    keys: list[Any] = [tuple((record.key or {}).values()) for record in whole]  # type: ignore[union-attr]
+    keys: list[Any] = [tuple((record.key or {}).values()) for record in whole]
     assert len(set(keys)) == 9
     assert keys[4:] == [("b", ""), ("b", '"\\'), ("b", "c%d"), ("a", "ä"), ("a", "B")]
     name = database_of(mariadb)
@@ -217,7 +217,7 @@ async def change_every_row(url: str, writer: int) -> None:
 async def test_a_chunk_is_selected_again_until_it_sees_what_the_stream_has_given(mariadb: str) -> None:
     """The stream has a commit a moment before others see it, and longer if a replica is slow."""
     run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
-    snapshot = Snapshot((TableProgress(f"{database_of(mariadb)}.t"),), chunk_size=10)
+    snapshot = ChunkedSnapshot((UnreadTable(f"{database_of(mariadb)}.t"),), chunk_size=10)
     session = await DatabaseStatements.connect(mariadb)
     [[file, offset]] = [row[:2] for row in run_sql(mariadb, "SHOW MASTER STATUS")]
     later: LogPlace = (int(file.rpartition(".")[2]), int(offset) + 1)
@@ -254,7 +254,7 @@ async def test_a_table_is_read_again_on_request_and_the_request_survives_a_crash
 
     assert reading.records == []
     assert [(row.operation, row.key) for row in rows] == [(Operation.SNAPSHOT, {"id": number}) for number in (2, 4)]
-    assert SourcePosition.decode(rows[-1].position).snapshot == ()
+    assert BinlogPosition.decode(rows[-1].position).snapshot == ()
 
 
 async def test_a_request_that_waits_already_gives_no_empty_reading(mariadb: str) -> None:
@@ -282,7 +282,7 @@ async def test_a_request_is_in_the_positions_of_records_that_were_read_before(ma
     async with opened(source, reading.records[0].position) as reader:
         rest = await reader.take(5)
 
-    assert SourcePosition.decode(first.position).snapshot == ()
+    assert BinlogPosition.decode(first.position).snapshot == ()
     assert [(each.operation, each.key) for each in rest] == [
         (Operation.CREATE, {"id": 4}),
         *((Operation.SNAPSHOT, {"id": number}) for number in (1, 2, 3, 4)),
@@ -312,6 +312,18 @@ async def test_a_request_that_cannot_be_read_is_refused_and_the_source_goes_on(
 
     assert refused.value.suggestion
     assert record.key == {"id": 1}
+
+
+async def test_a_request_whose_table_is_dropped_is_given_up_and_changes_go_on(mariadb: str) -> None:
+    run_sql(mariadb, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    async with opened(source_of(mariadb, "t", "u", snapshot="never")) as reader:
+        await reader.source.request_snapshot(SnapshotRequest("u"))
+        run_sql(mariadb, "DROP TABLE u", "INSERT INTO t VALUES (1)")
+        dropped, record = await reader.take(2)
+
+    assert dropped.metadata["conduit.truncate"] == "true"
+    assert record.key == {"id": 1}
+    assert BinlogPosition.decode(record.position).snapshot == ()
 
 
 def test_conditions_stay_inside_of_their_parentheses() -> None:

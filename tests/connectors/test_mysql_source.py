@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from conduit_connectors import mysql as connector
-from conduit_connectors.mysql.position import SourcePosition
+from conduit_connectors.mysql.position import BinlogPosition
 from mariadb_changes import database_of, opened, replica_of, run_sql, run_transaction
 
 from conduit_py.sdk import FatalError, Operation, Record
@@ -216,9 +216,9 @@ async def test_a_large_transaction_resumes_at_any_change_and_is_read_in_parts(
         rest = await reader.take(count - 7, n=1000)
 
     assert [record.key for record in first + rest] == [{"id": number} for number in range(1, count + 1)]
-    position = SourcePosition.decode(first[-1].position)
+    position = BinlogPosition.decode(first[-1].position)
     assert (position.transaction, position.place) == (first[0].metadata["mysql.gtid"], (0, 6, 0))
-    assert SourcePosition.decode(rest[-1].position).transaction is None
+    assert BinlogPosition.decode(rest[-1].position).transaction is None
 
 
 async def test_compressed_events_are_read(own_settings: Any, mariadb: str, changes: connector.Source) -> None:
@@ -280,4 +280,4 @@ async def test_many_changes_of_other_tables_do_not_hold_up_a_record(mariadb: str
         [record] = await reader.take(1)
 
     assert record.key == {"id": 1}
-    assert SourcePosition.decode(record.position).transaction is None
+    assert BinlogPosition.decode(record.position).transaction is None

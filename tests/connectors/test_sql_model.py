@@ -88,7 +88,7 @@ def is_same(stored: Any, given: Any) -> bool:
         return stored == given
     if stored in ("false", "true"):
         # And 0 and 1 fit a column of booleans.
-        return given == (stored == "true")
+        return bool(given == (stored == "true"))
     try:
         # A number in a column of text, and a text that was read as the number of its column.
         one, other = (Decimal(repr(each) if isinstance(each, float) else each) for each in (stored, given))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from builders import batch_of
 from conduit_connectors import sqlite
+from conduit_connectors.sql.column_fit import ColumnType
 from conduit_connectors.sql.destination import SqlDestination
 from conduit_connectors.sqlite import SqliteDatabase
 from sql_world import World, postgres_world, world
@@ -262,6 +263,16 @@ class TestTypesOfPostgres:
         assert refused == {1: "'day' has a value of the kind 'text', which its column, date, does not hold"}
         assert world.read("SELECT n, day::text FROM t") == [(7, "2026-02-01")]
 
+    def test_a_column_of_any_type_becomes_text(self, world: World) -> None:
+        world.run("CREATE TABLE t (day DATE, id UUID, n INT)")
+        destination = world.opened(table="t", on_type="text")
+        write(destination, {"day": "2026-02-01", "id": "00000000-0000-0000-0000-000000000007", "n": 1})
+        assert write(destination, {"day": 5, "id": True, "n": 2}, {"day": "soon", "id": "no", "n": 3}) == {}
+
+        assert world.read("SELECT day, id FROM t ORDER BY n") == [
+            ("2026-02-01", "00000000-0000-0000-0000-000000000007"), ("5", "true"), ("soon", "no")
+        ]  # fmt: skip
+
     def test_a_column_that_a_view_uses_refuses_the_record(self, world: World) -> None:
         world.run("CREATE TABLE t (n INT)", "CREATE VIEW seen AS SELECT n FROM t")
         destination = world.opened(table="t", on_type="widen")
@@ -270,6 +281,32 @@ class TestTypesOfPostgres:
         assert set(refused) == {1}
         assert "used by a view" in refused[1]
         assert world.read("SELECT n FROM t ORDER BY n") == [(1,), (3,)]
+
+
+class CountingDatabase(SqliteDatabase):
+    reads = 0
+
+    def column_types(self, table: str) -> dict[str, ColumnType]:
+        self.reads += 1
+        return super().column_types(table)
+
+
+class CountingDestination(sqlite.Destination):
+    def connect(self) -> CountingDatabase:
+        return CountingDatabase(self.options.path)
+
+
+def test_fields_that_are_ignored_cost_one_look_at_the_table_for_each_write(tmp_path: Path) -> None:
+    destination = CountingDestination(path=tmp_path / "data.db", table="t", on_new_field="ignore")
+    destination.open()
+    write(destination, {"n": 1})
+    database = destination._db
+    assert isinstance(database, CountingDatabase)
+    before = database.reads
+    write(destination, *({"n": n, f"x{n}": 1} for n in range(20)))
+    write(destination, *({"n": n} for n in range(20)))
+
+    assert database.reads - before == 1
 
 
 class UnalterableDatabase(SqliteDatabase):

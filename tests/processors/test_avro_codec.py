@@ -252,7 +252,7 @@ def test_data_is_read_with_the_schema_of_the_reader() -> None:
 
 
 NAMES = st.from_regex("[a-z]{1,3}", fullmatch=True)
-LEAVES = [st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), TEXT]
+LEAVES: list[Any] = [st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), TEXT]
 LEAVES += [st.binary(max_size=4), st.dates(), UTC_TIMES, st.uuids(), st.decimals(-1000, 1000, places=2)]
 PLAIN = st.recursive(
     st.one_of(LEAVES),

@@ -30,7 +30,7 @@ def subject() -> str:
 
 def in_conduit(plugin: str, settings: dict[str, str]) -> Any:
     """The processor that Conduit's settings stand for."""
-    kind = {"avro.encode": avro.Encode, "avro.decode": avro.Decode}[plugin]
+    kind: Any = {"avro.encode": avro.Encode, "avro.decode": avro.Decode}[plugin]
     texts = {name: Setting(text) for name, text in settings.items()}
     translation = translate("processor", plugin, texts, kind.options_model)
     assert translation.problems == translation.warnings == []
@@ -105,6 +105,21 @@ class TestExamplesOfConduit:
         [result] = await process(in_conduit("avro.decode", settings), example(key=data))
 
         assert result == example(key={"myString": "bar", "myInt": 1})
+
+
+def test_settings_of_conduit_become_options_and_mistakes_name_the_setting() -> None:
+    settings = {"url": "https://registry", "auth.basic.username": "ada", "auth.basic.password": "hunter22"}
+    settings |= {"tls.ca.cert": "ca.pem", "tls.client.cert": "c.pem", "tls.client.key": "k.pem"}
+    options = in_conduit("avro.decode", settings).options
+    texts = {"schema.strategy": Setting("autoRegister"), "schema.preRegistered.version": Setting("1")}
+    problems = translate("processor", "avro.encode", texts, avro.Encode.options_model).problems
+
+    assert (options.username, options.password.get_secret_value()) == ("ada", "hunter22")
+    assert (options.ca_file, options.cert_file, options.key_file) == (Path("ca.pem"), Path("c.pem"), Path("k.pem"))
+    assert [(each.setting, each.message) for each in problems] == [("url", "this setting is required")]
+    wrong = {"url": Setting("http://registry"), "schema.strategy": Setting("auto")}
+    [problem] = translate("processor", "avro.encode", wrong, avro.Encode.options_model).problems
+    assert problem.setting == "schema.strategy"
 
 
 async def test_every_record_of_a_batch_has_its_own_result(registry_server: RegistryServer, subject: str) -> None:
@@ -185,7 +200,7 @@ async def test_a_given_schema_is_looked_up_and_not_registered_unless_that_is_ask
 async def test_a_schema_may_use_others(registry_server: RegistryServer, subject: str, tmp_path: Path) -> None:
     url = registry_server.url
     register(url, f"{subject}-address", ADDRESS)
-    reference = {"name": "a.b.Address", "subject": f"{subject}-address", "version": 1}
+    reference: dict[str, str | int] = {"name": "a.b.Address", "subject": f"{subject}-address", "version": 1}
     path = tmp_path / "person.avsc"
     path.write_text(json.dumps(PERSON))
     given = avro.Encode(url=url, subject=subject, strategy="autoRegister", schema_file=path, references=[reference])
@@ -215,6 +230,19 @@ async def test_inferred_schemas_may_change_in_any_way_in_a_subject_of_their_own(
     [refused] = await process(strict, {"other": 1})
     assert isinstance(refused, RecordRefused)
     assert "Incompatible" in refused.message
+
+
+async def test_a_given_schema_that_the_subject_does_not_allow_stops_the_pipeline(
+    registry_server: RegistryServer, subject: str, tmp_path: Path
+) -> None:
+    url, path = registry_server.url, tmp_path / "schema.avsc"
+    register(url, subject, RECORD)
+    require_compatibility(url, subject, "BACKWARD")
+    path.write_text(json.dumps({**RECORD, "fields": [{"name": "other", "type": "string"}]}))
+
+    with pytest.raises(FatalError, match="Incompatible") as caught:
+        await process(avro.Encode(url=url, subject=subject, strategy="autoRegister", schema_file=path), {"other": "x"})
+    assert caught.value.suggestion == "change the schema, or what the subject allows"
 
 
 async def test_data_is_read_with_a_later_version_of_its_subject(registry_server: RegistryServer, subject: str) -> None:

@@ -36,7 +36,7 @@ async def test_json_goes_there_and_back_with_a_schema_that_uses_another(
 ) -> None:
     url, subject = registry_server.url, new_subject()
     register(url, f"{subject}-address", ADDRESS, schemaType="JSON")
-    reference = {"name": "address.json", "subject": f"{subject}-address", "version": 1}
+    reference: dict[str, str | int] = {"name": "address.json", "subject": f"{subject}-address", "version": 1}
     path = tmp_path / "order.json"
     path.write_text(json.dumps(ORDER))
     encode = jsonschema.Encode(

@@ -197,7 +197,7 @@ async def test_messages_go_there_and_back_with_imports_and_nested_messages(
         "message First { string s = 1; } "
         "message Person { message Home { common.City city = 1; google.protobuf.Timestamp since = 2; } }"
     )
-    reference = {"name": "common/city.proto", "subject": f"{subject}-common", "version": 1}
+    reference: dict[str, str | int] = {"name": "common/city.proto", "subject": f"{subject}-common", "version": 1}
     encode = protobuf.Encode(
         url=url, subject_strategy="record", record_name="p.Person.Home", strategy="autoRegister",
         schema_file=path, references=[reference],

@@ -1,5 +1,8 @@
 """A schema registry that is down, slow, closed or hostile: records wait for it, and none is refused for its sake."""
 
+import ssl
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from conduit_processors.registry import processors
 from conduit_processors.registry.client import REFERENCES_MAX
 from registry_calls import opened, process
 from scripted_registry import Answer, scripted_registry
+from waiting import until
 
 from conduit_py import (
     DeadLetters,
@@ -23,9 +27,11 @@ from conduit_py import (
     Source,
     Status,
     run_async,
+    running,
 )
 from conduit_py.sdk import FatalError, TransientError
 from conduit_py.testing.server_process import free_port
+from conduit_py.testing.services import RegistryServer
 
 LONG = {"schema": '{"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}]}'}
 DATA = b"\x00\x00\x00\x00\x07\x02"
@@ -83,6 +89,37 @@ async def test_a_pipeline_waits_for_its_registry_and_loses_and_refuses_nothing()
     assert [record.payload.after for record in written] == [DATA, DATA[:-1] + b"\x04"]
 
 
+async def test_records_wait_for_a_registry_that_was_killed_until_it_is_back(own_registry: RegistryServer) -> None:
+    records: list[Any] = [{"topic": "first"}]
+    written: list[Record] = []
+    # Each topic has a subject of its own, so the second record needs the registry.
+    topic = "{{ .Payload.After.topic }}"
+    encode = avro.Encode(url=own_registry.url, strategy="autoRegister", topic=topic, retry_seconds=0)
+    pipeline = Pipeline(
+        "p",
+        sources=[Source("topics", memory.Source(records=records, bounded=False))],
+        processors=[Processor("encode", encode)],
+        destinations=[Destination("lake", memory.Destination(into=written))],
+        dead_letters=DeadLetters.keep(),
+        recovery=Recovery(delay_seconds=0.1, delay_max_seconds=0.2),
+    )
+    async with running(pipeline) as handle:
+        await until(lambda: len(written) == 1)
+        own_registry.kill()
+        records.append({"topic": "second"})
+        await until(lambda: handle.status is Status.RECOVERING)
+        await trio.to_thread.run_sync(own_registry.start)
+        await until(lambda: len(written) == 2)
+        handle.stop()
+        outcome = await handle.wait()
+
+    assert (outcome.counts.acked, outcome.counts.dead_letters) == (2, 0)
+    assert [record.payload.after[-6:] for record in written if isinstance(record.payload.after, bytes)] == [
+        b"\x0afirst",
+        b"second",
+    ]
+
+
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_registry_that_refuses_access_stops_the_pipeline_without_a_secret_in_the_error(status: int) -> None:
     async with scripted_registry({"/schemas/ids/7": (status, b"")}) as registry:
@@ -98,6 +135,37 @@ async def test_a_token_is_sent_as_bearer() -> None:
         await decode(registry.url, DATA, token="t0ken")
 
     assert registry.requests[0][1]["authorization"] == "Bearer t0ken"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1, which is its own authority, and its key."""
+    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(path), "-out", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+async def test_tls_takes_the_authority_and_the_certificate_of_the_options(certificate: Path) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificate)
+    tls.load_cert_chain(certificate)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    async with scripted_registry({"/schemas/ids/7": (200, LONG)}, tls) as registry:
+        client = {"ca_file": certificate, "cert_file": certificate, "key_file": certificate}
+        [decoded] = await decode(registry.url, DATA, **client)
+
+    assert decoded.payload.after == {"n": 1}
+
+
+async def test_a_certificate_that_nobody_trusts_stops_the_pipeline(certificate: Path) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate)
+    async with scripted_registry({"/schemas/ids/7": (200, LONG)}, tls) as registry:
+        with pytest.raises(FatalError, match="is not trusted: self-signed certificate"):
+            await decode(registry.url, DATA)
+        with pytest.raises(FatalError, match=r"the certificates for .* cannot be used"):
+            await decode(registry.url, DATA, ca_file=certificate.parent / "missing.pem")
 
 
 @pytest.mark.parametrize("answer", [(404, b"<html>"), (302, b""), (200, b"<html>"), (400, {"error_code": 400})])

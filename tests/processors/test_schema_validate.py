@@ -12,6 +12,8 @@ from builders import batch_of
 from conduit_processors import schema
 from conduit_processors.jsonschema.guard import REFERENCES_PER_VALUE_MAX, GuardedValidator
 from conduit_processors.registry.client import SchemaUnusable
+from conduit_processors.schema.quick_check import quick_check
+from conduit_processors.schema.shape import shape_of_value
 from conduit_processors.schema.validate import CHANGES_MAX
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,7 +88,7 @@ def test_records_that_fit_a_json_schema_pass_and_others_are_refused_with_what_dr
 
 def test_an_avro_schema_is_checked_by_the_types_that_records_have(avro_file: Path) -> None:
     validate = opened(schema_file=avro_file)
-    wrong = [{"id": 2**31}, {"total": "1.50"}, {"at": "2026"}, {"note": 7}, {"parent": {**ORDER, "id": "x"}}]
+    wrong: list[Any] = [{"id": 2**31}, {"total": "1.50"}, {"at": "2026"}, {"note": 7}, {"parent": {**ORDER, "id": "x"}}]
 
     results = validate.process_batch(
         batch_of(ORDER, {**ORDER, "parent": ORDER}, *[{**ORDER, **each} for each in wrong])
@@ -254,11 +256,27 @@ class TestTraps:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.binary(max_size=3) | st.dates(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=3)
+    | st.datetimes()
+    | st.binary(max_size=3)
+    | st.dates(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
 )
 PAYLOADS = st.dictionaries(st.sampled_from(["a", "b", "c"]), VALUES, max_size=3)
+
+
+@given(PAYLOADS, PAYLOADS)
+def test_the_quick_check_says_yes_only_to_what_fits(first: Any, second: Any) -> None:
+    shape = shape_of_value(first)
+    fits, validator = quick_check(shape), GuardedValidator(shape, strict=True)
+
+    assert fits(first) or "nan" in repr(first)
+    assert not fits(second) or validator.errors(second) == []
 
 
 @settings(max_examples=60)

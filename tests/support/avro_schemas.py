@@ -72,7 +72,8 @@ def _types(draw: st.DrawFn, depth: int, names: Any) -> tuple[Any, st.SearchStrat
     if form == "named":
         return draw(named(names))
     if form == "simple" or not depth:
-        return draw(st.sampled_from(SIMPLE))
+        simple: tuple[Any, st.SearchStrategy[Any]] = draw(st.sampled_from(SIMPLE))
+        return simple
     if form == "record":
         return draw(_records(depth - 1, names))
     inner, values = draw(_types(depth - 1, names).filter(lambda drawn: drawn[0] != "null"))

@@ -1,6 +1,7 @@
 """ScriptedRegistry: a schema registry on loopback that gives the answers of a test, for what no real one does."""
 
-from collections.abc import AsyncIterator, Callable
+import ssl
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -15,10 +16,10 @@ Answer = tuple[int, Any]
 class ScriptedRegistry:
     """Answers by path: with the same each time, or with those of a list in order, the last one again and again."""
 
-    def __init__(self, answers: dict[str, Answer | list[Answer]], port: int) -> None:
+    def __init__(self, answers: Mapping[str, Answer | list[Answer]], port: int, scheme: str) -> None:
         self.requests: list[tuple[str, dict[str, str]]] = []
         """The path and the headers of each request."""
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{scheme}://127.0.0.1:{port}"
         self._answers = {path: list(each) if isinstance(each, list) else [each] for path, each in answers.items()}
 
     def answer(self, path: str) -> Answer:
@@ -27,13 +28,13 @@ class ScriptedRegistry:
             return 404, {"error_code": 40403, "message": "no such schema"}
         return scripted.pop(0) if len(scripted) > 1 else scripted[0]
 
-    async def serve(self, stream: trio.SocketStream) -> None:
+    async def serve(self, stream: trio.abc.Stream) -> None:
         connection = h11.Connection(h11.SERVER)
         # A client may go before it has read all.
         with suppress(trio.BrokenResourceError):
             await self._serve_one(connection, stream)
 
-    async def _serve_one(self, connection: h11.Connection, stream: trio.SocketStream) -> None:
+    async def _serve_one(self, connection: h11.Connection, stream: trio.abc.Stream) -> None:
         async with stream:
             request: h11.Request | None = None
             while True:
@@ -49,7 +50,7 @@ class ScriptedRegistry:
                 elif isinstance(event, h11.ConnectionClosed):
                     return
 
-    async def _respond(self, connection: h11.Connection, stream: trio.SocketStream, request: h11.Request) -> None:
+    async def _respond(self, connection: h11.Connection, stream: trio.abc.Stream, request: h11.Request) -> None:
         path = request.target.decode()
         self.requests.append((path, {name.decode(): value.decode() for name, value in request.headers}))
         status, body = self.answer(path)
@@ -63,15 +64,16 @@ class ScriptedRegistry:
 
 
 @asynccontextmanager
-async def scripted_registry(answers: dict[str, Answer | list[Answer]]) -> AsyncIterator[ScriptedRegistry]:
-    """A registry that listens until the block ends."""
+async def scripted_registry(
+    answers: Mapping[str, Answer | list[Answer]], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[ScriptedRegistry]:
+    """A registry that listens until the block ends, with TLS if it is given."""
     async with trio.open_nursery() as nursery:
-        listeners: list[trio.SocketListener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        registry = ScriptedRegistry(answers, listeners[0].socket.getsockname()[1])
-        nursery.start_soon(_serve, registry.serve, listeners)
+        listeners: list[Any] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        if tls is not None:
+            listeners = [trio.SSLListener(each, tls) for each in listeners]
+        registry = ScriptedRegistry(answers, port, "http" if tls is None else "https")
+        nursery.start_soon(trio.serve_listeners, registry.serve, listeners)
         yield registry
         nursery.cancel_scope.cancel()
-
-
-async def _serve(handler: Callable[..., Any], listeners: list[trio.SocketListener]) -> None:
-    await trio.serve_listeners(handler, listeners)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
@@ -280,7 +281,7 @@ def find_topics(
 
     Raises FatalError for a topic that the user may not use. It is better said now than by the first record.
     """
-    found = {}
+    found: dict[str, list[int]] = {}
     asked = admin.describe_topics(
         TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=ANSWER_SECONDS
     )

@@ -5,7 +5,8 @@ from typing import Any, ClassVar, Literal, Required, Self, Unpack
 
 import msgspec
 from confluent_kafka import Producer
-from confluent_kafka.admin import AclOperation, AdminClient
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
 from pydantic import Field, field_validator, model_validator
 
 from conduit_connectors.kafka.connection import (

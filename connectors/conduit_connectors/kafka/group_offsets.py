@@ -52,11 +52,20 @@ class GroupOffsets:
             self._committed.pop(partition, None)
 
     def commit(self, *, asynchronous: bool) -> bool:
-        """Commit to the group what is acked; return False if the group refuses it."""
+        """Commit to the group what is acked; return False if the group refuses it.
+
+        An asynchronous commit is sent only for what is new, and nobody sees it refused.
+        """
         if not self._used:
             return True
         with self._lock:
-            due = {name: offset for name, offset in self._acked.items() if offset > self._committed.get(name, -1)}
+            # The group refuses commits while it places its members. So the last commit of a partition has all of it
+            # again: the next owner would repeat what an earlier one only seemed to commit.
+            due = {
+                name: offset
+                for name, offset in self._acked.items()
+                if not asynchronous or offset > self._committed.get(name, -1)
+            }
             self._committed |= due
         if due:
             offsets = [parse_partition(partition, offset) for partition, offset in due.items()]

@@ -182,7 +182,7 @@ def make_metadata(message: Message, has_headers: bool = True) -> dict[str, str]:
     """The metadata of the record of a message."""
     made = {metadata.COLLECTION: message.topic() or "", metadata.CREATED_AT: f"{message.timestamp()[1]}000000"}
     if has_headers and (headers := message.headers()):
-        made |= decode_headers(headers)
+        made |= decode_headers(headers)  # type: ignore[arg-type]
     return made
 
 

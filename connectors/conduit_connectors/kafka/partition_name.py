@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
 
@@ -48,9 +48,9 @@ class TakenMessages(NamedTuple):
 def find_runs(messages: Sequence[Message]) -> list[Run]:
     """The runs of messages. A consumer gives those of a partition in a row, up to hundreds."""
     # Without a call of ours for each message.
-    partitions, topics = list(map(Message.partition, messages)), list(map(Message.topic, messages))
+    columns: list[list[Any]] = [list(map(Message.partition, messages)), list(map(Message.topic, messages))]
     cuts = {0, len(messages)}
-    for places in (partitions, topics):
+    for places in columns:
         if places.count(places[0]) < len(places):
             cuts |= {at for at, (one, other) in enumerate(pairwise(places), 1) if one != other}
     return [(name_of(messages[begin]), _find_steps(messages, begin, end)) for begin, end in pairwise(sorted(cuts))]

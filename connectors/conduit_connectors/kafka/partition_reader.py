@@ -56,6 +56,8 @@ class PartitionReader:
         """The offset to read next of each partition that is ours."""
         self._generation = self._position.pop(GENERATION, 0)
         """How often partitions went away. Without it a position could be that of an earlier record."""
+        self._gone: set[str] = set()
+        """The partitions that went away in the last call of the consumer."""
         self._assignments = 0
         """How often the partitions changed in this run."""
         self._ends: dict[str, int] | None = None
@@ -158,7 +160,10 @@ class PartitionReader:
                 self._tick()
                 message = self._consumer.poll(0.1)
                 if message is not None:
-                    self._add([message, *self._consumer.consume(_TAKE_MAX, 0)])
+                    self._gone.clear()
+                    more = self._consumer.consume(_TAKE_MAX, 0)
+                    # Its partition may have gone away in that call, and the next owner reads it.
+                    self._add(more if name_of(message) in self._gone else [message, *more])
         except Exception as error:
             self._fail(error)
 
@@ -209,6 +214,8 @@ class PartitionReader:
     def _add(self, messages: Sequence[Message]) -> None:
         # Most batches have no error: no call of ours for each message.
         events = [message for message in messages if message.error()] if any(map(Message.error, messages)) else []
+        if not messages:
+            return
         with self._changed:
             self._ready += [message for message in messages if message not in events] if events else messages
             for event in events:
@@ -301,6 +308,7 @@ class PartitionReader:
         with self._changed:
             self._ready = [message for message in self._ready if name_of(message) not in gone]
             self._group.forget(gone)
+            self._gone |= gone
             for partition in gone:
                 self._next_offsets.pop(partition, None)
                 self._position.pop(partition, None)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Required, Self, Unpack
 
 from confluent_kafka import Message
-from confluent_kafka.admin import AclOperation
+from confluent_kafka.admin._acl import AclOperation
 from pydantic import Field, field_validator, model_validator
 
 from conduit_connectors.kafka.connection import (

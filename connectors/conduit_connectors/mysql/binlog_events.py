@@ -145,6 +145,8 @@ def parse_rotate(event: BinlogEvent) -> tuple[str, int]:
 
 
 def parse_group_start(event: BinlogEvent) -> GroupStart:
+    """Return what begins with this event."""
+
     def parse(body: bytes) -> GroupStart:
         sequence, domain, flags = _GTID.unpack_from(body)
         gtid = Gtid(domain, event.server_id, sequence)
@@ -165,6 +167,8 @@ def parse_gtid_list(event: BinlogEvent) -> list[Gtid]:
 
 
 def parse_statement(event: BinlogEvent) -> LoggedStatement:
+    """Return the statement of an event. A name that is not UTF-8 is read as Latin-1."""
+
     def parse(body: bytes) -> LoggedStatement:
         _, _, name_size, _, status_size = _QUERY.unpack_from(body)
         at = _QUERY.size + status_size

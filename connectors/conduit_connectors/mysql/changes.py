@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from conduit_connectors.mysql.binlog_events import BinlogEvent, GroupStart, Gtid
-from conduit_connectors.mysql.row_values import DecodedRow, RowDecoder
+from conduit_connectors.mysql.row_values import ExactRow, LoggedRowDecoder
 from conduit_py.sdk import FatalError, Operation, Payload, Record, encode_json, metadata
 
 GTID: Final = "mysql.gtid"
@@ -20,7 +20,7 @@ class LoggedTable(msgspec.Struct, frozen=True):
     collection: str
     columns: tuple[str, ...]
     key: tuple[str, ...]
-    decoder: RowDecoder
+    decoder: LoggedRowDecoder
 
 
 class LoggedTransaction(msgspec.Struct):
@@ -47,7 +47,7 @@ class LoggedTransaction(msgspec.Struct):
 
 
 def records_of_row(
-    table: LoggedTable, before: DecodedRow | None, after: DecodedRow | None, about: dict[str, str]
+    table: LoggedTable, before: ExactRow | None, after: ExactRow | None, about: dict[str, str]
 ) -> list[Record]:
     """Return the records of the change of one row: two if it changed the key."""
     if before is None:
@@ -64,7 +64,7 @@ def records_of_row(
     values = {name: image[name] for name in table.columns for image in (after.values, before.values) if name in image}
     values = {name: after.values.get(name, values[name]) for name in values}
     kept = {name: kind for name, kind in (before.kept | after.kept).items() if _keeps(name, before, after)}
-    whole = DecodedRow(values, kept)
+    whole = ExactRow(values, kept)
     if old_key == key_of(values, table.key):
         return [_record(Operation.UPDATE, table, about, before=before, after=whole)]
     # With one record, a destination that has a row for each key would have both rows.
@@ -79,7 +79,7 @@ def truncate_record(collection: str, about: dict[str, str]) -> Record:
     return Record(b"", Operation.DELETE, about | {metadata.COLLECTION: collection, metadata.TRUNCATE: "true"})
 
 
-def snapshot_record(collection: str, key: tuple[str, ...], row: DecodedRow) -> Record:
+def snapshot_record(collection: str, key: tuple[str, ...], row: ExactRow) -> Record:
     about = {metadata.COLLECTION: collection} | _describe(row)
     return Record(b"", Operation.SNAPSHOT, about, key_of(row.values, key), Payload(after=row.values))
 
@@ -94,8 +94,8 @@ def _record(
     table: LoggedTable,
     about: dict[str, str],
     *,
-    before: DecodedRow | None = None,
-    after: DecodedRow | None = None,
+    before: ExactRow | None = None,
+    after: ExactRow | None = None,
 ) -> Record:
     row = after or before
     assert row is not None, "a change has a row before or after it"
@@ -107,11 +107,11 @@ def _record(
     return Record(b"", operation, about, key_of(row.values, table.key), payload)
 
 
-def _describe(row: DecodedRow) -> dict[str, str]:
+def _describe(row: ExactRow) -> dict[str, str]:
     return {TEXT_COLUMNS: encode_json(row.kept).decode()} if row.kept else {}
 
 
-def _keeps(name: str, before: DecodedRow, after: DecodedRow) -> bool:
+def _keeps(name: str, before: ExactRow, after: ExactRow) -> bool:
     return name in (after.kept if name in after.values else before.kept)
 
 

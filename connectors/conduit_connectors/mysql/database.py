@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pymysql
 
@@ -14,6 +14,8 @@ from conduit_connectors.sql.column_fit import ColumnType, Fit
 from conduit_connectors.sql.database import NotThisRow, SqlDatabase, StatementRefused
 from conduit_connectors.sql.row import TableRow
 from conduit_py.sdk import FatalError, TransientError
+
+T = TypeVar("T")
 
 _TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"
 _KEY_BYTES_MAX = 3000
@@ -168,7 +170,7 @@ class MySqlDatabase(SqlDatabase):
             raise connection_error(error) from error
         return connection
 
-    def _call(self, execute: Callable[[Any], Any], sql: str, connection: Any = None) -> Any:
+    def _call(self, execute: Callable[[Any], T], sql: str, connection: Any = None) -> T:
         try:
             with (connection or self._connection).cursor() as cursor:
                 return execute(cursor)

@@ -1,4 +1,4 @@
-"""LogReader: turns the events of the binary log into records with positions, and gives chunks their place."""
+"""BinlogReader: turns the events of the binary log into records with positions, and gives chunks their place."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from conduit_connectors.mysql.catalog import read_table
 from conduit_connectors.mysql.changes import LoggedTable, LoggedTransaction, records_of_row, truncate_record
 from conduit_connectors.mysql.log_cursor import LogCursor
 from conduit_connectors.mysql.logged_statement import ParsedStatement, StatementEffect, TableName, parse_effect
-from conduit_connectors.mysql.position import SourcePosition, TableProgress, parse_gtid
-from conduit_connectors.mysql.row_values import RowDecoder
+from conduit_connectors.mysql.position import BinlogPosition, UnreadTable, parse_gtid
+from conduit_connectors.mysql.row_values import LoggedRowDecoder
 from conduit_connectors.mysql.server_checks import START_AGAIN, WantedTables
-from conduit_connectors.mysql.session import DatabaseStatements, StatementFailed
-from conduit_connectors.mysql.snapshot import Snapshot
+from conduit_connectors.mysql.session import DatabaseStatements, StatementDenied
+from conduit_connectors.mysql.snapshot import ChunkedSnapshot
 from conduit_connectors.mysql.table_map import STRING, TableMap, parse_table_map, table_names
 from conduit_py.sdk import FatalError, Record
 
@@ -34,12 +34,12 @@ class ReadyRecord(msgspec.Struct, gc=False):
     ends: bool = True
 
 
-class LogReader:
+class BinlogReader:
     """Handles the events of a stream, in order, from `start` on. What it made of them is in `ready`."""
 
     def __init__(
         self,
-        start: SourcePosition,
+        start: BinlogPosition,
         wanted: WantedTables,
         session: DatabaseStatements,
         collations: Mapping[int, str],
@@ -48,7 +48,7 @@ class LogReader:
         ignores_unlogged: bool,
     ) -> None:
         self.ready: deque[ReadyRecord] = deque()
-        self.snapshot = Snapshot(start.snapshot, chunk_size)
+        self.snapshot = ChunkedSnapshot(start.snapshot, chunk_size)
         self.cursor = LogCursor(start.state)
         self._session = session
         self._wanted = wanted
@@ -74,16 +74,16 @@ class LogReader:
         """Return the position after everything that was handled. Not for the inside of a transaction."""
         assert self._transaction is None
         self._given = self._state
-        return SourcePosition.at(self._server, self._state, self.snapshot.progress).encode()
+        return BinlogPosition.at(self._server, self._state, self.snapshot.progress).encode()
 
-    def request(self, progress: TableProgress) -> None:
+    def request(self, progress: UnreadTable) -> None:
         """Read a table after all others. Records that are ready have the request in their positions too."""
         before = self.snapshot.progress
         self.snapshot.request(progress)
         if self.snapshot.progress == before:
             return
         for each in self.ready:
-            position = SourcePosition.decode(each.record.position)
+            position = BinlogPosition.decode(each.record.position)
             position = msgspec.structs.replace(position, snapshot=(*position.snapshot, progress))
             each.record.position = position.encode()
 
@@ -92,7 +92,7 @@ class LogReader:
         if self._transaction is None and self.cursor.place is not None:
             for row in self.snapshot.finish_chunk(self.cursor.place, self._session.escape):
                 # The state at the last record, not at the chunk: a row has the same position in every run.
-                row.record.position = SourcePosition.at(self._server, self._given, row.progress).encode()
+                row.record.position = BinlogPosition.at(self._server, self._given, row.progress).encode()
                 self.ready.append(ReadyRecord(row.record))
 
     async def handle(self, event: BinlogEvent) -> None:
@@ -170,13 +170,13 @@ class LogReader:
         types: dict[str, str] = {}
         if any(each.kind == STRING and each.length in _MAYBE_TYPED for each in table.columns):
             types = await self._types_of(table)
-        decoder = RowDecoder(table.columns, self._collations, types)
+        decoder = LoggedRowDecoder(table.columns, self._collations, types)
         return LoggedTable(collection, tuple(each.name for each in table.columns), table.key, decoder)
 
     async def _types_of(self, table: TableMap) -> dict[str, str]:
         try:
             found = await read_table(self._session, table.database, table.name)
-        except StatementFailed as error:
+        except StatementDenied as error:
             raise FatalError(f"cannot read the catalog: {error}", suggestion="check the rights of the user") from error
         return {each.name: each.type_name for each in found.columns} if found else {}
 
@@ -251,11 +251,11 @@ class LogReader:
             return
         record, place = self._held
         if ends:
-            position = SourcePosition.at(self._server, self._state, self.snapshot.progress)
+            position = BinlogPosition.at(self._server, self._state, self.snapshot.progress)
             self._given = self._state
         else:
             gtid = self._open_transaction.gtid
-            position = SourcePosition.within(self._server, self._state, gtid, place, self.snapshot.progress)
+            position = BinlogPosition.within(self._server, self._state, gtid, place, self.snapshot.progress)
         record.position = position.encode()
         self.ready.append(ReadyRecord(record, ends=ends))
         self._held = None

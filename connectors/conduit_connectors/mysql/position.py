@@ -1,4 +1,4 @@
-"""SourcePosition: where a source is in the binary log, and which tables it still has to read as a whole."""
+"""BinlogPosition: where a source is in the binary log, and which tables it still has to read as a whole."""
 
 import re
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ def parse_gtid(text: str) -> Gtid:
     return Gtid(int(found[1]), int(found[2]), int(found[3]))
 
 
-class TableProgress(msgspec.Struct, frozen=True, array_like=True):
+class UnreadTable(msgspec.Struct, frozen=True, array_like=True):
     """A table whose rows are not all read yet. `key` is that of the last row that was, as literals of SQL."""
 
     table: str
@@ -54,7 +54,7 @@ class TableProgress(msgspec.Struct, frozen=True, array_like=True):
     """What tells the request of an operator from others; None for a table that is read at the start."""
 
 
-class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
+class BinlogPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything up to `gtids` was given, and of `transaction` the records up to `event`, `row` and `part`."""
 
     server: str
@@ -66,7 +66,7 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
     row: int = 0
     part: int = 0
     """Which of the records of that row was given last."""
-    snapshot: tuple[TableProgress, ...] = ()
+    snapshot: tuple[UnreadTable, ...] = ()
     version: int = 0
 
     @property
@@ -82,7 +82,7 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
         return _ENCODER.encode(self)
 
     @classmethod
-    def at(cls, server: str, state: GtidState, snapshot: tuple[TableProgress, ...]) -> "SourcePosition":
+    def at(cls, server: str, state: GtidState, snapshot: tuple[UnreadTable, ...]) -> "BinlogPosition":
         return cls(server, str(state), snapshot=snapshot, version=_VERSION)
 
     @classmethod
@@ -92,13 +92,13 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
         state: GtidState,
         gtid: Gtid,
         place: tuple[int, int, int],
-        snapshot: tuple[TableProgress, ...],
-    ) -> "SourcePosition":
+        snapshot: tuple[UnreadTable, ...],
+    ) -> "BinlogPosition":
         """Return a position inside of a transaction. `state` is the one before it."""
         return cls(server, str(state), str(gtid), *place, snapshot=snapshot, version=_VERSION)
 
     @classmethod
-    def decode(cls, position: bytes) -> "SourcePosition":
+    def decode(cls, position: bytes) -> "BinlogPosition":
         """Read what `encode` wrote. Raises FatalError for anything else."""
         try:
             found = _DECODER.decode(position)
@@ -116,4 +116,4 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(SourcePosition)
+_DECODER = msgspec.json.Decoder(BinlogPosition)

@@ -1,7 +1,7 @@
 """Values of rows in the binary log as Python values, and exact.
 
 What a Python value cannot hold stays text, as MariaDB writes it: a day of the month 0, a time of 838 hours. The caller
-names the types of these (`DecodedRow.kept`).
+names the types of these (`ExactRow.kept`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,29 +38,32 @@ class KeptText(msgspec.Struct, frozen=True, gc=False):
     type_name: str
 
 
-class DecodedRow(msgspec.Struct, gc=False):
+class ExactRow(msgspec.Struct, gc=False):
     """The values of a row by column. `kept` has the types of those that stayed text; absent columns are not there."""
 
     values: dict[str, Any]
     kept: dict[str, str]
 
 
-class RowDecoder:
-    """Reads the rows of one table map. Raises FatalError for a column that cannot be read exactly."""
+class LoggedRowDecoder:
+    """Reads the rows of one table map. Raises EventMalformed, and FatalError for what cannot be read exactly."""
 
     def __init__(
         self, columns: Sequence[LoggedColumn], collations: Mapping[int, str], type_names: Mapping[str, str]
     ) -> None:
-        self._columns = [(each.name, _reader(each, collations, type_names.get(each.name, ""))) for each in columns]
+        try:
+            self._columns = [(each.name, _reader(each, collations, type_names.get(each.name, ""))) for each in columns]
+        except (ValueError, IndexError) as wrong:
+            raise EventMalformed(f"a table of {len(columns)} columns: {wrong!r}") from None
 
-    def rows(self, event: BinlogEvent) -> Iterator[tuple[DecodedRow | None, DecodedRow | None]]:
+    def rows(self, event: BinlogEvent) -> Iterator[tuple[ExactRow | None, ExactRow | None]]:
         """Yield each row before and after its change. Raises EventMalformed."""
         try:
             yield from self._rows(event)
         except (error, IndexError, ArithmeticError, ValueError) as wrong:
             raise EventMalformed(f"rows of {len(event.body)} bytes: {wrong!r}") from None
 
-    def _rows(self, event: BinlogEvent) -> Iterator[tuple[DecodedRow | None, DecodedRow | None]]:
+    def _rows(self, event: BinlogEvent) -> Iterator[tuple[ExactRow | None, ExactRow | None]]:
         body = event.body
         _, at = rows_body(event)
         count, at = _length(body, at)
@@ -82,7 +85,7 @@ class RowDecoder:
                 yield (None, first) if event.kind in WRITE_ROWS else (first, None)
 
 
-def _row(columns: list[tuple[str, Read]], body: bytes, at: int) -> tuple[DecodedRow, int]:
+def _row(columns: list[tuple[str, Read]], body: bytes, at: int) -> tuple[ExactRow, int]:
     size = (len(columns) + 7) // 8
     nulls = _take(body, at, size)
     at += size
@@ -99,7 +102,7 @@ def _row(columns: list[tuple[str, Read]], body: bytes, at: int) -> tuple[Decoded
         values[name] = value
     if at > len(body):
         raise EventMalformed("a row is longer than its event")
-    return DecodedRow(values, kept), at
+    return ExactRow(values, kept), at
 
 
 def _bit(bits: bytes, index: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from conduit_connectors.mysql.catalog import TableColumn
-from conduit_connectors.mysql.row_values import DecodedRow, KeptText, shortest_float
+from conduit_connectors.mysql.row_values import ExactRow, KeptText, shortest_float
 from conduit_connectors.mysql.session import quote_name
 
 
@@ -28,7 +28,7 @@ class SelectedDecoder:
     def __init__(self, columns: Sequence[TableColumn]) -> None:
         self._columns = [(each.name, _DECODERS.get(each.type_name, _as_it_is)) for each in columns]
 
-    def decode(self, row: Sequence[Any]) -> DecodedRow:
+    def decode(self, row: Sequence[Any]) -> ExactRow:
         values: dict[str, Any] = {}
         kept: dict[str, str] = {}
         for (name, decode), raw in zip(self._columns, row, strict=True):
@@ -37,7 +37,7 @@ class SelectedDecoder:
                 kept[name] = value.type_name
                 value = value.text
             values[name] = value
-        return DecodedRow(values, kept)
+        return ExactRow(values, kept)
 
 
 def ordered_by(column: TableColumn) -> str:

@@ -15,8 +15,8 @@ from conduit_connectors.mysql.catalog import (
     read_table,
     version_number,
 )
-from conduit_connectors.mysql.position import GtidState, SourcePosition, TableProgress
-from conduit_connectors.mysql.session import DatabaseStatements, StatementFailed
+from conduit_connectors.mysql.position import BinlogPosition, GtidState, UnreadTable
+from conduit_connectors.mysql.session import DatabaseStatements, StatementDenied
 from conduit_py.sdk import FatalError
 
 _VERSION_MIN = (10, 5)
@@ -84,20 +84,20 @@ async def find_start(
     session: DatabaseStatements,
     server: ServerState,
     wanted: WantedTables,
-    position: SourcePosition | None,
+    position: BinlogPosition | None,
     *,
     snapshot: bool,
     follow: bool,
     first: str | None,
-) -> SourcePosition:
+) -> BinlogPosition:
     """Return where to start: at `position`, or at a new beginning, which is after `first` or now."""
     try:
         tables = await _read_tables(session, wanted)
-    except StatementFailed as error:
+    except StatementDenied as error:
         raise FatalError(f"cannot read the catalog: {error}", suggestion="check the rights of the user") from error
     if position is None:
         todo = _plan_snapshot(tables) if snapshot else ()
-        return SourcePosition.at(server.identity, GtidState.parse(first or server.gtids), todo)
+        return BinlogPosition.at(server.identity, GtidState.parse(first or server.gtids), todo)
     if position.server != server.identity:
         position = _follow(position, server.identity, follow=follow)
     return _check_snapshot(position, wanted, snapshot=snapshot)
@@ -133,7 +133,7 @@ async def _read_tables(session: DatabaseStatements, wanted: WantedTables) -> lis
     return tables
 
 
-def _follow(position: SourcePosition, identity: str, *, follow: bool) -> SourcePosition:
+def _follow(position: BinlogPosition, identity: str, *, follow: bool) -> BinlogPosition:
     if not follow:
         raise FatalError(
             f"the position is of the server {position.server}, and this is the server {identity}",
@@ -149,24 +149,26 @@ def _follow(position: SourcePosition, identity: str, *, follow: bool) -> SourceP
     return msgspec.structs.replace(position, server=identity)
 
 
-def _plan_snapshot(tables: list[SourceTable]) -> tuple[TableProgress, ...]:
+def _plan_snapshot(tables: list[SourceTable]) -> tuple[UnreadTable, ...]:
     for table in tables:
         reason = check_chunks(table)
         if reason is not None:
             raise FatalError(reason, suggestion='change that, take it out of `tables`, or set snapshot="never"')
-    return tuple(TableProgress(table.collection) for table in tables)
+    return tuple(UnreadTable(table.collection) for table in tables)
 
 
-def _check_snapshot(position: SourcePosition, wanted: WantedTables, *, snapshot: bool) -> SourcePosition:
+def _check_snapshot(position: BinlogPosition, wanted: WantedTables, *, snapshot: bool) -> BinlogPosition:
     if not snapshot:
         return msgspec.structs.replace(position, snapshot=tuple(each for each in position.snapshot if each.request))
-    missing = [each.table for each in position.snapshot if not wanted.has(*wanted.split(each.table))]
+    gone = [each for each in position.snapshot if not wanted.has(*wanted.split(each.table))]
+    missing = [each.table for each in gone if each.request is None]
     if missing:
         raise FatalError(
             f"{', '.join(missing)} was not read to its end, and is not in `tables` any more",
             suggestion='restore it, or set snapshot="never" to go on without the rest of its rows',
         )
-    return position
+    # A request is never a reason to stop.
+    return msgspec.structs.replace(position, snapshot=tuple(each for each in position.snapshot if each not in gone))
 
 
 def _split(name: str, database: str, ignores_case: bool) -> tuple[str, str]:

@@ -27,7 +27,7 @@ _SETTINGS = (
 )
 
 
-class StatementFailed(Exception):
+class StatementDenied(Exception):
     """The server refuses a statement. `code` is its number of the error."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -57,7 +57,7 @@ class DatabaseStatements:
         return cls(await trio.to_thread.run_sync(open_connection, abandon_on_cancel=True))
 
     async def run(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
-        """Run a statement. Raises StatementFailed, or TransientError if the connection is lost."""
+        """Run a statement. Raises StatementDenied, or TransientError if the connection is lost."""
         return await self.run_all(lambda: self.execute(sql, parameters))
 
     async def run_all(self, work: Callable[[], T]) -> T:
@@ -83,7 +83,7 @@ class DatabaseStatements:
                 raise TransientError(
                     f"MariaDB: {one_line(error)}", suggestion="check the server and the connection to it"
                 ) from error
-            raise StatementFailed(error_code(error), one_line(error)) from error
+            raise StatementDenied(error_code(error), one_line(error)) from error
 
     def escape(self, text: str) -> str:
         """Return the literal of SQL for a text."""

@@ -1,10 +1,11 @@
-"""Snapshot: reads tables as a whole while their changes stream, in chunks, without locks and long transactions.
+"""ChunkedSnapshot: reads tables as a whole while their changes stream, in chunks, without locks and long transactions.
 
 A chunk is selected in a consistent snapshot, whose place in the log MariaDB tells. The chunk has the effect of
 everything before that place, and of nothing after it. So its rows are given exactly when the stream is there: a row
 that changed before is given after its change, and one that changes later is given before.
 """
 
+import logging
 import re
 from collections.abc import Callable
 
@@ -14,22 +15,22 @@ import trio
 from conduit_connectors.mysql.catalog import SourceTable, TableColumn, read_table
 from conduit_connectors.mysql.changes import snapshot_record
 from conduit_connectors.mysql.log_cursor import LogPlace, parse_file_number
-from conduit_connectors.mysql.position import TableProgress
+from conduit_connectors.mysql.position import UnreadTable
 from conduit_connectors.mysql.selected_values import SelectedDecoder, literal, ordered_by, selected
 from conduit_connectors.mysql.server_checks import WantedTables, check_chunks
-from conduit_connectors.mysql.session import DatabaseStatements, Rows, StatementFailed
+from conduit_connectors.mysql.session import DatabaseStatements, Rows, StatementDenied
 from conduit_py.sdk import FatalError, Record, SnapshotRefused, SnapshotRequest, TransientError
 
 _VISIBLE_SECONDS = 0.05
 _UNKNOWN_COLUMN = 1054
-_NO_TABLE = 1146
+_logger = logging.getLogger(__name__)
 
 
-class SnapshotRow(msgspec.Struct):
+class ChunkRow(msgspec.Struct):
     """A record of a table, and the progress of the snapshot when it is given."""
 
     record: Record
-    progress: tuple[TableProgress, ...]
+    progress: tuple[UnreadTable, ...]
 
 
 class _Chunk(msgspec.Struct):
@@ -41,10 +42,10 @@ class _Chunk(msgspec.Struct):
     """True if the table has more rows."""
 
 
-class Snapshot:
+class ChunkedSnapshot:
     """The tables that are still to be read, and the chunk that waits for its place."""
 
-    def __init__(self, progress: tuple[TableProgress, ...], chunk_size: int) -> None:
+    def __init__(self, progress: tuple[UnreadTable, ...], chunk_size: int) -> None:
         self.progress = progress
         self._chunk_size = chunk_size
         self._chunk: _Chunk | None = None
@@ -53,7 +54,7 @@ class Snapshot:
     def needs_chunk(self) -> bool:
         return bool(self.progress) and self._chunk is None
 
-    def request(self, progress: TableProgress) -> None:
+    def request(self, progress: UnreadTable) -> None:
         """Read a table after all others. A request that waits for its turn already is the same one."""
         waiting = self.progress[1:] if self.progress and self.progress[0].key is not None else self.progress
         if not any((each.table, each.where) == (progress.table, progress.where) for each in waiting):
@@ -66,8 +67,10 @@ class Snapshot:
         try:
             # For every chunk: a column may have come since the last one, and a row that is not changed has it too.
             table = await read_table(session, database, name)
-            if table is None or check_chunks(table) is not None:
-                raise _gone(todo.table)
+            reason = "it is gone" if table is None else check_chunks(table)
+            if table is None or reason is not None:
+                self._refuse(todo, reason or "")
+                return
             sql = chunk_statement(table, todo, self._chunk_size + 1)
             while True:
                 rows, seen = await session.run_all(lambda: _select(session, sql))
@@ -76,19 +79,27 @@ class Snapshot:
                 if seen >= place:
                     break
                 await trio.sleep(_VISIBLE_SECONDS)
-        except StatementFailed as error:
+        except StatementDenied as error:
             if error.code == _UNKNOWN_COLUMN and todo.where is None:
                 raise TransientError(f"the table {todo.table} was changed while it was read: {error}") from error
-            if error.code == _NO_TABLE:
-                raise _gone(todo.table) from error
-            raise FatalError(
-                f"cannot read the table {todo.table}: {error}",
-                suggestion='check the table and the rights of the user, or set snapshot="never"',
-            ) from error
+            self._refuse(todo, str(error))
+            return
         # One more than the chunk has shows whether it is the last one.
         self._chunk = _Chunk(table, rows[: self._chunk_size], seen, len(rows) > self._chunk_size)
 
-    def finish_chunk(self, place: LogPlace, escape: Callable[[str], str]) -> list[SnapshotRow]:
+    def _refuse(self, todo: UnreadTable, reason: str) -> None:
+        """Give up the first table if it was requested. Else raise FatalError: its rows would be missing."""
+        if todo.request is None:
+            raise FatalError(
+                f"the table {todo.table} was not read to its end: {reason}",
+                suggestion="restore the table and the rights of the user,"
+                ' or set snapshot="never" to go on without the rest of its rows',
+            )
+        # A request is never a reason to stop changes. Whoever made it can make it again.
+        _logger.error("the snapshot of %r that was requested is given up: %s", todo.table, reason)
+        self.progress = self.progress[1:]
+
+    def finish_chunk(self, place: LogPlace, escape: Callable[[str], str]) -> list[ChunkRow]:
         """Return the rows of the chunk if the stream is at its place."""
         chunk = self._chunk
         if chunk is None or place < chunk.place:
@@ -98,11 +109,11 @@ class Snapshot:
         columns = key_columns(chunk.table)
         decoder = SelectedDecoder(chunk.table.columns)
         width = len(chunk.table.columns)
-        given: list[SnapshotRow] = []
+        given: list[ChunkRow] = []
         for row in chunk.rows:
             key = tuple(literal(each, value, escape) for each, value in zip(columns, row[width:], strict=True))
             record = snapshot_record(chunk.table.collection, chunk.table.key, decoder.decode(row[:width]))
-            given.append(SnapshotRow(record, (msgspec.structs.replace(first, key=key), *rest)))
+            given.append(ChunkRow(record, (msgspec.structs.replace(first, key=key), *rest)))
         if not chunk.more:
             if given:
                 given[-1].progress = rest
@@ -123,7 +134,7 @@ def _select(session: DatabaseStatements, sql: str) -> tuple[Rows, LogPlace]:
     return rows, (parse_file_number(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"]))
 
 
-def chunk_statement(table: SourceTable, todo: TableProgress, size: int) -> str:
+def chunk_statement(table: SourceTable, todo: UnreadTable, size: int) -> str:
     """Return the statement that selects the rows after the last one that was given."""
     columns = ", ".join([*map(selected, table.columns), *(_key_value(each) for each in key_columns(table))])
     order = [ordered_by(each) for each in key_columns(table)]
@@ -151,13 +162,6 @@ def _after(order: list[str], key: tuple[str, ...]) -> str:
     return f"{order[0]} >= {key[0]} AND ({order[0]} > {key[0]} OR ({order[0]} = {key[0]} AND {rest}))"
 
 
-def _gone(table: str) -> FatalError:
-    return FatalError(
-        f"the table {table} was not read to its end, and is gone, or has no key, or is not of InnoDB any more",
-        suggestion='restore it, or set snapshot="never" to go on without the rest of its rows',
-    )
-
-
 async def check_request(session: DatabaseStatements, wanted: WantedTables, request: SnapshotRequest) -> SourceTable:
     """Return the table of a request. Raises SnapshotRefused if it cannot be read, or the condition does not fit."""
     database, name = wanted.split(request.collection)
@@ -178,8 +182,8 @@ async def check_request(session: DatabaseStatements, wanted: WantedTables, reque
                     suggestion="write what would follow WHERE in a SELECT",
                 )
             # The server checks it without reading a row.
-            await session.run(chunk_statement(table, TableProgress(table.collection, None, request.where), 0))
-    except StatementFailed as error:
+            await session.run(chunk_statement(table, UnreadTable(table.collection, None, request.where), 0))
+    except StatementDenied as error:
         raise SnapshotRefused(
             f"MariaDB refuses the condition: {error}", suggestion="write what would follow WHERE in a SELECT"
         ) from error

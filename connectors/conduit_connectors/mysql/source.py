@@ -10,10 +10,10 @@ from conduit_connectors.mysql.binlog_events import EventMalformed
 from conduit_connectors.mysql.binlog_stream import BinlogStream, malformed
 from conduit_connectors.mysql.catalog import read_collations
 from conduit_connectors.mysql.log_cursor import parse_file_number
-from conduit_connectors.mysql.log_reader import LogReader
-from conduit_connectors.mysql.position import SourcePosition, TableProgress
+from conduit_connectors.mysql.log_reader import BinlogReader
+from conduit_connectors.mysql.position import BinlogPosition, UnreadTable
 from conduit_connectors.mysql.server_checks import WantedTables, check_server, find_start
-from conduit_connectors.mysql.session import DatabaseStatements, StatementFailed
+from conduit_connectors.mysql.session import DatabaseStatements, StatementDenied
 from conduit_connectors.mysql.snapshot import check_request
 from conduit_connectors.mysql.source_options import SourceArguments, SourceOptions
 from conduit_py import sdk
@@ -52,14 +52,14 @@ class Source(sdk.SourceConnector[SourceOptions]):
         return dict[str, Any] | None
 
     async def open(self, position: bytes | None) -> None:
-        at = None if position is None else SourcePosition.decode(position)
+        at = None if position is None else BinlogPosition.decode(position)
         options, url = self.options, self.options.url.get_secret_value()
         database = parse_address(url)["database"]
         session = self._session = await DatabaseStatements.connect(url)
         try:
             server = await check_server(session)
             collations = await read_collations(session)
-        except StatementFailed as error:
+        except StatementDenied as error:
             raise FatalError(f"cannot read the settings: {error}", suggestion="check the server") from error
         self._wanted = WantedTables.of(database, options.tables, ignores_case=server.ignores_case)
         start = await find_start(
@@ -72,7 +72,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
             first=options.start,
         )
         self._first = start if at is None else None
-        self._log = LogReader(
+        self._log = BinlogReader(
             start,
             self._wanted,
             session,
@@ -116,7 +116,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     async def request_snapshot(self, request: SnapshotRequest) -> None:
         table = await check_request(self._asked, self._wanted, request)
-        self._log.request(TableProgress(table.collection, None, request.where, uuid4().hex[:8]))
+        self._log.request(UnreadTable(table.collection, None, request.where, uuid4().hex[:8]))
         self._requested = True
         self._streaming.wake()
 
@@ -126,17 +126,17 @@ class Source(sdk.SourceConnector[SourceOptions]):
             return None
         try:
             files = await self._asked.run("SHOW BINARY LOGS")
-        except StatementFailed:
+        except StatementDenied:
             return None  # it needs the right BINLOG MONITOR, and nothing else does
         sizes = {parse_file_number(file[0]): int(file[1]) for file in files}
         later = sum(size for number, size in sizes.items() if number > place[0])
         return Lag(bytes=max(0, sizes.get(place[0], 0) - place[1]) + later)
 
     def check_position(self, position: bytes) -> None:
-        SourcePosition.decode(position)
+        BinlogPosition.decode(position)
 
     def locate_record(self, position: bytes) -> str | None:
-        at = SourcePosition.decode(position)
+        at = BinlogPosition.decode(position)
         if at.transaction is None:
             return f"binary log of MariaDB at {at.gtids or 'its beginning'}"
         return f"binary log of MariaDB in {at.transaction}, event {at.event + 1}, row {at.row + 1}"

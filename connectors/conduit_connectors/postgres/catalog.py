@@ -101,7 +101,7 @@ async def read_slot(session: DatabaseSession, slot: str) -> SlotState | None:
     return None
 
 
-async def read_retained(session: DatabaseSession, slot: str) -> tuple[int, int | None]:
+async def measure_log(session: DatabaseSession, slot: str) -> tuple[int, int | None]:
     """Return where the log is now, and how many bytes of it the server keeps for a slot; None without a slot."""
     found = await session.run(
         "SELECT pg_current_wal_lsn(), (SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint"
@@ -109,7 +109,7 @@ async def read_retained(session: DatabaseSession, slot: str) -> tuple[int, int |
         [slot],
     )
     [[here, retained]] = found.rows
-    return parse_lsn(_text(here)), None if retained is None else int(retained)
+    return parse_lsn(_text(here or b"")), None if retained is None else int(retained)
 
 
 async def create_slot(session: DatabaseSession, slot: str) -> int:

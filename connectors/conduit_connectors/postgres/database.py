@@ -95,7 +95,7 @@ class PostgresDatabase(SqlDatabase):
         self.run("SAVEPOINT conduit_probe")
         try:
             self.rows(f"SELECT CAST(%s AS {column.name.replace('%', '%%')})", (value,))
-        except NotThisRow as error:
+        except (NotThisRow, StatementRefused) as error:
             if isinstance(error.__cause__, UnicodeEncodeError):
                 # No column of any type holds it.
                 raise

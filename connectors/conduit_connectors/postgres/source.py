@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Unpack
 
 import trio
 
-from conduit_connectors.postgres.catalog import read_key, read_retained
+from conduit_connectors.postgres.catalog import measure_log, read_key
 from conduit_connectors.postgres.changes import (
     LSN,
     ORIGIN,
@@ -151,7 +151,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
 
     async def lag(self) -> Lag | None:
         async with self._asking:
-            here, retained = await read_retained(self._asked, self.options.slot)
+            here, retained = await measure_log(self._asked, self.options.slot)
         return Lag(bytes=max(0, here - self._lsn), retained_bytes=retained)
 
     def check_position(self, position: bytes) -> None:

@@ -49,11 +49,11 @@ class ChangeRows:
 
     def _read(self, record: Record, values: dict[str, Any]) -> str | None:
         """Collect the values of a row, of a deletion those of the key; returns the reason if there is no row."""
-        gone = record.operation is Operation.DELETE
-        if not gone and not isinstance(record.payload.after, dict):
-            return without_fields(record.payload.after)
+        gone, after = record.operation is Operation.DELETE, record.payload.after
+        if not gone and not isinstance(after, dict):
+            return without_fields(after)
         try:
-            unchanged = () if gone else unchanged_fields(record, record.payload.after or ())
+            unchanged = unchanged_fields(record, after) if isinstance(after, dict) else ()
         except RecordRefused as error:
             return error.message
         if unchanged:

@@ -92,7 +92,7 @@ def fit_of(kind: str, column: ColumnType, *, typed: bool) -> Fit | None:
     """
     family = column.family
     if kind == "none" or family in ("any", "other"):
-        return _ASK if family == "other" and kind not in _TYPED_KINDS and typed else None
+        return _ASK if family == "other" and kind != "none" and typed else None
     if kind == "boolean":
         return None if family == "boolean" or (not typed and family in _NUMBERS) else NEVER
     if kind == "bytes" or family == "bytes":

@@ -34,6 +34,7 @@ class TableFitter:
         # The values that must be looked at, for rows with these columns and kinds of values.
         self._plans: dict[tuple[str, tuple[str, ...]], dict[tuple[str, ...], _Checks]] = {}
         self._plan_count = 0
+        self._read_again: set[str] = set()
         self.ignored = IgnoredFields()
         self.changes = 0
         """How often a table was created or altered."""
@@ -45,6 +46,10 @@ class TableFitter:
         else:
             self._tables.pop(table, None)
         self._plans, self._plan_count = {}, 0
+
+    def start_batch(self) -> None:
+        """Let tables that lack a column be read once more: others may have added it since."""
+        self._read_again.clear()
 
     def is_known(self, rows: Iterable[TableRow]) -> bool:
         """True if these rows fit as they are, without a look at the database."""
@@ -88,6 +93,10 @@ class TableFitter:
                 return [], {index: missing_row(row) for index, row in group if row.required}
         except NotThisRow as error:
             return [], {index: str(error) for index, _ in group}
+        first = group[0][1]
+        if first.table not in self._read_again and not self._tables[first.table].keys() >= {*first.columns}:
+            self._read_table(first.table)
+            self._read_again.add(first.table)
         fitted: IndexedRows = []
         refused: dict[int, str] = {}
         for index, row in group:
@@ -136,8 +145,7 @@ class TableFitter:
 
     def _fit_names(self, row: TableRow) -> TableRow:
         """Return the row without the fields that have no column. Those that shall have one get it."""
-        policy = self._options.on_new_field
-        table = self._read_table(row.table)
+        policy, table = self._options.on_new_field, self._tables[row.table]
         new = {name: place for place, name in enumerate(row.columns) if name not in table}
         for name in new:
             if name in row.keys or row.gone:
@@ -248,9 +256,11 @@ class TableFitter:
         return bool(self._read_table(first.table))
 
     def _read_table(self, table: str) -> dict[str, ColumnType]:
-        self.forget(table)
-        self._tables[table] = self._database.column_types(table)
-        return self._tables[table]
+        found = self._database.column_types(table)
+        if found != self._tables.get(table):
+            self.forget(table)
+            self._tables[table] = found
+        return found
 
     def _plan(self, row: TableRow) -> _Checks | None:
         return self._plans.get((row.table, row.columns), _NO_PLANS).get(row.kinds)

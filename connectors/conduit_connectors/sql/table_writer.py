@@ -41,6 +41,7 @@ class TableWriter:
         """Make tables and rows fit each other. Return the rows to write, and index → reason for those that do not."""
         fitted: IndexedRows = []
         refused: dict[int, str] = {}
+        self._fitter.start_batch()
         for group in group_rows(rows):
             some, reasons = self._fitter.fit(group)
             fitted += some
@@ -50,6 +51,7 @@ class TableWriter:
     def write(self, rows: Sequence[tuple[int, TableRow]]) -> dict[int, str]:
         """Write the rows in order; return index → reason for those that were refused."""
         refused: dict[int, str] = {}
+        self._fitter.start_batch()
         for group in group_rows(rows):
             fitted, reasons = self._fitter.fit(group)
             refused |= reasons

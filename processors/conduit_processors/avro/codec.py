@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from conduit_processors.avro.types import Compiler
+from conduit_processors.avro.compiler import Compiler
 from conduit_processors.avro.values import AvroType, Malformed, Misfit, reason_of
 from conduit_processors.registry.client import SchemaUnusable
 from conduit_py.sdk import JSON_DEPTH_MAX, RecordRefused, decode_json

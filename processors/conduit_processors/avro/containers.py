@@ -20,6 +20,7 @@ SIZED: Final = 1 - VALUES_PER_BYTE_MAX
 
 
 def array_type(items: AvroType) -> AvroType:
+    """Return the type of lists, whose items are read until a count of zero."""
     read_item, write_item = items.read, items.write
 
     def read_array(data: bytes, position: int) -> tuple[Any, int]:
@@ -50,6 +51,7 @@ def array_type(items: AvroType) -> AvroType:
 
 
 def map_type(entries: AvroType) -> AvroType:
+    """Return the type of maps. A key that is there twice is refused: one of its values would be lost."""
     read_value, write_value = entries.read, entries.write
 
     def read_map(data: bytes, position: int) -> tuple[Any, int]:
@@ -95,6 +97,7 @@ def _read_count(data: bytes, position: int) -> tuple[int, int]:
 
 
 def enum_type(schema: Any) -> AvroType:
+    """Return the type of names out of a list, written as their places in it."""
     symbols = tuple(schema["symbols"])
     indexes = {symbol: index for index, symbol in enumerate(symbols)}
 
@@ -107,13 +110,14 @@ def enum_type(schema: Any) -> AvroType:
     def write_enum(value: Any, out: bytearray) -> None:
         index = indexes.get(value) if isinstance(value, str) else None
         if index is None:
-            raise Misfit(f"is not one of the symbols {', '.join(symbols)[:200]}", value=value)
+            raise Misfit(f"is not one of the symbols {', '.join(symbols)[:200]}")
         append_long(index, out)
 
     return AvroType(schema["name"], read_enum, write_enum, SIZED, (str,))
 
 
 def fixed_type(name: str, size: Any) -> AvroType:
+    """Return the type of bytes of one length. Raises SchemaUnusable if the length is none."""
     if type(size) is not int or size < 0:
         raise SchemaUnusable(f"the fixed {name[:100]!r} has no size")
 

@@ -46,9 +46,8 @@ class Malformed(Exception):
 class Misfit(Exception):
     """A value that does not fit its schema. `path` has the names of fields, the innermost first."""
 
-    def __init__(self, reason: str, rule: str = "type", value: Any = None) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.rule, self.value = rule, value
         self.path: list[str] = []
 
 
@@ -68,7 +67,7 @@ def wrong_type(value: Any, expected: str) -> Misfit:
     found = "null" if value is None else kind_of(value)
     if found in ("a number", "a time"):
         found += f" ({type(value).__name__})"
-    return Misfit(f"is {found} and not {expected}", value=value)
+    return Misfit(f"is {found} and not {expected}")
 
 
 def read_null(data: bytes, position: int) -> tuple[Any, int]:
@@ -94,6 +93,7 @@ def write_boolean(value: Any, out: bytearray) -> None:
 
 
 def read_long(data: bytes, position: int) -> tuple[Any, int]:
+    """Read an integer of 64 bits, seven of them in each byte, the sign in the lowest."""
     byte = data[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
@@ -135,7 +135,7 @@ def integer_writer(bits: int) -> Writer:
         if type(value) is not int:
             raise wrong_type(value, "an integer")
         if not -limit <= value < limit:
-            raise Misfit(f"is an integer of more than {bits} bits", value=value)
+            raise Misfit(f"is an integer of more than {bits} bits")
         append_long(value, out)
 
     return write_integer
@@ -159,7 +159,7 @@ def write_float(value: Any, out: bytearray) -> None:
     try:
         out += FLOAT.pack(_as_float(value))
     except OverflowError:
-        raise Misfit("is beyond the range of a float of 32 bits", value=value) from None
+        raise Misfit("is beyond the range of a float of 32 bits") from None
 
 
 DOUBLE: Final = struct.Struct("<d")
@@ -176,7 +176,7 @@ def _as_float(value: Any) -> float:
     except OverflowError:
         number = 0.0
     if number != value:
-        raise Misfit("is an integer that no float is equal to", value=value)
+        raise Misfit("is an integer that no float is equal to")
     return number
 
 
@@ -206,7 +206,7 @@ def write_string(value: Any, out: bytearray) -> None:
     try:
         text = value.encode()
     except UnicodeEncodeError as error:
-        raise Misfit(f"is text that is not valid Unicode: {error.reason}", value=value) from None
+        raise Misfit(f"is text that is not valid Unicode: {error.reason}") from None
     append_long(len(text), out)
     out += text
 
@@ -272,7 +272,7 @@ def timestamp_conversions(unit: timedelta, *, local: bool) -> tuple[Conversion, 
 def _whole(span: timedelta, unit: timedelta, value: Any) -> int:
     number, rest = divmod(span, unit)
     if rest:
-        raise Misfit("has a finer time than its type", value=value)
+        raise Misfit("has a finer time than its type")
     return number
 
 
@@ -317,7 +317,7 @@ def decimal_conversions(precision: int, scale: int, size: int | None) -> tuple[C
         try:
             return unscaled.to_bytes(length, "big", signed=True)
         except OverflowError:
-            raise Misfit(f"does not fit into {length} bytes", value=value) from None
+            raise Misfit(f"does not fit into {length} bytes") from None
 
     return decimal_of, bytes_of
 
@@ -330,10 +330,10 @@ def _unscaled(value: Decimal, precision: int, scale: int) -> int:
         return 0
     # Before any power of ten: an exponent may have more digits than memory.
     if value.adjusted() + 1 + scale > precision:
-        raise Misfit(f"has more than {precision - scale} digits before the point", value=value)
+        raise Misfit(f"has more than {precision - scale} digits before the point")
     if shift < 0:
         if -shift >= len(digits) or any(digits[shift:]):
-            raise Misfit(f"has more than {scale} digits after the point", value=value)
+            raise Misfit(f"has more than {scale} digits after the point")
         digits, shift = digits[:shift], 0
-    number = int("".join(map(str, digits))) * 10**shift
+    number: int = int("".join(map(str, digits))) * 10**shift
     return -number if sign else number

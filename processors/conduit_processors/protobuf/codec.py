@@ -25,7 +25,7 @@ class ProtobufCodec:
         self._pool = descriptor_pool.DescriptorPool()
         try:
             for file in files.file:
-                self._pool.Add(file)  # type: ignore[no-untyped-call]
+                self._pool.Add(file)
         except (TypeError, ValueError, KeyError) as error:
             raise SchemaUnusable(f"it is no Protobuf schema: {str(error)[:200]}") from error
         self._file = next(file for file in files.file if file.name == ROOT)
@@ -55,7 +55,8 @@ class ProtobufCodec:
         message = self._class(indexes)()
         try:
             _fill(message, value, "")
-            return encode_indexes(indexes) + message.SerializeToString(deterministic=True)
+            data: bytes = message.SerializeToString(deterministic=True)
+            return encode_indexes(indexes) + data
         except EncodeError as error:
             raise RecordRefused(f"is no message of {message.DESCRIPTOR.full_name}: {str(error)[:200]}") from error
         except RecursionError:
@@ -71,7 +72,7 @@ class ProtobufCodec:
                 if index >= len(messages):
                     raise RecordRefused(f"is message {'.'.join(map(str, indexes))} of a schema that does not have it")
                 name, messages = f"{name}.{messages[index].name}".lstrip("."), messages[index].nested_type
-            found = message_factory.GetMessageClass(self._pool.FindMessageTypeByName(name))  # type: ignore[no-untyped-call]
+            found = message_factory.GetMessageClass(self._pool.FindMessageTypeByName(name))
             self._classes[indexes] = found
         return found
 
@@ -195,7 +196,7 @@ def _scalar(field: Any, value: Any, path: str) -> Any:
         return _enum_number(field, value, path)
     if kind in (field.TYPE_DOUBLE, field.TYPE_FLOAT):
         return _float(field, value, path)
-    wanted = bytes if kind == field.TYPE_BYTES else _WANTED.get(field.cpp_type, int)
+    wanted: Any = bytes if kind == field.TYPE_BYTES else _WANTED.get(field.cpp_type, int)
     # Exact: True is an int to Python.
     if type(value) is not wanted:
         raise _refusal(path, value, _CALLED[wanted])
@@ -215,7 +216,7 @@ def _scalar(field: Any, value: Any, path: str) -> Any:
 
 _WANTED: dict[int, type] = {7: bool, 9: str}
 """By the number that Protobuf has for bool and for text; all others here are integers."""
-_CALLED: dict[type, str] = {bool: "a boolean", str: "text", bytes: "bytes", int: "an integer"}
+_CALLED: dict[Any, str] = {bool: "a boolean", str: "text", bytes: "bytes", int: "an integer"}
 
 
 def _float(field: Any, value: Any, path: str) -> float:

@@ -147,6 +147,11 @@ class RegistryClient:
         except trio.TooSlowError:
             raise self._unavailable(f"did not answer within {self._options.timeout_seconds:g} s") from None
         except httpx.HTTPError as error:
+            if (untrusted := _certificate_error(error)) is not None:
+                raise FatalError(
+                    f"the certificate of {self._options.url} is not trusted: {untrusted.verify_message}",
+                    suggestion="check the url, and ca_file",
+                ) from error
             raise self._unavailable(f"cannot be reached: {error or type(error).__name__}") from error
         return self._read(response.status_code, bytes(text))
 
@@ -189,6 +194,16 @@ def _tls(options: RegistryOptions) -> ssl.SSLContext | bool:
             suggestion="check ca_file, cert_file and key_file",
         ) from error
     return context
+
+
+def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | None:
+    """Return the reason why a certificate is not trusted, if that is what an error comes from."""
+    cause: BaseException | None = error
+    for _ in range(10):  # a chain of causes may be a ring
+        if cause is None or isinstance(cause, ssl.SSLCertVerificationError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def _escape(subject: str) -> str:

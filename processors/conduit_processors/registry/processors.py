@@ -133,7 +133,8 @@ class RegistryProcessor(Processor[OptionsT], ABC):
     async def compile(self, schema: RegisteredSchema) -> Codec:
         """Return the codec of a schema. Raises SchemaUnusable if it cannot be used."""
 
-    async def compile_checked(self, schema: RegisteredSchema) -> Codec:
+    async def compile_of_kind(self, schema: RegisteredSchema) -> Codec:
+        """Return the codec of a schema that must be of this format. Raises SchemaUnusable with the id."""
         if schema.kind != self.kind:
             raise SchemaUnusable(f"schema {schema.id} is of the type {schema.kind[:40]}, not {self.kind}")
         try:
@@ -174,10 +175,13 @@ class RegistryDecode(RegistryProcessor[OptionsT], ABC):
     async def load(self, key: int) -> None:
         self.refuse_if_unusable(key)
         try:
-            codec = await self.compile_checked(await self._client.schema_by_id(key))
+            codec = await self.compile_of_kind(await self._client.schema_by_id(key))
         except SchemaUnusable as unusable:
             raise self.mark_unusable(key, f"cannot be decoded with schema {key}: {unusable}") from unusable
         self.keep_codec(key, codec)
+
+
+_REGISTER: Final = "register the schema, or choose strategy='autoRegister'"
 
 
 class _SubjectSchema(NamedTuple):
@@ -260,12 +264,13 @@ class RegistryEncode(RegistryProcessor[EncodeOptionsT], ABC):
         self.refuse_if_unusable(key)
         try:
             schema = await self._schema(key)
-            encoder = _Encoder(header(schema.id), await self.compile_checked(schema))
+            encoder = _Encoder(header(schema.id), await self.compile_of_kind(schema))
         except SchemaUnusable as unusable:
             reason = f"has no schema with subject {key.subject!r}: {unusable}"
             if self._by_record or self._infers:
                 raise self.mark_unusable(key, reason) from unusable
-            hint = "register the schema, or choose strategy='autoRegister'"
+            added = self.options.strategy == "autoRegister"
+            hint = "change the schema, or what the subject allows" if added else _REGISTER
             raise FatalError(f"{self.options.field} {reason}", suggestion=hint) from unusable
         self.keep_codec(key, encoder)
 

@@ -1,6 +1,6 @@
 """Schemas in the form in which values are checked: JSON Schema, with the types of Python in place of those of JSON.
 
-They come from an Avro schema, from what a source announces, or from values. `add_type` and the others change one.
+They come from an Avro schema, from what a source announces, or from values. `change_for` changes one.
 """
 
 from datetime import date, datetime, time, timedelta

@@ -12,6 +12,7 @@ from conduit_processors.avro.codec import parse
 from conduit_processors.field_processor import FieldOptions, Structurable
 from conduit_processors.jsonschema.guard import GuardedValidator
 from conduit_processors.registry.client import SchemaUnusable
+from conduit_processors.schema.quick_check import QuickCheck, quick_check
 from conduit_processors.schema.shape import (
     Shape,
     change_for,
@@ -116,7 +117,7 @@ class Validate(Processor[ValidateOptions]):
     def _check(self, record: Record, value: Any, batch: Batch, index: int) -> None:
         announced = batch.schema(index) if self.options.against == "announced" else None
         baseline = self._file or self._baseline(record, announced)
-        if not baseline.learn(value):
+        if not baseline.learn(value) or (baseline.fits(value) and not baseline.gone(announced)):
             return
         try:
             errors = baseline.validator.errors(value)
@@ -186,7 +187,13 @@ class _Baseline:
         self._shape, self._strict, self._samples, self._announced = shape, strict, samples, announced
         self._changes = 0
         if shape is not None:
-            self.validator = GuardedValidator(shape, strict=strict)
+            self._use(shape, sound=False)
+
+    def _use(self, shape: Shape, *, sound: bool) -> None:
+        self._shape = shape
+        self.validator = GuardedValidator(shape, strict=self._strict, sound=sound)
+        # The types of JSON have values of many types here, which only the validator tells apart.
+        self.fits: QuickCheck = quick_check(shape) if self._strict else lambda _: False
 
     def learn(self, value: Any) -> bool:
         """Return True if the value is to be checked, False if it is one of those that the schema is inferred from."""
@@ -199,7 +206,7 @@ class _Baseline:
             merge(self._shape, shape)
         self._samples -= 1
         if not self._samples:
-            self.validator = GuardedValidator(self._shape, strict=True)
+            self._use(self._shape, sound=True)
         return False
 
     def gone(self, announced: CollectionSchema | None) -> list[str]:
@@ -222,8 +229,7 @@ class _Baseline:
             return False
         self._changes += 1
         self._announced = announced
-        self._shape = changed
-        self.validator = GuardedValidator(changed, strict=self._strict, sound=True)
+        self._use(changed, sound=True)
         return True
 
 

@@ -1,6 +1,7 @@
 """Compiler: makes a reader and a writer of each type of an Avro schema, and refuses schemas that are traps."""
 
-from datetime import timedelta
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
@@ -93,7 +94,7 @@ class Compiler:
             depth += 1
             try:
                 if depth > DEPTH_MAX:
-                    raise Misfit(f"is nested more than {DEPTH_MAX} deep", value=value)
+                    raise Misfit(f"is nested more than {DEPTH_MAX} deep")
                 cell[0].write(value, out)
             finally:
                 depth -= 1
@@ -141,14 +142,15 @@ class Compiler:
 
     def _union(self, branches: list[Any]) -> AvroType:
         compiled = [self._type(branch) for branch in branches]
-        reads = [each.read for each in compiled]
+        reads: list[Reader] = [each.read for each in compiled]
         count = len(reads)
 
         def read_union(data: bytes, position: int) -> tuple[Any, int]:
             index, position = read_long(data, position)
             if not 0 <= index < count:
                 raise Malformed(f"is of type {index} of a union of {count}")
-            return reads[index](data, position)
+            read: Reader = reads[index]
+            return read(data, position)
 
         excess = max(each.excess for each in compiled) - VALUES_PER_BYTE_MAX
         return AvroType(
@@ -177,7 +179,7 @@ class Compiler:
             raise SchemaUnusable(f"a decimal has a precision of {precision}: at most {values.DIGITS_MAX} is read")
         below = _PRIMITIVES["bytes"] if kind == "bytes" else self._complex(kind, schema)
         size = schema["size"] if kind == "fixed" else None
-        converted = _converted(below, *values.decimal_conversions(precision, scale, size), values.Decimal)
+        converted = _converted(below, *values.decimal_conversions(precision, scale, size), Decimal)
         return converted if kind == "bytes" else self._keep(schema["name"], converted)
 
 
@@ -233,16 +235,16 @@ def _record_writer(fields: list[tuple[str, Writer, bytes | None]]) -> Writer:
                 elif default is not None:
                     out += default
                 else:
-                    raise Misfit("is missing", "missing")
+                    raise Misfit("is missing")
         except Misfit as misfit:
             misfit.path.append(name)
             raise
         if given != len(value):
             # Refused, not left out: it would be lost silently.
             name = next(each for each in value if each not in names)
-            misfit = Misfit("is not in the schema", "unknown", value[name])
-            misfit.path.append(str(name))
-            raise misfit
+            unknown = Misfit("is not in the schema")
+            unknown.path.append(str(name))
+            raise unknown
 
     return write_record
 
@@ -311,12 +313,12 @@ _PRIMITIVES: Final = {
 _MILLIS: Final = timedelta(milliseconds=1)
 _MICROS: Final = timedelta(microseconds=1)
 _LOGICAL: Final[dict[tuple[str, str], tuple[Any, ...]]] = {
-    ("int", "date"): (values.date_of, values.days_of, values.date),
-    ("int", "time-millis"): (*values.time_conversions(_MILLIS), values.time),
-    ("long", "time-micros"): (*values.time_conversions(_MICROS), values.time),
-    ("long", "timestamp-millis"): (*values.timestamp_conversions(_MILLIS, local=False), values.datetime),
-    ("long", "timestamp-micros"): (*values.timestamp_conversions(_MICROS, local=False), values.datetime),
-    ("long", "local-timestamp-millis"): (*values.timestamp_conversions(_MILLIS, local=True), values.datetime),
-    ("long", "local-timestamp-micros"): (*values.timestamp_conversions(_MICROS, local=True), values.datetime),
+    ("int", "date"): (values.date_of, values.days_of, date),
+    ("int", "time-millis"): (*values.time_conversions(_MILLIS), time),
+    ("long", "time-micros"): (*values.time_conversions(_MICROS), time),
+    ("long", "timestamp-millis"): (*values.timestamp_conversions(_MILLIS, local=False), datetime),
+    ("long", "timestamp-micros"): (*values.timestamp_conversions(_MICROS, local=False), datetime),
+    ("long", "local-timestamp-millis"): (*values.timestamp_conversions(_MILLIS, local=True), datetime),
+    ("long", "local-timestamp-micros"): (*values.timestamp_conversions(_MICROS, local=True), datetime),
     ("string", "uuid"): (UUID, values.uuid_text_of, UUID),
 }

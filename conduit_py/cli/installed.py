@@ -1,9 +1,10 @@
-"""The commands `plugins` and `version`: what is installed here."""
+"""The commands `plugins` and `version`: what is installed here. Also the reference page of the connectors."""
 
 import inspect
 import json
 import platform
 import sqlite3
+import sys
 from importlib.metadata import version
 from typing import Any
 
@@ -85,3 +86,35 @@ def show_version(*, as_json: bool) -> ExitCode:
         put(f"conduit-py {__version__}")
         put(", ".join(f"{name} {value}" for name, value in facts.items() if name != "conduit-py"))
     return ExitCode.OK
+
+
+HEAD = """# Connectors and their options
+
+What every connector of `conduit_connectors` promises, and its options, as `conduit-py plugins describe` prints them.
+How to choose one, and what else to know about each: [connectors](../../connectors/README.md).
+
+This page is generated from the classes: `python -m conduit_py.cli.installed > docs/reference/connectors.md`.
+"""
+
+
+def reference_page() -> str:
+    """The page as it is committed."""
+    listed = [each for each in registry.list_plugins() if each.kind in ("source", "destination")]
+    found = {(each.name, each.kind): registry.load_plugin(each.kind, each.name) for each in listed}
+    # A plugin of somebody else that is installed here is not ours to describe.
+    ours = [name for name in sorted(found) if found[name].__module__.startswith("conduit_connectors.")]
+    return "\n".join([HEAD, *(_section(" ".join(name), found[name]) for name in ours)])
+
+
+def _section(title: str, plugin: Any) -> str:
+    schema = registry.options_schema(plugin)
+    table = ["| option | type | default | |", "|---|---|---|---|"]
+    for option in schema.get("properties", {}):
+        name, of_type, default, meaning = (cell.replace("|", "\\|") for cell in _row(option, schema))
+        table.append(f"| `{name}` | {of_type} | {default if default == 'required' else f'`{default}`'} | {meaning} |")
+    promise = inspect.getdoc(plugin) or ""
+    return "\n".join([f"## {title}", "", promise, "", *(table if len(table) > 2 else ["It takes no options."]), ""])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference_page())

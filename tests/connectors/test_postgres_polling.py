@@ -58,7 +58,7 @@ async def take(source: postgres_polling.Source, count: int) -> list[Record]:
 
 
 def ids(records: list[Record]) -> list[int]:
-    return [record.payload.after["id"] for record in records]  # type: ignore[call-overload,index,misc]
+    return [record.payload.after["id"] for record in records]  # type: ignore[call-overload,index]
 
 
 class LateReading:

@@ -125,7 +125,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
                     if found.rows:
                         return await self._give(found)
                     self._bound = None
-                bound = await self._find_bound()
+                bound = await self._find_last_place()
                 if bound is None:
                     await trio.sleep(self.options.poll_seconds)
                 else:
@@ -153,7 +153,7 @@ class Source(sdk.SourceConnector[SourceOptions]):
         assert self._session is not None, "the source is not open"
         return self._session
 
-    async def _find_bound(self) -> tuple[str, ...] | None:
+    async def _find_last_place(self) -> tuple[str, ...] | None:
         """Return the place of the last row that is visible now; None if there is none that was not read."""
         where = "" if self._last is None else f" WHERE ({self._order}) > {_parameters(self._last)}"
         found = await self._asked.run(
